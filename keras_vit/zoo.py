@@ -155,8 +155,8 @@ def load(
         path, name_or_path = find_checkpoint(path), path
         arrays["head"] = head
         arrays["numerics"] = "official" if numerics is None and is_copy(name_or_path, path) else numerics
-        contents = open_checkpoint(path, image_size=None if image_size == "dynamic" else image_size, **arrays)
-        base = contents.config
+        plan = open_checkpoint(path, image_size=None if image_size == "dynamic" else image_size, **arrays)
+        base = plan.config
         if isinstance(base, BiTConfig) and image_size is None:
             image_size = _size_of_bit(input_tensor)
     options = {
@@ -184,14 +184,14 @@ def load(
             return model.with_config(**given) if given else model
         config = base if image_size is None else base.with_image_size(image_size)
         config = config if class_names is None else config.replace(class_names=class_names)
-        return load_model(path, contents, config, input_tensor=input_tensor, name=name, dtype=dtype)
+        return load_model(path, plan, config, input_tensor=input_tensor, name=name, dtype=dtype)
     base = _with_names_beside(base, path)
     config = with_options(base, str(path), image_size=image_size, class_names=class_names, **options)
     keep_head = classes in (None, base.classes)
     check_pooling(base, config, str(path), keep_head)
     if not from_keras:
         build = {"input_tensor": input_tensor, "name": name, "dtype": dtype}
-        model = load_model(path, contents, config, keep_head=keep_head, **build)
+        model = load_model(path, plan, config, keep_head=keep_head, **build)
         return model if channels in (None, config.channels) else model.with_config(channels=channels)
     channels = None if channels == base.channels else channels
     names = [field.name for field in dataclasses.fields(config)]

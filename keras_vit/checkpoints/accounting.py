@@ -1,15 +1,15 @@
-"""Strict accounting: what a file holds (`Contents`), and the rows of a `Layout` applied both ways."""
+"""Strict accounting: how a file is read (`Plan`), and the rows of a `Layout` applied both ways."""
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from keras_vit import models
 from keras_vit._arguments import printable, warn_caller
+from keras_vit.checkpoints.like import COMPUTATION, PREPROCESSING, STATED, Like, Sidecars, check_like
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 
@@ -63,16 +63,16 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How one family of files stores a model.
+    """How one family of files stores a model. A file is read in three steps: `recognise`, the config, the plan.
 
     Attributes:
         name: What users call it.
         rows: Lists the arrays of a model with a given config.
-        read: Describes a file; None for files of other layouts. Takes the arrays and what is known beside them: by
-            `"config"`, `"open_clip"` and `"preprocessor"` the JSON files, by `"heads"`, `"architecture"` (timm's name
-            of the model) and `"grid_size"` what the user gives, or None.
+        recognise: Whether a file is of this layout, by the names of its arrays and what lies beside it.
+        plan: Reads the config off the arrays and what lies beside them, and returns how the file is read. Raises
+            ValueError for a model that is not computed here.
         check_writable: Raises ValueError if this layout has no place for a model with that config.
-        restate: Takes the config of a writable model and a function that reads a weight by its path. Gives the config
+        restate: Takes the config of a writable model and a function that reads a weight by its path. Returns the config
             of a model that computes the same and has rows for everything, and by path the weights that differ.
         stacked: The name of the array that holds a block's array stacked with those of the others; None for none.
         computed: The weights of a model that are computed and not stored, by path.
@@ -84,7 +84,8 @@ class Layout:
 
     name: str
     rows: Callable[[Any], list[Row]]
-    read: Callable[[Mapping[str, StoredArray], Mapping[str, Any]], "Contents | None"] = lambda file, hints: None
+    recognise: Callable[[Collection[str], Sidecars], bool] = lambda names, sidecars: False
+    plan: "Callable[[Mapping[str, StoredArray], Sidecars], Plan]" = lambda file, sidecars: _not_read()
     check_writable: Callable[[Any], None] = lambda config: None
     restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
@@ -95,51 +96,72 @@ class Layout:
     config_type: type[Any] = ViTConfig
 
 
-@dataclasses.dataclass(kw_only=True)
-class Contents:
-    """What a file of a known layout holds; filled by the layout that reads it.
+def _not_read() -> "Plan":
+    raise NotImplementedError("This layout is only written.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """What a user should know of a file, in a sentence.
 
     Attributes:
-        prefix: What stands before every name.
-        arrays: The model's arrays by their names in the layout.
-        unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
-        hints: What is known beside the arrays (see `Layout.read`).
+        text: The sentence.
+        field: The field of the config that it is about; empty for none.
+        kind: `"note"` is only listed; of what is `"assumed"`, loading warns, unless the user has chosen another value
+            of the field; what is `"unknown"` is an error then.
+    """
+
+    text: str
+    field: str = ""
+    kind: Literal["note", "assumed", "unknown"] = "note"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a file is read: the array of each weight, the config of the model, and what a user should know.
+
+    Attributes:
         layout: Its layout, with the names of this file.
         dialect: Which of the layout's ways to name arrays it uses.
+        prefix: What stands before every name.
         stored: The config of the model whose weights these are, with the image size of its position embeddings.
+        arrays: The model's arrays by their names in the layout's rows.
+        unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
+        warnings: What was assumed, is unknown or unusual.
         image_size: The size at which the publisher uses the model, where that is another one.
-        square: False where the number of patches is no square, so that the grid in `stored` is only a guess.
+        is_grid_known: False where the number of patches is no square, so that the grid in `stored` is only a guess.
         head: The names of the head's arrays.
-        assumed: What was assumed because nothing tells it: a sentence for each field of the config.
-        unknown: What nobody tells and cannot be assumed: a sentence for each field.
-        guessed_size: A sentence where the image size is a guess, because no position embeddings tell it.
-        notes: What else a user should know, in sentences.
         unnamed: A sentence where the class names in the file were left out.
     """
 
-    prefix: str
-    arrays: dict[str, StoredArray]
-    unused: list[str]
-    hints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    layout: Layout = dataclasses.field(init=False)
-    dialect: str = dataclasses.field(init=False)
-    stored: ModelConfig = dataclasses.field(init=False)
+    layout: Layout
+    dialect: str
+    prefix: str = ""
+    stored: Any
+    arrays: Mapping[str, StoredArray]
+    unused: Sequence[str] = ()
+    warnings: Sequence[Remark] = ()
     image_size: tuple[int, int] | None = None
-    square: bool = True
+    is_grid_known: bool = True
     head: tuple[str, ...] = ()
-    assumed: dict[str, str] = dataclasses.field(default_factory=dict)
-    unknown: dict[str, str] = dataclasses.field(default_factory=dict)
-    guessed_size: str | None = None
-    notes: list[str] = dataclasses.field(default_factory=list)
-    unnamed: str | None = None
+    unnamed: str = ""
 
     @property
-    def config(self) -> ModelConfig:
+    def rows(self) -> list[Row]:
+        """The arrays that a model of this config has, by the names of the file."""
+        return self.layout.rows(self.stored)
+
+    @property
+    def config(self) -> Any:
         """The model as its publisher uses it."""
         return self.stored if self.image_size is None else self.stored.replace(image_size=self.image_size)
 
+    def remarks(self, kind: str) -> dict[str, str]:
+        """The sentences of a kind by the field of the config that they are about."""
+        return {remark.field: remark.text for remark in self.warnings if remark.kind == kind}
+
     @property
-    def zero_head(self) -> bool:
+    def is_head_zero(self) -> bool:
         """Whether the head is all zeros: the file is for fine-tuning."""
         # The bias first: it is small, and a trained head has one that is not zero.
         names = [name for name in sorted(self.head) if name in self.arrays]
@@ -148,49 +170,46 @@ class Contents:
     @property
     def oddities(self) -> list[str]:
         """All that a user should know about the file, in words."""
-        found = [*self.notes, *self.unknown.values(), *self.assumed.values()]
-        found += [] if self.guessed_size is None else [self.guessed_size]
+        order = {"note": 0, "unknown": 1, "assumed": 2}
+        found = [remark.text for remark in sorted(self.warnings, key=lambda remark: order[remark.kind])]
         if self.unused:
             example = printable(repr(self.unused[0]), 200)
             found.append(f"{len(self.unused)} arrays beside the model are not part of it, such as {example}")
-        if not self.square:
+        if not self.is_grid_known:
             patches = math.prod(self.stored.grid_size)
             found.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
         kinds = sorted({array.stored for array in self.arrays.values()})
         if kinds != ["float32"]:
             found.append(f"stored as {' and '.join(kinds)}, read as float32")
-        if self.zero_head:
+        if self.is_head_zero:
             found.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
-        return found if self.unnamed is None else [*found, self.unnamed]
+        return [*found, self.unnamed] if self.unnamed else found
 
 
-def check_arrays(contents: Contents, source: str) -> None:
+def check_arrays(plan: Plan, source: str) -> None:
     """Raises ValueError unless the arrays are exactly those that the config needs, in the right shapes."""
-    wanted = {row.name: row.shape for row in contents.layout.rows(contents.stored)}
+    wanted = {row.name: row.shape for row in plan.rows}
     wrong = [
         f"{name} is {array.shape}, expected {wanted[name]}"
-        for name, array in sorted(contents.arrays.items())
+        for name, array in sorted(plan.arrays.items())
         if name in wanted and not _fits(array.shape, wanted[name])
     ]
-    problems = [
-        f"{words}: {listed(names)}"
-        for words, names in (
-            ("missing", wanted.keys() - contents.arrays.keys()),
-            ("not part of the model", contents.arrays.keys() - wanted.keys()),
-            ("of the wrong shape", wrong),
-        )
-        if names
-    ]
+    found = {
+        "missing": wanted.keys() - plan.arrays.keys(),
+        "not part of the model": plan.arrays.keys() - wanted.keys(),
+        "of the wrong shape": wrong,
+    }
+    problems = [f"{words}: {listed(names)}" for words, names in found.items() if names]
     if problems:
         raise ValueError(
-            f"{source} is not a complete checkpoint of the layout {contents.layout.name!r} ({contents.dialect} names). "
+            f"{source} is not a complete checkpoint of the layout {plan.layout.name!r} ({plan.dialect} names). "
             f"Arrays {'; '.join(problems)}. Nothing was loaded."
         )
 
 
 def fill(
     model: "keras.Model",
-    contents: Contents,
+    plan: Plan,
     source: str,
     fresh: tuple[str, ...] = (),
     convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, values: values,
@@ -206,14 +225,14 @@ def fill(
 
     weights = models.weights_by_path(model)
     left = {path for path in weights if not path.startswith(fresh)}
-    for path, values in contents.layout.computed(contents.stored).items():
+    for path, values in plan.layout.computed(plan.stored).items():
         if path in left:
             assign(weights[path], values.reshape(weights[path].shape))
             left.remove(path)
-    rows = [row for row in contents.layout.rows(contents.stored) if row.path in left]
+    rows = [row for row in plan.rows if row.path in left]
     # Largest first: what reading takes beside the weights then falls while the weights fill up. Pieces of one stored
     # array follow each other.
-    stored = contents.arrays
+    stored = plan.arrays
     for row in sorted(rows, key=lambda row: (-stored[row.name].bytes, stored[row.name].name, row.part)):
         array = row.stored(stored[row.name])
         values = array.read()
@@ -310,7 +329,7 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     return arrays()
 
 
-def usual(*fields: str) -> dict[str, tuple[Any, ...]]:
+def plain_values(*fields: str) -> dict[str, tuple[Any, ...]]:
     """For `check_fields`: of each of these fields the value that a `ViTConfig` has by itself, those of a plain ViT."""
     return {field.name: (field.default,) for field in dataclasses.fields(ViTConfig) if field.name in fields}
 
@@ -358,80 +377,6 @@ def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) 
     return config.replace(position_embedding=kind), {TABLE: rows}
 
 
-# Which arrays of PyTorch's files are the model's
-
-# The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
-# before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
-CONTAINERS = (
-    *("state_dict_ema", "model_ema", "ema", "model", "module", "state_dict", "teacher", "target_encoder", "encoder"),
-    *("student", "predictor", "optimizer", "optimizer_state", "opt", "scaler", "fp16_scaler", "scheduler"),
-    *("lr_scheduler", "loss", "criterion", "dino_loss", "ibot_patch_loss", "koleo_loss", "amp"),
-)
-# The other tower of a two-tower file, and what joins both.
-_TEXT = re.compile(
-    r"(text_model|text|transformer|token_embedding|ln_final)\..*|positional_embedding"
-    r"|text_projection(\.weight|\.bias)?|logit_scale|logit_bias"
-)
-_OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
-
-
-def collect(
-    file: Mapping[str, StoredArray],
-    hints: Mapping[str, Any],
-    anchor: str,
-    modules: Sequence[str],
-    beside: str,
-    top: str = "",
-) -> tuple[Contents, str, str] | None:
-    """The model that has the array `anchor`, what stands before the model (`"model."`), and its module (`"visual."`).
-
-    `modules` has the known ones, the longest first. `top` is a pattern for the image model's arrays outside of its
-    module, `beside` for those without effect on it. Others are among the arrays under a name that no row has.
-    """
-    prefixes = {name.removesuffix(anchor) for name in file if name == anchor or name.endswith(f".{anchor}")}
-    prefixes = {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
-    if not prefixes:
-        return None
-    order = ("", *CONTAINERS)
-    firsts = {prefix: prefix.partition(".")[0] for prefix in prefixes}
-    ranks = {prefix: order.index(first) if first in order else len(order) for prefix, first in firsts.items()}
-    chosen = sorted(prefix for prefix in prefixes if ranks[prefix] == min(ranks.values()))
-    if len(chosen) > 1:
-        raise ValueError(f"The file holds several models, under the prefixes {chosen}; keep one of them.")
-    prefix = chosen[0]
-    module = next((module for module in modules if f".{prefix}".endswith(f".{module}")), "")
-    outer = prefix.removesuffix(module)
-    arrays, unused = {}, []
-    for name, array in file.items():
-        around = name.removeprefix(outer) if name.startswith(outer) else name
-        other = re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around))
-        if name.startswith(prefix):
-            arrays[name.removeprefix(prefix)] = array
-        elif top and re.fullmatch(top, around) and around not in arrays:
-            arrays[around] = array
-        elif other or (not name.startswith(outer) and name.partition(".")[0] in CONTAINERS):
-            unused.append(name)
-        else:
-            arrays[name] = array
-    return Contents(prefix=prefix, arrays=arrays, unused=unused, hints=hints), outer, module
-
-
-def finish(contents: Contents, layout: Layout, dialect: str, config: ViTConfig, unused: str) -> Contents:
-    """The contents with layout and config; `unused` is a pattern for arrays without a row that have no effect.
-
-    Raises ValueError if other arrays have no row: they may mean another computation.
-    """
-    contents.layout, contents.dialect, contents.stored = layout, dialect, config
-    wanted, arrays = {row.name for row in layout.rows(config)}, contents.arrays
-    without = [name for name in arrays if name not in wanted and re.fullmatch(unused, name)]
-    contents.unused = sorted([*contents.unused, *(arrays.pop(name).name for name in without)])
-    if strange := arrays.keys() - wanted:
-        names, missing = [arrays[name].name for name in strange], wanted - arrays.keys()
-        lacks = f" It lacks {listed(missing)}." if missing else ""
-        raise ValueError(f"No known family has these arrays, not part of the model: {listed(names)}.{lacks}")
-    return contents
-
-
 # What layouts read off arrays
 
 
@@ -455,3 +400,33 @@ def squarest_grid(patches: int) -> tuple[int, int]:
     """The factors of `patches` nearest to a square, not more rows than columns."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
     return rows, patches // rows
+
+
+def settle(plan: Plan, like: Like, source: str) -> Plan:
+    """The plan with what a model that the user knows says of all that nothing else tells.
+
+    Raises ValueError where that model contradicts the arrays or what lies beside them.
+    """
+    if plan.layout.settled_by is None:
+        if like.config is None:
+            raise ValueError(f"{source} is of the layout {plan.layout.name!r}: leave like={like.name!r} out.")
+        check_like(plan.stored, like, COMPUTATION, source)
+        return plan
+    if like.config is None:  # a name of timm's, which the layout has read
+        return plan
+    open_fields = {remark.field for remark in plan.warnings if remark.kind != "note"}
+    is_bare = bool(open_fields & {*COMPUTATION})
+    check_like(plan.stored, like, () if is_bare else STATED, source)
+    fields = [*COMPUTATION] if is_bare else []
+    if "crop_ratio" in open_fields:
+        fields += PREPROCESSING
+    if "pooling" in open_fields:
+        fields.append("pooling")
+    if any(remark.field == "image_size" and remark.kind == "note" for remark in plan.warnings):  # a guess
+        fields.append("image_size")
+    known: Any = like.config
+    return dataclasses.replace(
+        plan,
+        stored=plan.stored.replace(**{field: getattr(known, field) for field in fields}),
+        warnings=[remark for remark in plan.warnings if remark.field not in fields],
+    )

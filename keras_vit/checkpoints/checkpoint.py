@@ -1,34 +1,35 @@
 """From a source to a file, to what it holds, to a model; and from a model to a file."""
 
 import dataclasses
-import importlib
 import itertools
 import os
 import pathlib
-import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import Source, printable, warn_caller
+from keras_vit._arguments import Source, check_choice, printable, warn_caller
 from keras_vit._messages import Code, Message
 from keras_vit._terminal import ProgressBar
+from keras_vit.checkpoints import described
 from keras_vit.checkpoints.accounting import (
-    Contents,
     Layout,
+    Plan,
+    Remark,
     check_arrays,
     check_fits_float32,
     extract,
     fill,
     listed,
-    usual,
+    plain_values,
+    settle,
 )
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS
-from keras_vit.checkpoints.like import check_like, like_of_options, settle
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN
+from keras_vit.checkpoints.like import Sidecars, check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
 from keras_vit.models.depth_config import DepthConfig
@@ -98,109 +99,100 @@ def open_checkpoint(
     head: pathlib.Path | None = None,
     max_depth: float | str | None = None,
     like: str | None = None,
-) -> Contents:
-    """Recognises the layout of a checkpoint file and describes it, without reading the weights.
+) -> Plan:
+    """How a checkpoint file is read: its layout and the model in it. Its weights are not read.
 
     The arguments are those of `keras_vit.load`, but that `head` is a file. `image_size` is a size that the model may
     have been trained at, which tells the grid where the number of patches is no square. What the arrays do not tell is
-    taken from the JSON files beside the file, else from what is usual in its family. Raises FileNotFoundError or
-    ValueError if it is no file, of no known kind, or of no known layout, or an argument makes no sense for it.
+    taken from the JSON files beside the file, else from `like`, else from the defaults of its family. Raises
+    FileNotFoundError or ValueError if it is no file, of no known kind, or of no known layout, or an argument makes no
+    sense for it.
     """
-    if numerics not in (None, *NUMERICS):
-        raise ValueError(f"numerics must be one of {NUMERICS}, but {numerics!r} was given.")
+    if numerics is not None:
+        check_choice("numerics", numerics, NUMERICS)
     known = like_of_options(like, architecture, heads)
-    backbone = None
-    if head is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of heads and architecture, which was given above
-            backbone = open_checkpoint(path, grid_size, image_size, heads, architecture, like=like)
-        path, known = head, None
-    file = open_file(path)
-    hints = {**read_sidecars(path), "heads": heads, "like": known, "grid_size": grid_size}
-    hints["architecture"] = None if known is None or known.config is not None else known.name
+    told: dict[str, Any] = {"like": known, "heads": heads, "grid_size": grid_size}
+    told["image_size"] = None if image_size is None else pair("image_size", image_size)
+    if head is None:
+        return _plan(path, numerics, max_depth=max_depth, **told)
+    backbone = _plan(path, None, **told)
+    return _plan(head, None, image_size=told["image_size"], max_depth=max_depth, backbone=backbone)
+
+
+def _plan(path: str | os.PathLike[str], numerics: str | None, **told: Any) -> Plan:
+    """How a file is read by the first layout that recognises it, with what the user (`told`) and its note say."""
+    file, source = open_file(path), str(path)
+    sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **told)
+    dense = next((layout for layout in DENSE if layout.recognise(file, sidecars)), None)
     try:
-        dense = _dense_module("own") if "model" in file.note else _dense_layout(file)
-        if dense is not None:
-            size = None if image_size is None else pair("image_size", image_size)
-            beside = {"image_size": size, "backbone": backbone, "path": str(path), "note": file.note}
-            contents = dense.read(file, {**hints, **beside, "max_depth": max_depth})
-            if max_depth is not None and not isinstance(contents.stored, DepthConfig):
-                raise ValueError(f"it gives no depth: leave max_depth={max_depth!r} out.")
-            if known is not None:
-                check_like(contents.stored, known, ("heads",), str(path))
-            _leave_outside(contents, file)
-            return contents
+        _refuse_foreign(file)
+        plan = None if dense is None else dense.plan(file, sidecars)
+        if plan is not None and sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
+            raise ValueError(f"it returns no depth: leave max_depth={sidecars.max_depth!r} out.")
     except ValueError as error:
         raise ValueError(f"{path} is no dense model that is known here: {error}") from error
-    if max_depth is not None:
-        raise ValueError(f"{path} holds no depth model: leave max_depth={max_depth!r} out.")
-    if head is not None:
-        raise ValueError(f"head={str(head)!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
-    for layout in _in_order(file, hints):
-        try:
-            contents = layout.read(file, hints)
-        except ValueError as error:
-            raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
-        if contents is None:
-            continue
-        _check_hints(contents, hints, str(path))
-        if known is not None:
-            settle(contents, known, str(path))
-        _leave_outside(contents, file)
-        grid_size = grid_size or file.grid_size
-        if grid_size is None and image_size is not None and not contents.square:
-            asked = contents.stored.replace(image_size=image_size).grid_size
-            grid_size = asked if np.prod(asked) == np.prod(contents.stored.grid_size) else None
-        if grid_size is not None:
-            _set_grid(contents, grid_size, str(path))
-        _set_names(contents, file.note.get("class_names"))
-        _set_noted(contents, file.note, str(path))
-        if numerics == "official":
-            _set_official_numbers(contents, str(path))
-        return contents
-    words = f"holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)})"
-    raise ValueError(f"{file.path} {words}. Its arrays are: {listed(list(file))}.")
+    if plan is not None:
+        if sidecars.like is not None:
+            check_like(plan.stored, sidecars.like, ("heads",), source)
+        return _with_outside(plan, file)
+    if sidecars.max_depth is not None:
+        raise ValueError(f"{path} holds no depth model: leave max_depth={sidecars.max_depth!r} out.")
+    if sidecars.backbone is not None:
+        raise ValueError(f"head={source!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
+    grid = sidecars.grid_size or file.grid_size
+    layout = next((layout for layout in _in_order(file, sidecars) if layout.recognise(file, sidecars)), None)
+    if layout is None:
+        words = f"holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)})"
+        raise ValueError(f"{file.path} {words}. Its arrays are: {listed(list(file))}.")
+    try:
+        plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
+    except ValueError as error:
+        raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
+    _check_heads(plan, sidecars.heads, source)
+    if sidecars.like is not None:
+        plan = settle(plan, sidecars.like, source)
+    plan = _with_outside(plan, file)
+    if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
+        asked = plan.stored.replace(image_size=sidecars.image_size).grid_size
+        grid = asked if np.prod(asked) == np.prod(plan.stored.grid_size) else None
+    if grid is not None:
+        plan = _with_grid(plan, grid, source)
+    plan = _with_note(plan, file.note, source)
+    return _with_official_numbers(plan, source) if numerics == "official" else plan
 
 
-def _leave_outside(contents: Contents, file: ArrayFile) -> None:
-    """Counts what lies outside of the dict that holds the model."""
-    if outside := file.outside:
-        contents.unused += outside
-        example = printable(repr(outside[0]), 200)
-        contents.notes.append(f"{len(outside)} arrays outside of {file.container!r} are not part of it: {example}")
+def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
+    """The plan that counts what lies outside of the dict that holds the model."""
+    if not file.outside:
+        return plan
+    example = printable(repr(file.outside[0]), 200)
+    remark = Remark(f"{len(file.outside)} arrays outside of {file.container!r} are not part of it: {example}")
+    return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, remark])
 
 
-def _dense_layout(names: Mapping[str, Any]) -> Any:
-    """The module with the layout of a dense model, by the names of its arrays; None for a model of other kinds.
-
-    Raises ValueError for one that is `FOREIGN`.
-    """
+def _refuse_foreign(names: Collection[str]) -> None:
+    """Raises ValueError for the arrays of models that are `FOREIGN`."""
     for start, title in FOREIGN.items():
         if any(name.startswith(start) for name in names):
             raise ValueError(
-                f"it holds {title}, which is not read. Of models for masks and depth these are: EoMT, linear heads of "
-                "DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
+                f"it holds {title}, which is not read. Of models for segmentation and depth these are: EoMT, linear "
+                "heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
             )
-    module = next((module for name, module in DENSE.items() if name in names), None)
-    return None if module is None else _dense_module(module)
 
 
-def _dense_module(name: str) -> Any:
-    """The module with a layout of dense models: `read(file, hints)` and, where it is written, `to_write(config)`."""
-    return importlib.import_module(f"keras_vit.checkpoints.layouts.{name}")
-
-
-def _in_order(file: ArrayFile, hints: dict[str, Any]) -> list[Layout]:
+def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
     """The layouts in the order in which they are asked: first whose JSON files lie beside; only Flax's have slashes."""
-    config = hints.get("config") or {}
-    beside = {"clip": hints.get("open_clip"), "timm": config.get("architecture"), "huggingface": config}
-    first = [name for name, there in beside.items() if there] if not any("/" in name for name in file) else []
+    first = []
+    if not any("/" in name for name in names):
+        first += ["clip"] if sidecars.open_clip else []
+        first += ["timm"] if sidecars.config.get("architecture") else []
+        first += ["huggingface"] if sidecars.config else []
     return [LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS])]
 
 
 def load_model(
     path: str | os.PathLike[str],
-    contents: Contents,
+    plan: Plan,
     config: ModelConfig,
     *,
     keep_head: bool = True,
@@ -210,51 +202,55 @@ def load_model(
 ) -> "models.VisionTransformer | models.BiT":
     """Builds the model that `config` describes and fills it from a file, each weight once.
 
-    `config` may differ from `contents.config` in what is not stored, in the image size (position embeddings are
+    `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are
     resized), and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
     """
     source = str(path)
-    check_arrays(contents, source)
-    if not contents.square:
-        words = f"are for {np.prod(contents.stored.grid_size)} patches, which is no square"
+    check_arrays(plan, source)
+    if not plan.is_grid_known:
+        words = f"are for {np.prod(plan.stored.grid_size)} patches, which is no square"
         advice = "Pass the image_size that it was trained at, or grid_size=(rows, columns)."
         raise ValueError(f"The position embeddings of {source} {words}. {advice}")
 
     if isinstance(config, ViTConfig) and config.tokens_mlp_width is not None:
-        models.check_tokens(contents.stored, config)
-    published = contents.config
-    unknown, assumed = (
-        [sentence for field, sentence in found.items() if getattr(config, field) == getattr(published, field)]
-        for found in (contents.unknown, contents.assumed)
-    )
-    if unknown:
-        raise ValueError(f"{source}: {'; '.join(unknown)}.")
-    if assumed:
-        words = f"{source} does not tell all that its model computes: {'; '.join(assumed)}"
-        warn_caller(f"{words}. Another choice gives other numbers. {contents.layout.settled_by}")
+        models.check_tokens(plan.stored, config)
+    _warn_of_choices(plan, config, source)
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
-        if path != "position_embedding/table" or config.grid_size == contents.stored.grid_size:
+        if path != "position_embedding/table" or config.grid_size == plan.stored.grid_size:
             return values
         values = values.reshape(1, -1, values.shape[-1])
-        return layers.resize_table(values, contents.stored.grid_size, config.grid_size, config.interpolation)
+        return layers.resize_table(values, plan.stored.grid_size, config.grid_size, config.interpolation)
 
     with layers.skip_initialization():
         build = models.MODELS.get(type(config)) or getattr(models, config.model)
         model = build(config, input_tensor=input_tensor, name=name, dtype=dtype)
-    total = sum(array.bytes for array in contents.arrays.values())
+    total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
     if total < PROGRESS_FROM:
-        fill(model, contents, source, fresh, convert)
+        fill(model, plan, source, fresh, convert)
     else:
         with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
-            fill(model, contents, source, fresh, convert, bar.advance)
-    if keep_head and contents.head and config.classes and contents.zero_head:
+            fill(model, plan, source, fresh, convert, bar.advance)
+    if keep_head and plan.head and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing: it is for fine-tuning. {advice}")
-    if contents.unnamed is not None and config.classes and keep_head:
-        warn_caller(f"{source}: {contents.unnamed}")
+    if plan.unnamed and config.classes and keep_head:
+        warn_caller(f"{source}: {plan.unnamed}")
     return model
+
+
+def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
+    """Warns of what was assumed, and raises ValueError for what is unknown, unless the config has another choice."""
+    published = plan.config
+    kept = [r for r in plan.warnings if getattr(config, r.field, None) == getattr(published, r.field, None)]
+    unknown = [remark.text for remark in kept if remark.kind == "unknown"]
+    assumed = [remark.text for remark in kept if remark.kind == "assumed"]
+    if unknown:
+        raise ValueError(f"{source}: {'; '.join(unknown)}.")
+    if assumed:
+        words = f"{source} does not tell all that its model computes: {'; '.join(assumed)}"
+        warn_caller(f"{words}. Another choice gives other numbers. {plan.layout.settled_by}")
 
 
 def to_checkpoint(
@@ -325,9 +321,9 @@ def to_checkpoint(
 
 def note_of(config: ModelConfig) -> dict[str, Any]:
     """What stands beside the arrays of a model: the grid, and what is not as in the published ones of its layout."""
-    usual = {field.name: field.default for field in dataclasses.fields(config)}
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
     stated = {name: value for name, value in config.to_dict().items() if name in _NOTED}
-    note = {name: value for name, value in stated.items() if getattr(config, name) != usual[name]}
+    note = {name: value for name, value in stated.items() if getattr(config, name) != defaults[name]}
     grid = {"grid_size": list(config.grid_size)} if isinstance(config, ViTConfig) else {}
     return {"written_by": "keras_vit", **grid, **note}
 
@@ -344,17 +340,17 @@ def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | N
     """Writes a dense model for transformers, or as an `.npz` of our own."""
     config = model.config
     if layout is None and path.suffix == ".npz":
-        own = _dense_module("own")
-        write_npz(path, extract(model, own.LAYOUT), own.note_of(config), overwrite)
+        write_npz(path, extract(model, described.LAYOUT), described.note_of_dense(config), overwrite)
         return
-    if config.layout is None or layout not in (None, "huggingface"):
-        known = "the layout 'huggingface'" if config.layout else "no layout"
+    to_write = WRITTEN.get(type(config))
+    if to_write is None or layout not in (None, "huggingface"):
+        known = "no layout" if to_write is None else "the layout 'huggingface'"
         raise ValueError(
             f"{known} holds a model of the kind {config.model}. Write it as .npz without a layout, or "
             "as .keras: model.save(...)."
         )
     target = _safetensors(path, "huggingface")
-    written = _dense_module(config.layout).to_write(config)
+    written = to_write(config)
     arrays = itertools.chain(extract(model, written), written.constants(config).items())
     write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)
 
@@ -420,35 +416,33 @@ def inspect_checkpoint(
         >>> keras_vit.inspect_checkpoint("inspected.npz").layout
         'vit_jax'
     """
-    contents = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth, like=like)
-    check_arrays(contents, str(path))
+    plan = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth, like=like)
+    check_arrays(plan, str(path))
     return CheckpointInfo(
-        layout=contents.layout.name,
-        dialect=contents.dialect,
-        prefix=contents.prefix,
-        variant=variant_of(contents.config),
-        config=contents.config,
-        parameters=sum(array.size for array in contents.arrays.values()),
+        layout=plan.layout.name,
+        dialect=plan.dialect,
+        prefix=plan.prefix,
+        variant=variant_of(plan.config),
+        config=plan.config,
+        parameters=sum(array.size for array in plan.arrays.values()),
         bytes=os.path.getsize(weights_in(path)),
-        oddities=contents.oddities,
-        unused=contents.unused,
+        oddities=plan.oddities,
+        unused=plan.unused,
     )
 
 
-def _check_hints(contents: Contents, hints: dict[str, Any], source: str) -> None:
-    """Raises ValueError if the user says of a file of Flax what its arrays tell."""
-    if contents.layout.settled_by is not None:
-        return
-    heads = getattr(contents.stored, "heads", None)
-    if hints["heads"] not in (None, heads):
-        raise ValueError(f"heads={hints['heads']} was given, but the arrays of {source} tell that it has {heads}.")
+def _check_heads(plan: Plan, heads: int | None, source: str) -> None:
+    """Raises ValueError if the user says of a file of Flax another number of heads than its arrays."""
+    told = getattr(plan.stored, "heads", None)
+    if plan.layout.settled_by is None and heads not in (None, told):
+        raise ValueError(f"heads={heads} was given, but the arrays of {source} tell that it has {told}.")
 
 
-def _set_official_numbers(contents: Contents, source: str) -> None:
-    """Takes the computation, the pictures and the size of vit_jax and big_vision."""
-    if not isinstance(contents.stored, ViTConfig):
-        return
-    config = contents.stored.replace(**{field: default for field, (default,) in usual(*OFFICIAL).items()})
+def _with_official_numbers(plan: Plan, source: str) -> Plan:
+    """The plan with the computation, the preprocessing and the size of vit_jax and big_vision."""
+    if not isinstance(plan.stored, ViTConfig):
+        return plan
+    config = plan.stored.replace(**{field: default for field, (default,) in plain_values(*OFFICIAL).items()})
     problems = []
     for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
         try:
@@ -457,38 +451,35 @@ def _set_official_numbers(contents: Contents, source: str) -> None:
             problems.append(str(error))
     if len(problems) == 2:
         raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
-    contents.stored, contents.image_size = config, None
-    contents.assumed = {field: sentence for field, sentence in contents.assumed.items() if field not in OFFICIAL}
+    remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
+    return dataclasses.replace(plan, stored=config, image_size=None, warnings=remarks)
 
 
-def _set_grid(contents: Contents, grid_size: Any, source: str) -> None:
-    """Takes the grid that somebody knows, instead of the one guessed from the number of patches."""
-    if not isinstance(contents.stored, ViTConfig):
+def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:
+    """The plan with the grid that somebody knows, instead of the one guessed from the number of patches."""
+    config, (rows, columns) = plan.stored, pair("grid_size", grid_size)
+    if not isinstance(config, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
-    config, (rows, columns) = contents.stored, pair("grid_size", grid_size)
     if (config.position_rows or config.tokens_mlp_width) and rows * columns != np.prod(config.grid_size):
         wanted = f"{np.prod(config.grid_size)} patches as the position embeddings of {source} do"
         raise ValueError(f"grid_size must have {wanted}, but {rows} x {columns} was given.")
-    contents.stored = config.replace(image_size=config.image_size_of((rows, columns)))
-    contents.square, contents.guessed_size = True, None
+    remarks = [remark for remark in plan.warnings if (remark.kind, remark.field) != ("note", "image_size")]
+    stored = config.replace(image_size=config.image_size_of((rows, columns)))
+    return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=remarks)
 
 
-def _set_names(contents: Contents, names: Any) -> None:
-    """Takes the class names that the file's note holds; the note may be a stranger's."""
-    if names is None:
-        return
+def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
+    """The plan with the class names and what else a file's note says; the note may be a stranger's."""
+    stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:
-        if not isinstance(names, list):
+        if not isinstance(names, list | None):
             raise TypeError(f"class_names must be a list of strings, but is a {type(names).__name__}.")
-        contents.stored = contents.stored.replace(class_names=names)
+        stored = stored if names is None else stored.replace(class_names=names)
     except (TypeError, ValueError) as error:
-        contents.unnamed = f"the class names in its note are left out: {printable(error, 200)}"
-
-
-def _set_noted(contents: Contents, note: Mapping[str, Any], source: str) -> None:
-    """Takes what else the file's note says; the note may be a stranger's."""
-    known = [name for name in _NOTED[1:] if hasattr(contents.stored, name) and name in note]
+        unnamed = f"the class names in its note are left out: {printable(error, 200)}"
+    known = [name for name in _NOTED[1:] if hasattr(stored, name) and name in note]
     try:
-        contents.stored = contents.stored.replace(**{name: note[name] for name in known})
+        stored = stored.replace(**{name: note[name] for name in known})
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"The note of {source} says nothing sensible: {printable(error, 200)}.") from None
+    return dataclasses.replace(plan, stored=stored, unnamed=unnamed)

@@ -1,12 +1,21 @@
-"""Files that say in words of their own which model they hold: the config, and whether its weights fit into the file."""
+"""Files that say in words of their own which model they hold: whether its weights fit, and our `.npz` of dense models.
+
+That has each weight by its path, and the config in the note beside them.
+"""
 
 import math
 import os
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.accounting import MOST_BLOCKS
+from keras_vit import layers, models
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.accounting import MOST_BLOCKS, Layout, Plan, Row
+from keras_vit.checkpoints.like import Sidecars
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import (
     BiTConfig,
+    DenseConfig,
     DPTConfig,
     EoMTConfig,
     LinearDepthConfig,
@@ -23,8 +32,6 @@ CONFIG_TYPES: dict[str, type[Any]] = {
     "DPT": DPTConfig,
     "LinearDepth": LinearDepthConfig,
 }
-
-
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16
 
 
@@ -46,3 +53,45 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
         least = count_weights(config) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
+
+
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether the note beside the arrays names a model."""
+    return "model" in sidecars.note
+
+
+def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> DenseConfig:
+    """The config in the note, which may be a stranger's; ValueError where it or its size makes no sense."""
+    note = sidecars.note
+    try:
+        stored = CONFIG_TYPES[note["model"]](**note["config"])
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"its note says nothing sensible about its model: {printable(error, 200)}.") from None
+    if not isinstance(stored, DenseConfig):
+        raise ValueError(f"its note names the model {note['model']!r}, which is not stored so.")
+    check_size(sidecars.name, stored, sum(array.bytes for array in arrays.values()))
+    return stored
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a file is read; ValueError for options that say what the file says."""
+    given = {name: getattr(sidecars, name) for name in ("grid_size", "heads", "like", "max_depth")}
+    for option, value in {"head": sidecars.backbone, **given}.items():
+        if value is not None:
+            raise ValueError(f"it says all of its model itself: leave {option}=... out.")
+    return Plan(layout=LAYOUT, dialect="keras_vit", stored=config(file, sidecars), arrays=dict(file))
+
+
+def _rows(config: Any) -> list[Row]:
+    """The weights of a model by their paths."""
+    with layers.skip_initialization():  # takes no memory
+        weights = models.weights_by_path(getattr(models, config.model)(config))
+    return [Row(path, path, tuple(weight.shape)) for path, weight in weights.items()]
+
+
+def note_of_dense(config: Any) -> dict[str, Any]:
+    """What stands beside the weights."""
+    return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
+
+
+LAYOUT = Layout("keras_vit", _rows, recognise, plan, config_type=DenseConfig)

@@ -22,6 +22,7 @@ from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
 from keras_vit._messages import Code, Message
 from keras_vit.checkpoints import stored_array
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
 
@@ -295,11 +296,12 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
     return next(file for file in files if file != heads[0]), heads[0]
 
 
-def read_sidecars(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The JSON files beside a file of weights, or in a folder, as plain data: those of `SIDECARS` that are there."""
+def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
+    """The JSON files beside a file of weights, or in a folder, as plain data, and other fields that are known."""
     folder = _folder(path)
     files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
-    return {name: parse_json(_read(file), str(file)) for name, file in files.items()}
+    known |= {name: parse_json(_read(file), str(file)) for name, file in files.items()}
+    return Sidecars(**known)
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:

@@ -1,11 +1,11 @@
-"""`like=`: a model that everybody knows, which stands for what a bare file of PyTorch does not tell."""
+"""What is known of a file beside its arrays: JSON files, and `like=`, a model that stands for what is not said."""
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import did_you_mean, listing, warn_caller
-from keras_vit.checkpoints.accounting import Contents
 from keras_vit.models import VARIANTS, ModelConfig, ViTConfig, find_variant, variant_config
 
 # How images are prepared, as fields of a config.
@@ -38,6 +38,40 @@ class Like:
     name: str
     config: ViTConfig | None = None
     architecture: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sidecars:
+    """What is known of a file beside its arrays: the JSON files there, its note, and what the user says in their place.
+
+    Attributes:
+        config: The config.json of timm or transformers; empty for none.
+        open_clip: The open_clip_config.json.
+        preprocessor: The preprocessor_config.json; None for none.
+        name: The path of the file.
+        note: What is noted beside the arrays in an `.npz`.
+        container: In a training state of PyTorch, the dict that the arrays were in.
+        like, heads, grid_size, image_size, max_depth: What the user says of a model whose file does not tell it.
+        backbone: How the backbone of a head is read (a `Plan`), which is in another file.
+    """
+
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    open_clip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    preprocessor: Mapping[str, Any] | None = None
+    name: str = ""
+    note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    container: str = ""
+    like: Like | None = None
+    heads: int | None = None
+    grid_size: tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
+    max_depth: float | str | None = None
+    backbone: Any = None
+
+    @property
+    def architecture(self) -> str:
+        """The name of timm's that the user says; empty for none."""
+        return "" if self.like is None or self.like.config is not None else self.like.name
 
 
 def plain_architecture(name: Any) -> str:
@@ -108,24 +142,3 @@ def check_like(config: ModelConfig, like: Like, told: tuple[str, ...], source: s
         raise ValueError(
             f"{source} is not like {like.name!r}: it has {listing(theirs)}, where {like.name} has {listing(ours)}."
         )
-
-
-def settle(contents: Contents, like: Like, source: str) -> None:
-    """Takes what a model that the user knows says of all that nothing else tells."""
-    if contents.layout.settled_by is None:
-        if like.config is None:
-            raise ValueError(f"{source} is of the layout {contents.layout.name!r}: leave like={like.name!r} out.")
-        check_like(contents.stored, like, COMPUTATION, source)
-        return
-    if like.config is None:
-        return
-    found, fields = {*contents.unknown, *contents.assumed}, []
-    is_bare = bool(found & {"heads", "gelu", "layer_norm_epsilon"})
-    check_like(contents.stored, like, () if is_bare else STATED, source)
-    fields += COMPUTATION if is_bare else ()
-    fields += PREPROCESSING if "crop_ratio" in found else ()
-    fields += ["pooling"] if "pooling" in found else []
-    fields += ["image_size"] if contents.guessed_size is not None else []
-    contents.stored = contents.stored.replace(**{field: getattr(like.config, field) for field in fields})
-    contents.unknown, contents.guessed_size = {}, None
-    contents.assumed = {field: text for field, text in contents.assumed.items() if field not in fields}

@@ -43,9 +43,7 @@ class DenseConfig(Config):
 
     backbone: Annotated[ViTConfig, _vit_config]
 
-    # The module of `checkpoints.layouts` that writes it, if other code reads it; the fields that can change while the
-    # weights stay; which final norms the backbone may have.
-    layout: ClassVar[str | None] = None
+    # The fields that can change while the weights stay, and which final norms the backbone may have.
     CHANGES: ClassVar[tuple[str, ...]] = ()
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
 
@@ -131,7 +129,6 @@ class EoMTConfig(NamedClasses):
     task: Annotated[str | None, OneOf((None, "semantic", "panoptic", "instance"))] = None
 
     model: ClassVar[str] = "EoMT"
-    layout: ClassVar[str | None] = "eomt"
     CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:

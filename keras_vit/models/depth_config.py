@@ -70,7 +70,6 @@ class DPTConfig(DepthConfig):
     head_width: Positive = 32
 
     model: ClassVar[str] = "DPT"
-    layout: ClassVar[str | None] = "depth"
 
     def _check_together(self) -> None:
         super()._check_together()

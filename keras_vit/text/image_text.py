@@ -26,13 +26,13 @@ from keras_vit._arguments import (
 from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
-from keras_vit.checkpoints.accounting import Contents, check_arrays, fill
+from keras_vit.checkpoints.accounting import Plan, check_arrays, fill
 from keras_vit.checkpoints.files import open_file, read_sidecars
-from keras_vit.checkpoints.layouts.pytorch import mapping
-from keras_vit.checkpoints.layouts.text import Names, read_text
-from keras_vit.checkpoints.like import like_of_options
+from keras_vit.checkpoints.layouts.sidecars import mapping
+from keras_vit.checkpoints.layouts.text import Names, plan_of_text
+from keras_vit.checkpoints.like import Sidecars, like_of_options
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import TextEncoder, VisionTransformer
+from keras_vit.models import TextConfig, TextEncoder, VisionTransformer
 from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
 from keras_vit.text.templates import AVERAGINGS, Templates, average, imagenet_names, templates_of, texts_of_classes
@@ -363,20 +363,18 @@ def load_image_text(
     path = find_checkpoint(source, beside=TOKENIZER_FILES)
     known = like_of_options(like, architecture, None)
     like = known and known.name
-    file, hints = open_file(path), {**read_sidecars(path), "heads": None, "like": known, "architecture": None}
-    if known is not None and known.config is None:
-        hints["architecture"] = like
+    file, sidecars = open_file(path), read_sidecars(path, like=known)
     try:
-        contents, names = read_text(file, hints)
+        plan, names = plan_of_text(file, sidecars)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
-    check_arrays(contents, str(source))
-    if like is not None and hints.get("open_clip"):
+    check_arrays(plan, str(source))
+    if like is not None and sidecars.open_clip:
         raise ValueError(f"The open_clip_config.json beside {source} says its computation: leave like={like!r} out.")
-    log_scale, bias = _scale_and_bias(file, contents, names, str(source))
+    log_scale, bias = _scale_and_bias(file, plan, names, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
-        official = _official(contents, bias is not None, str(source))
+        official = _official(plan.stored, plan.dialect, sidecars, bias is not None, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original.
@@ -385,23 +383,26 @@ def load_image_text(
     if not isinstance(images, VisionTransformer) or images.config.classes:
         raise ValueError(f"{source}: its image tower ends with a layer that CLIP, SigLIP and LiT do not have.")
     with layers.skip_initialization():
-        texts = TextEncoder(contents.stored, dtype=dtype)
-    fill(texts, contents, str(source))
-    kind = official or _kind_of(contents, images, bias is not None)
-    made, note = _tokenizer_of(Path(path), tokenizer, contents, kind)
-    notes = [*contents.notes, note] if note else list(contents.notes)
-    if hints.get("config") and hints.get("open_clip"):
+        config = plan.stored
+        if official == "big_vision":
+            config = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
+        texts = TextEncoder(config, dtype=dtype)
+    fill(texts, plan, str(source))
+    kind = official or _kind_of(plan.dialect, sidecars, images, bias is not None)
+    made, note = _tokenizer_of(Path(path), tokenizer, config, sidecars, kind)
+    notes = [remark.text for remark in plan.warnings] + ([note] if note else [])
+    if sidecars.config and sidecars.open_clip:
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
     averaging = kind if kind in AVERAGINGS else "openai"
     return ImageText(images, texts, made, scale=math.exp(log_scale), bias=bias, averaging=averaging, notes=notes)
 
 
 def _scale_and_bias(
-    file: Mapping[str, StoredArray], contents: Contents, names: Names, source: str
+    file: Mapping[str, StoredArray], plan: Plan, names: Names, source: str
 ) -> tuple[float, float | None]:
     """The logarithm of the temperature and the bias of logits; ValueError where the file is half of a model."""
     numbers: list[float | None] = []
-    places = [f"{contents.prefix}{names.scale}", f"{contents.prefix}{names.bias}"]
+    places = [f"{plan.prefix}{names.scale}", f"{plan.prefix}{names.bias}"]
     for name in places:
         values = file[name].read().reshape(-1) if name in file else None
         if values is not None and (len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER):
@@ -412,35 +413,32 @@ def _scale_and_bias(
         raise ValueError(
             f"{source} has no array {places[0]!r}, the logarithm of its temperature: it is half of a model."
         )
-    if bias is None and contents.dialect == "siglip":
+    if bias is None and plan.dialect == "siglip":
         raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: it is half of a model.")
-    beside = [name for name in contents.unused if name not in places]
+    beside = [name for name in plan.unused if name not in places]
     if not beside:
         raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
-    towers = (f"{contents.prefix}img/", f"{contents.prefix}txt/")
+    towers = (f"{plan.prefix}img/", f"{plan.prefix}txt/")
     foreign = [name for name in beside if not name.startswith(towers)]
-    if foreign and contents.dialect == "flax":
+    if foreign and plan.dialect == "flax":
         raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
     return scale, bias
 
 
-def _kind_of(contents: Contents, images: VisionTransformer, has_bias: bool) -> str:
+def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
     """Whose tokenizer and whose rules belong to the weights."""
-    if contents.dialect == "flax":
+    if dialect == "flax":
         return "big_vision" if has_bias or not images.config.class_token else "lit"
-    is_openai = contents.dialect.startswith("open_clip") and "open_clip" not in contents.hints
-    return "openai" if is_openai else contents.dialect
+    return "openai" if dialect.startswith("open_clip") and not sidecars.open_clip else dialect
 
 
-def _official(contents: Contents, has_bias: bool, source: str) -> str | None:
-    """Whose rules are the official ones, None for those of the file; takes what that code computes of texts."""
-    config: Any = contents.stored
-    if contents.dialect == "flax":
+def _official(config: TextConfig, dialect: str, sidecars: Sidecars, has_bias: bool, source: str) -> str | None:
+    """Whose rules are the official ones, None for those of the file; ValueError where no official code is like it."""
+    if dialect == "flax":
         return None
     if has_bias and config.projection_bias and config.pooling == "last" and not config.causal:
-        contents.stored = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
         return "big_vision"
-    other_words = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg").get("hf_tokenizer_name")
+    other_words = mapping(sidecars.open_clip, "model_cfg", "text_cfg").get("hf_tokenizer_name")
     if has_bias or not config.causal or config.pooling not in ("largest_id", "end_id") or other_words:
         raise ValueError(
             f"numerics='official', but {source} is neither a SigLIP nor a CLIP of OpenAI's or open_clip's: pass "
@@ -449,12 +447,14 @@ def _official(contents: Contents, has_bias: bool, source: str) -> str | None:
     return "openai" if config.gelu == "quick" else "open_clip"
 
 
-def _tokenizer_of(path: Path, given: Any, contents: Contents, kind: str) -> tuple[Tokenizer | None, str | None]:
+def _tokenizer_of(
+    path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str
+) -> tuple[Tokenizer | None, str | None]:
     """The tokenizer of weights, None where none is found, and what a user should know of it."""
-    open_clip = mapping(contents.hints.get("open_clip"), "model_cfg", "text_cfg")
+    open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
     clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
     if given is None and kind.startswith("open") and not open_clip.get("hf_tokenizer_name"):
-        return tokenizers.clip_tokenizer(contents.stored, kind != "openai", clean), None
+        return tokenizers.clip_tokenizer(config, kind != "openai", clean), None
     if given is None:
         folder = path if path.is_dir() else path.parent
         found = _tokenizer_file(folder, (path.with_suffix(".model").name, *_WORDS))
@@ -470,8 +470,8 @@ def _tokenizer_of(path: Path, given: Any, contents: Contents, kind: str) -> tupl
             raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
     if found.suffix == ".model":
         kind = kind if kind in ("big_vision", "lit") else "huggingface"
-        return tokenizers.from_sentencepiece(found, contents.stored, kind), None
-    made, lowers = tokenizers.from_json(found, contents.stored, kind, clean)
+        return tokenizers.from_sentencepiece(found, config, kind), None
+    made, lowers = tokenizers.from_json(found, config, kind, clean)
     note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
     return made, note if lowers else None
 

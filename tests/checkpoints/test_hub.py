@@ -83,7 +83,7 @@ def test_only_what_is_needed_is_fetched(server, repository):
     assert (path.name, first(path)) == ("model.safetensors", 1)
     assert server.downloads() == ["config.json", "preprocessor_config.json", "model.safetensors"]
     sidecars = read_sidecars(path)
-    assert sidecars == {"config": {"architecture": "vit"}, "preprocessor": {"size": 224}}
+    assert (sidecars.config, sidecars.preprocessor) == ({"architecture": "vit"}, {"size": 224})
     server.seen.clear()
     assert find_checkpoint("hf://me/model") == path
     assert server.seen == ["GET /api/models/me/model"]
@@ -94,7 +94,7 @@ def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository):
     repository.files["model.safetensors"] = TWO
     new = find_checkpoint("hf://me/model")
     assert (first(old), first(new)) == (1, 2)
-    assert read_sidecars(new)["config"] == {"architecture": "vit"}
+    assert read_sidecars(new).config == {"architecture": "vit"}
     repository.revisions += (commit,)
     server.down = True
     with pytest.warns(UserWarning, match="The copy in the cache is used"):
@@ -115,7 +115,7 @@ def test_a_file_or_a_folder_by_name(server, repository):
     for address in ("hf://me/model/large", f"hf://me/model@{repository.commit}/large/model.safetensors"):
         path = find_checkpoint(address)
         assert (first(path), path.parent.name) == (2, "large")
-        assert read_sidecars(path)["config"] == {"large": True}
+        assert read_sidecars(path).config == {"large": True}
     assert server.downloads() == ["config.json", "model.safetensors"]
     assert fetch_from_hub("hf://me/model/large", offline=True).name == "model.safetensors"
     with pytest.raises(DownloadError, match="hf://me/model/onnx .* the repository has no weights .* x.onnx"):

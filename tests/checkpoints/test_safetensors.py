@@ -10,6 +10,7 @@ import safetensors
 
 from keras_vit.checkpoints import files, open_checkpoint
 from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import PIECE
 
 pytestmark = pytest.mark.once
@@ -207,11 +208,11 @@ def test_folders(tmp_path):
 
 
 def test_sidecars(tmp_path):
-    assert read_sidecars(tmp_path / "model.safetensors") == {}
+    assert read_sidecars(tmp_path / "model.safetensors") == Sidecars()
     (tmp_path / "config.json").write_text('{"id2label": {"0": "ä"}}', encoding="utf-8")
     (tmp_path / "preprocessor_config.json").write_text("{}")
     for source in (tmp_path / "model.safetensors", str(tmp_path)):
-        assert read_sidecars(source) == {"config": {"id2label": {"0": "ä"}}, "preprocessor": {}}
+        assert read_sidecars(source) == Sidecars(config={"id2label": {"0": "ä"}}, preprocessor={})
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
 """What files call their arrays: one file for each kind of names, each with tables that read both ways."""
 
-from keras_vit.checkpoints.accounting import Layout
-from keras_vit.checkpoints.layouts import clip, flax, huggingface, timm
+from collections.abc import Callable
+from typing import Any
 
-# Dense models: the module that reads them, by an array that only their files have.
-DENSE: dict[str, str] = {
-    "network.q.weight": "eomt",
-    "query.weight": "eomt",
-    "depth_head.scratch.output_conv1.weight": "depth",
-    "neck.reassemble_stage.layers.0.projection.weight": "depth",
-    "decode_head.conv_depth.weight": "depth",
-    "decode_head.conv_depth.head.0.weight": "depth",
-    "decode_head.conv_seg.weight": "segmentation",
-    "segmentation_model.1.conv.weight": "segmentation",
-}
-# Models for masks that are no plain ViT with a head: what they are called, by how names of their arrays begin.
+from keras_vit.checkpoints import described
+from keras_vit.checkpoints.accounting import Layout
+from keras_vit.checkpoints.layouts import bit, clip, dense, depth, eomt, flax, huggingface, timm
+from keras_vit.models import DPTConfig, EoMTConfig
+
+# Layouts of dense models, which are asked first: a backbone's arrays are among theirs.
+DENSE = (described.LAYOUT, eomt.LAYOUT, depth.LAYOUT, dense.LINEAR)
+# By their configs, those that other libraries read: the layout in which a model is written, or a ValueError.
+WRITTEN: dict[type[Any], Callable[[Any], Layout]] = {EoMTConfig: eomt.to_write, DPTConfig: depth.to_write}
+# Models for segmentation that are no plain ViT with a head: what they are called, by how names of their arrays begin.
 FOREIGN: dict[str, str] = {
     "model.pixel_level_module.": "Mask2Former",
     "sem_seg_head.": "Mask2Former",
@@ -29,8 +27,8 @@ LAYOUTS: dict[str, Layout] = {
     for layout in (
         flax.BIG_VISION,
         flax.VIT_JAX,
-        flax.BIT_TF,
-        flax.BIT_BV,
+        bit.BIT_TF,
+        bit.BIT_BV,
         clip.LAYOUT,
         huggingface.LAYOUT,
         timm.LAYOUT,

@@ -1,13 +1,23 @@
 """The layout of CLIP's image tower in the names of OpenAI's code, which open_clip has, too."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, collect, finish, shape_of, usual
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, plain_values, shape_of
 from keras_vit.checkpoints.layouts import pytorch
-from keras_vit.checkpoints.layouts.pytorch import CLIP, FILTER_NAMES, Family, mapping, preparation, preparation_in
+from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
+from keras_vit.checkpoints.layouts.sidecars import (
+    CLIP,
+    FILTER_NAMES,
+    image_size_in,
+    mapping,
+    number,
+    preparation,
+    preparation_in,
+)
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -35,42 +45,66 @@ FAMILY = Family(
 
 
 def _rows(config: ViTConfig) -> list[Row]:
-    rows = pytorch.trunk(config, FAMILY)
+    rows = pytorch.trunk_rows(config, FAMILY)
     return [*rows, Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else rows
 
 
-def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
-    if not any(name.endswith(_ANCHOR) and f"{name.removesuffix(_ANCHOR)}class_embedding" in file for name in file):
-        return None
-    found = collect(file, hints, _ANCHOR, ("visual.",), _BESIDE)
-    if found is None:
-        return None
-    contents, _, module = found
-    open_clip = hints.get("open_clip")
-    model = mapping(open_clip, "model_cfg")
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether an image tower of CLIP is among the arrays."""
+    starts = (name.removesuffix(_ANCHOR) for name in names if name.endswith(_ANCHOR))
+    return any(f"{start}class_embedding" in names for start in starts) and bool(pytorch.prefixes_of(names, _ANCHOR))
+
+
+def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
+    """The config that arrays and open_clip_config.json tell, and what was assumed; ValueError for what is not known."""
+    model = mapping(sidecars.open_clip, "model_cfg")
     vision = mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
     if size is not None and (type(size) is not int or size < 1):
         raise _not_known("head_width", size)
-    fields = pytorch.trunk_fields(
-        contents,
+    trunk = pytorch.trunk_of(
+        arrays,
+        sidecars,
         FAMILY,
-        size=pytorch.image_size_in(vision.get("image_size")),
-        heads=None if size is None else shape_of(contents.arrays, _ANCHOR, 4)[0] // size,
-        is_named=hints.get("architecture") is not None,
+        size=image_size_in(vision.get("image_size")),
+        heads=None if size is None else shape_of(arrays, _ANCHOR, 4)[0] // size,
+        is_named=bool(sidecars.architecture),
     )
-    fields |= {
+    fields = {
+        **trunk.fields,
         "pre_norm": True,
-        "gelu": _gelu(contents, vision),
-        "layer_norm_epsilon": pytorch.number(mapping(vision, "norm_kwargs"), "eps", 1e-5),
+        "gelu": _gelu(sidecars, vision),
+        "layer_norm_epsilon": number(mapping(vision, "norm_kwargs"), "eps", 1e-5),
         "pooling": _pooling(vision),
-        "projection": shape_of(contents.arrays, "proj", 2)[1] if "proj" in contents.arrays else None,
-        **preparation_in(mapping(open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
+        "projection": shape_of(arrays, "proj", 2)[1] if "proj" in arrays else None,
+        **preparation_in(mapping(sidecars.open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
     }
     check_stated(vision, "vision_cfg", fields)
     check_stated(model, "model_cfg", fields)
-    dialect = "OpenAI" if open_clip is None else "open_clip"
-    return finish(contents, LAYOUT, dialect, ViTConfig(**fields), "" if module else _BESIDE)
+    return ViTConfig(**fields), trunk
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a file is read."""
+    found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
+    stored, trunk = config(found.arrays, sidecars)
+    remarks = list(trunk.remarks)
+    if not (sidecars.open_clip or sidecars.architecture):
+        if any(name.rpartition(".")[2] in _OPENAI for name in (*found.arrays, *found.unused)):
+            remarks.append(Remark("it is OpenAI's own, which has QuickGELU"))
+        else:
+            remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
+    made = Plan(
+        layout=LAYOUT,
+        dialect="open_clip" if sidecars.open_clip else "OpenAI",
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays=found.arrays,
+        unused=found.unused,
+        warnings=remarks,
+        is_grid_known=trunk.is_grid_known,
+    )
+    return pytorch.without_unused(made, "" if found.module else _BESIDE)
 
 
 def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
@@ -84,30 +118,22 @@ def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any
         sizes["patch_size"] = patch[0] if is_one else patch
     wrong = {key: size for key, size in sizes.items() if stated.get(key) not in (None, size)}
     # open_clip computes int(width * mlp_ratio).
-    if (
-        stated.get("mlp_ratio") is not None
-        and not hidden <= width * pytorch.number(stated, "mlp_ratio", 4) < hidden + 1
-    ):
+    if stated.get("mlp_ratio") is not None and not hidden <= width * number(stated, "mlp_ratio", 4) < hidden + 1:
         wrong["mlp_ratio"] = f"{hidden} / {width}"
     for key, size in wrong.items():
         given = f"its {place} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
         raise ValueError(f"The open_clip_config.json beside it belongs to another file: {given}.")
 
 
-def _gelu(contents: Contents, vision: Mapping[str, Any]) -> str:
-    architecture, open_clip = contents.hints.get("architecture"), contents.hints.get("open_clip")
-    if architecture is not None:
-        if "clip" not in architecture.lower() and not architecture.startswith("ViT-"):
-            advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"
-            raise ValueError(f"it is a CLIP, but like={architecture!r} is another model: {advice}.")
-        return "quick" if "quickgelu" in architecture else "exact"
-    if open_clip is None:
-        if any(name.rpartition(".")[2] in _OPENAI for name in (*contents.arrays, *contents.unused)):
-            contents.notes.append("it is OpenAI's own, which has QuickGELU")
-        else:
-            contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
-        return "quick"
-    if mapping(open_clip, "model_cfg").get("quick_gelu"):
+def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
+    """Which GELU it computes; OpenAI's where nothing tells it."""
+    like = sidecars.architecture
+    if like and "clip" not in like.lower() and not like.startswith("ViT-"):
+        advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"
+        raise ValueError(f"it is a CLIP, but like={like!r} is another model: {advice}.")
+    if like:
+        return "quick" if "quickgelu" in like else "exact"
+    if not sidecars.open_clip or mapping(sidecars.open_clip, "model_cfg").get("quick_gelu"):
         return "quick"
     return "tanh" if mapping(vision, "act_kwargs").get("approximate") == "tanh" else "exact"
 
@@ -128,9 +154,9 @@ def _not_known(key: str, value: Any) -> ValueError:
 
 
 _ACCEPTED = {
-    **usual("stem_stages", "class_token", "distillation_token", "register_tokens", "rotary_embedding", "mlp"),
-    **usual("attention_bias", "attention_norm", "layer_scale", "final_norm", "representation_size", "classes"),
-    **usual("tokens_mlp_width", "projection_bias"),
+    **plain_values("stem_stages", "class_token", "distillation_token", "register_tokens", "rotary_embedding", "mlp"),
+    **plain_values("attention_bias", "attention_norm", "layer_scale", "final_norm", "representation_size", "classes"),
+    **plain_values("tokens_mlp_width", "projection_bias"),
     "position_embedding": ("learned", "learned_patches"),
     "pre_norm": (True,),
     "pooling": ("token", "none"),
@@ -163,7 +189,8 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
 LAYOUT = Layout(
     "clip",
     _rows,
-    _read,
+    recognise,
+    plan,
     lambda config: check_fields(config, "'clip'", _ACCEPTED),
     accounting.with_prefix_positions,
     sidecars=_sidecars,

@@ -7,19 +7,19 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, check_fields, shape_of
-from keras_vit.checkpoints.layouts import dense, huggingface, library_configs, pytorch, timm
-from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear, mapping, number
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, shape_of
+from keras_vit.checkpoints.layouts import dense, huggingface, library_configs, timm
+from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
+from keras_vit.checkpoints.layouts.sidecars import Fields, is_length, mapping, not_done, number
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.models import DPTConfig, LinearDepthConfig
+from keras_vit.models import DPTConfig, LinearDepthConfig, ViTConfig
 from keras_vit.models.dense_config import WITHOUT_TOP
-
-Fields = dict[str, Any]  # of a depth model's config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +108,10 @@ def _head_rows(config: Any, names: Names | None) -> list[Row]:
     if names is None:
         into = 2 * width * len(config.blocks)
         return convolution(LINEAR_ANCHOR.removesuffix(".weight"), "depth_bins/scores", config.bins, into, 1)
-    rows, fused, own = [], config.fusion_width, config.design == "dinov2"
+    rows, fused, is_dinov2 = [], config.fusion_width, config.design == "dinov2"
     for i, channels in enumerate(config.widths):
         path, at = f"reassemble_{i}", {"i": i, "j": i + 1, "r": 4 - i}
-        if own:
+        if is_dinov2:
             rows += linear(names.readout.format(**at), f"{path}/readout_projection", width, 2 * width)
         rows += convolution(names.projection.format(**at), f"{path}/projection", channels, width, 1)
         size, name = REASSEMBLE_FACTORS[i], names.resized.format(**at)
@@ -122,13 +122,15 @@ def _head_rows(config: Any, names: Names | None) -> list[Row]:
         rows += convolution(names.neck.format(**at), f"neck_{i}", fused, channels, 3, bias=False)
         fusion = names.fusion.format(**at)
         for unit, conv, part in zip((1, 1, 2, 2), (1, 2, 1, 2), names.units, strict=True):
-            of_unit = convolution(f"{fusion}{part}", f"fusion_{i}/unit{unit}/conv{conv}", fused, fused, 3, not own)
+            of_unit = convolution(
+                f"{fusion}{part}", f"fusion_{i}/unit{unit}/conv{conv}", fused, fused, 3, not is_dinov2
+            )
             if i or unit == 2:
                 rows += of_unit
             elif names.deepest:
                 rows += [dataclasses.replace(row, path=None) for row in of_unit]
         rows += convolution(f"{fusion}{names.fusion_projection}", f"fusion_{i}/projection", fused, fused, 1)
-    if own:
+    if is_dinov2:
         rows += convolution(names.project, "project", fused, fused, 3)
     channels = (fused, fused // 2, config.head_width, 1)
     for i, name in enumerate(names.head):
@@ -136,109 +138,143 @@ def _head_rows(config: Any, names: Names | None) -> list[Row]:
     return rows
 
 
-# Recognition
+# Reading
 
 
-def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
-    """Describes a depth model, or its head beside a backbone that is open; ValueError where it cannot be computed."""
-    kind = next((kind for kind, names in NAMES.items() if names.anchor in file), "linear")
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether a depth model, or a head of one, is among the arrays."""
+    return LINEAR_ANCHOR in names or any(known.anchor in names for known in NAMES.values())
+
+
+def _kind(names: Collection[str]) -> str:
+    """The key of `NAMES`, or `"linear"`."""
+    return next((kind for kind, known in NAMES.items() if known.anchor in names), "linear")
+
+
+def config(
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, backbone: ViTConfig
+) -> tuple[DPTConfig | LinearDepthConfig, list[Remark]]:
+    """The config that the arrays of a head and the JSON files tell, and what was assumed.
+
+    Raises ValueError where the head is of another backbone, or nothing tells how far it reaches.
+    """
+    kind, is_hub = _kind(arrays), _kind(arrays) == "transformers"
     names = NAMES["dinov2" if kind == "linear" else kind]
-    start, is_hub, config = names.backbone, kind == "transformers", hints.get("config") or {}
-    inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
-    if hints.get("backbone") is None:
-        backbone = _backbone(inside, hints, start, config if is_hub else None)
+    is_dinov2 = kind in ("linear", "dinov2")
+    vit = backbone.replace(**WITHOUT_TOP, dynamic=True)
+    if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
+        vit = vit.replace(final_norm="none")
+    fields: Fields = {"backbone": vit, "pictures": "dinov2" if is_dinov2 else "depth_anything"}
+    remarks: list[Remark] = []
+    if is_hub:
+        if sidecars.max_depth is not None:
+            raise ValueError("its config.json says how far it reaches. Leave max_depth=... out, or change the model.")
+        fields |= _stated(sidecars.config, sidecars.preprocessor or {})
+    else:
+        reach, remarks = _range(is_dinov2, sidecars)
+        fields |= reach
+    blocks, of_blocks = _blocks(vit.depth)
+    if kind == "linear":
+        fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
+        if into not in (2 * vit.width, 8 * vit.width):
+            raise ValueError(f"it reads {into} numbers of a place, one or four times twice the width {vit.width}.")
+        reads_last = into == 2 * vit.width
+        fields["blocks"] = (vit.depth - 1,) if reads_last else blocks
+        return LinearDepthConfig(**fields), remarks if reads_last else [*remarks, *of_blocks]
+    shapes = [shape_of(arrays, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
+    if shapes[0][1] != vit.width:
+        raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one has {vit.width}.")
+    fields |= {
+        "design": "dinov2" if is_dinov2 else "depth_anything",
+        "widths": tuple(shape[0] for shape in shapes),
+        "fusion_width": shape_of(arrays, f"{names.neck.format(i=0, j=1)}.weight", 4)[0],
+        "head_width": shape_of(arrays, f"{names.head[1]}.weight", 4)[0],
+    }
+    if is_hub:
+        return DPTConfig(**fields), remarks
+    return DPTConfig(**fields, blocks=blocks), [*remarks, *of_blocks]
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a depth model, or its head beside a backbone, is read; ValueError where it cannot be computed."""
+    kind = _kind(file)
+    names = NAMES["dinov2" if kind == "linear" else kind]
+    inside = {name.removeprefix(names.backbone): a for name, a in file.items() if name.startswith(names.backbone)}
+    if sidecars.backbone is None:
+        backbone = _backbone(inside, sidecars, names.backbone, kind == "transformers")
     elif inside or kind not in ("linear", "dinov2"):
         raise ValueError("it is no head, but a whole depth model: leave head=... out.")
     else:
-        backbone = hints["backbone"]
-    stored: Any = backbone.stored
-    vit, own = stored.replace(**WITHOUT_TOP, dynamic=True), kind in ("linear", "dinov2")
-    if own or mapping(config, "backbone_config").get("apply_layernorm") is False:
-        vit = vit.replace(final_norm="none")
-    fields: Fields = {"backbone": vit, "pictures": "dinov2" if own else "depth_anything"}
-    assumed: dict[str, str] = {}
-    if is_hub:
-        if hints.get("max_depth") is not None:
-            raise ValueError("its config.json says how far it reaches. Leave max_depth=... out, or change the model.")
-        fields |= _stated(config, hints.get("preprocessor") or {})
-    else:
-        fields |= _range(own, hints, assumed)
-    described: Any = LinearDepthConfig if kind == "linear" else DPTConfig
-    if kind == "linear":
-        fields["bins"], into, *_ = shape_of(file, LINEAR_ANCHOR, 4)
-        if into not in (2 * vit.width, 8 * vit.width):
-            raise ValueError(f"it reads {into} numbers of a place, one or four times twice the width {vit.width}.")
-        fields["blocks"] = (vit.depth - 1,) if into == 2 * vit.width else _blocks(vit.depth, assumed)
-    else:
-        shapes = [shape_of(file, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
-        fields |= {
-            "design": "dinov2" if own else "depth_anything",
-            "widths": tuple(shape[0] for shape in shapes),
-            "fusion_width": shape_of(file, f"{names.neck.format(i=0, j=1)}.weight", 4)[0],
-            "head_width": shape_of(file, f"{names.head[1]}.weight", 4)[0],
-            **({} if is_hub else {"blocks": _blocks(vit.depth, assumed)}),
-        }
-        if shapes[0][1] != vit.width:
-            raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one has {vit.width}.")
+        backbone = sidecars.backbone
+    arrays = {name: array for name, array in file.items() if not name.startswith(names.backbone)}
+    stored, remarks = config(arrays, sidecars, backbone.stored)
     rows = functools.partial(_head_rows, names=None if kind == "linear" else names)
-    arrays = {name: array for name, array in file.items() if not name.startswith(start)}
-    contents = dense.joined(backbone, described(**fields), rows, arrays, f"depth, {kind}")
-    contents.assumed = assumed
-    return contents
+    made = dense.with_head(backbone, stored, rows, arrays, f"depth, {kind}")
+    return dataclasses.replace(made, warnings=[*made.warnings, *remarks])
 
 
-def _backbone(arrays: dict[str, StoredArray], hints: Mapping[str, Any], start: str, config: Any) -> Contents:
-    """The backbone in a file of both, whose names come after `start`; `config` is transformers', or None."""
-    known = {name: hints.get(name) for name in ("heads", "like", "grid_size")}
-    if config is None:  # of Facebook's models, any of which tells that heads have 64 channels
-        found = timm.LAYOUT.read(arrays, {**known, "architecture": "vit_base_patch14_dinov2"})
-    else:
-        _check(config, "model_type", "depth_anything")
-        found = huggingface.LAYOUT.read(arrays, {**known, "config": mapping(config, "backbone_config")})
-    if found is None:
+def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
+    """The backbone in a file of both, whose names come after `start`; `is_hub` for that of transformers."""
+    like = None if sidecars.architecture else sidecars.like
+    known = Sidecars(like=like, heads=sidecars.heads, grid_size=sidecars.grid_size)
+    if is_hub:
+        _check(sidecars.config, "model_type", "depth_anything")
+        layout = huggingface.LAYOUT
+        known = dataclasses.replace(known, config=mapping(sidecars.config, "backbone_config"))
+    else:  # of Facebook's models, any of which tells that heads have 64 channels
+        layout = timm.LAYOUT
+        known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
+    if not layout.recognise(arrays, known):
         raise ValueError("it has no backbone of a known kind. A head alone: keras_vit.load(backbone, head=file).")
-    inner, result = found.layout, dataclasses.replace(found, arrays={f"{start}{n}": a for n, a in found.arrays.items()})
-    result.stored, result.dialect = found.stored, found.dialect
-    result.layout = dataclasses.replace(inner, rows=lambda vit: _renamed(inner.rows(vit), start))
-    return result
+    found = layout.plan(arrays, known)
+    inner = found.layout
+    return dataclasses.replace(
+        found,
+        arrays={f"{start}{name}": array for name, array in found.arrays.items()},
+        layout=dataclasses.replace(inner, rows=lambda vit: _renamed(inner.rows(vit), start)),
+    )
 
 
 def _renamed(rows: list[Row], start: str) -> list[Row]:
     return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
 
 
-def _blocks(depth: int, assumed: dict[str, str]) -> tuple[int, ...]:
+def _blocks(depth: int) -> tuple[tuple[int, ...], list[Remark]]:
+    """The blocks that a head reads which reads four, and what was assumed."""
+    if depth in BLOCKS:
+        return BLOCKS[depth], []
     quarters = tuple(depth * n // 4 - 1 for n in (1, 2, 3, 4))
-    if depth not in BLOCKS:
-        assumed["blocks"] = f"no published model has {depth} blocks; its head is taken to read {quarters}"
-    return BLOCKS.get(depth, quarters)
+    text = f"no published model has {depth} blocks; its head is taken to read {quarters}"
+    return quarters, [Remark(text, "blocks", "assumed")]
 
 
-def _range(own: bool, hints: Mapping[str, Any], assumed: dict[str, str]) -> Fields:
+def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
     """What depth means: what the user says of it, else what the name of the file suggests; nothing in the file does."""
-    given, name = hints.get("max_depth"), pathlib.Path(str(hints.get("path", ""))).name.lower()
-    if given == "relative" and not own:
-        return {"metric": False, "max_depth": 1.0}
+    given, name = sidecars.max_depth, pathlib.Path(sidecars.name).name.lower()
+    if given == "relative" and not is_dinov2:
+        return {"metric": False, "max_depth": 1.0}, []
     if given is not None:
-        is_length = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf")
-        if not is_length:
-            wanted = "a number of metres" if own else "a number of metres or 'relative'"
+        is_distance = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf")
+        if not is_distance:
+            wanted = "a number of metres" if is_dinov2 else "a number of metres or 'relative'"
             raise ValueError(f"max_depth must be {wanted}, but {given!r} was given.")
-        return {"metric": True, "max_depth": float(given)}
+        return {"metric": True, "max_depth": float(given)}, []
     scene = re.search("vkitti|hypersim|nyu|kitti", name)
     if scene is not None:
         metres = RANGES[scene[0]]
         suggested = f"its name has {scene[0]!r}, so its depth is taken to reach {metres:g} m"
-        assumed["max_depth"] = f"{suggested}; max_depth={metres:g} or another number settles it"
-        return {"metric": True, "max_depth": metres}
-    if own:
+        text = f"{suggested}; max_depth={metres:g} or another number settles it"
+        return {"metric": True, "max_depth": metres}, [Remark(text, "max_depth", "assumed")]
+    if is_dinov2:
         raise ValueError(
             "nothing in it tells how far it reaches. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
         )
-    if not re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
-        unknown = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
-        assumed["metric"] = f"{unknown}; max_depth='relative' or a number of metres settles it"
-    return {"metric": False, "max_depth": 1.0}
+    relative: Fields = {"metric": False, "max_depth": 1.0}
+    if re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
+        return relative, []
+    unknown = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
+    text = f"{unknown}; max_depth='relative' or a number of metres settles it"
+    return relative, [Remark(text, "metric", "assumed")]
 
 
 # The JSON files of transformers
@@ -263,11 +299,11 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     backbone = mapping(config, "backbone_config")
     for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
         if pictures.get(key, value) != value:
-            raise pytorch.not_done(key, pictures[key])
+            raise not_done(key, pictures[key])
     size = mapping(pictures, "size")
     edges = (size.get("height", 518), size.get("width", 518))
-    if not all(map(pytorch.is_length, edges)):
-        raise pytorch.not_done("size", pictures["size"])
+    if not all(map(is_length, edges)):
+        raise not_done("size", pictures["size"])
     # transformers counts blocks from 1.
     stages = backbone.get("out_indices") or [str(name)[5:] for name in backbone.get("out_features") or []]
     if len(stages) != 4 or not all(str(stage).isdecimal() and int(stage) for stage in stages):
@@ -337,3 +373,6 @@ def _sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
         "image_std": list(vit.pixel_std),
     }
     return {"config.json": stated, "preprocessor_config.json": pictures}
+
+
+LAYOUT = Layout("depth", functools.partial(_head_rows, names=None), recognise, plan, settled_by="")

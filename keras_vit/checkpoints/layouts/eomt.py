@@ -4,21 +4,35 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, finish, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, bounded, shape_of
 from keras_vit.checkpoints.layouts import huggingface, library_configs, pytorch
-from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, number
+from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
+from keras_vit.checkpoints.layouts.sidecars import (
+    IMAGENET,
+    Fields,
+    class_names,
+    filter_in,
+    image_size_in,
+    is_number,
+    mapping,
+    means_in,
+    not_done,
+    number,
+    preparation,
+)
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import EoMTConfig, ViTConfig
 
 # A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
 _TRANSPOSED, _DEPTHWISE = (0, 2, 3, 1), (2, 3, 0, 1)
-_IMAGENET = pytorch.preparation(pytorch.IMAGENET, "squash", 1.0, "bilinear_pillow")
+_IMAGENET = preparation(IMAGENET, "squash", 1.0, "bilinear_pillow")
 _BACKBONE = "network.encoder.backbone."
 _QKVO = huggingface.FAMILIES["dinov3_vit"].attention
 _TRANSFORMERS = dataclasses.replace(
@@ -88,7 +102,7 @@ _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_em
 
 def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = False) -> list[Row]:
     """The rows of a file; one that is `written` has position embeddings without the first axis."""
-    width, backbone = config.backbone.width, pytorch.trunk(config.backbone, family)
+    width, backbone = config.backbone.width, pytorch.trunk_rows(config.backbone, family)
     rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
     rows.append(Row(names.queries, "queries/tokens", (config.queries, width)))
     rows += linear(names.classes, "class_head", config.classes + 1, width)
@@ -105,60 +119,82 @@ def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = Fals
     return rows
 
 
-def read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents:
-    """Describes a file of EoMT; ValueError where it is none, or one that is not computed here."""
-    if hints.get("backbone") is not None:
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether queries of an EoMT are among the arrays."""
+    return _OF_AUTHORS.queries in names or _OF_TRANSFORMERS.queries in names
+
+
+def config(
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
+) -> tuple[EoMTConfig, Trunk]:
+    """The config that arrays and JSON files tell, and what was assumed; ValueError for what is not computed here."""
+    names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
+    said = sidecars.config
+    backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
+    queries, width = shape_of(arrays, names.queries, 2)
+    if width != backbone.width:
+        raise ValueError(f"its queries have {width} numbers, but the tokens of its backbone {backbone.width}.")
+    blocks = re.findall(rf"^{re.escape(names.upscale)}(\d+)\.", "\n".join(arrays), re.MULTILINE)
+    if not blocks:
+        raise ValueError(f"it has no arrays {names.upscale}..., which enlarge the map of patches.")
+    classes = shape_of(arrays, f"{names.classes}.weight", 2)[0] - 1
+    labels = mapping(said, "id2label")
+    listed_names = [labels.get(str(i)) for i in range(classes)] if len(labels) == classes else None
+    known_names = class_names(listed_names, classes)
+    stored: Any = EoMTConfig(
+        backbone=backbone,
+        classes=classes,
+        class_names=None if known_names == tuple(f"LABEL_{i}" for i in range(classes)) else known_names,
+        queries=queries,
+        query_blocks=shape_of(arrays, names.masking, 1)[0],
+        upscale_blocks=bounded(1 + max(map(int, blocks))),
+        activation=_activation(said),
+        pictures="eomt_transformers" if family.types else "eomt_authors",
+        task="semantic" if (sidecars.preprocessor or {}).get("do_split_image") else None,
+    )
+    _check_stated(said, stored)
+    return stored, trunk
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a file is read; ValueError where it is no finished EoMT on a known backbone."""
+    if sidecars.backbone is not None:
         raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
-    for name, value in {"grid_size": hints.get("grid_size"), "like": hints.get("architecture")}.items():
+    for name, value in (("grid_size", sidecars.grid_size), ("like", sidecars.architecture or None)):
         if value is not None:
             raise ValueError(f"{name}={value!r} makes no sense for an EoMT: leave it out.")
     anchor = next((name for name in FAMILIES if name in file), None)
     if anchor is None:
         raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")
-    family = FAMILIES[anchor]
-    names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
-    config = dict(hints.get("config") or {})
-    if family.types and config.get("model_type") not in family.types:
-        given = printable(config.get("model_type"), 60)
+    family, said = FAMILIES[anchor], sidecars.config
+    if family.types and said.get("model_type") not in family.types:
+        given = printable(said.get("model_type"), 60)
         raise ValueError(
             f"a config.json with model_type={family.types[0]!r} has to lie beside it, but {given} was found."
         )
+    names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
     _check_masking(file, names, family)
     # transformers stores register tokens also where there are none.
     inside = {name.removeprefix(family.module): array for name, array in file.items() if 0 not in array.shape}
     if family.positions in inside and len(inside[family.positions].shape) == 2:
         table = inside[family.positions]
-        inside[family.positions] = table.piece(0, (1, *table.shape))
-    empty = [name for name, array in file.items() if 0 in array.shape]
-    contents = Contents(prefix="", arrays=inside, unused=empty, hints=hints)
+        inside = {**inside, family.positions: table.piece(0, (1, *table.shape))}
     found = family.as_in({name for name in inside if name.startswith(family.blocks)}, {"mlp": huggingface.MLPS})
-    backbone = _backbone(contents, config, found, is_rotary=anchor.endswith("embeddings.weight"))
-    queries, width = shape_of(inside, names.queries, 2)
-    if width != backbone.width:
-        raise ValueError(f"its queries have {width} numbers, but the tokens of its backbone {backbone.width}.")
-    blocks = re.findall(rf"^{re.escape(names.upscale)}(\d+)\.", "\n".join(inside), re.MULTILINE)
-    if not blocks:
-        raise ValueError(f"it has no arrays {names.upscale}..., which enlarge the map of patches.")
-    classes = shape_of(inside, f"{names.classes}.weight", 2)[0] - 1
-    labels = mapping(config, "id2label")
-    listed_names = [labels.get(str(i)) for i in range(classes)] if len(labels) == classes else None
-    class_names = pytorch.class_names(listed_names, classes)
-    stored: Any = EoMTConfig(
-        backbone=backbone,
-        classes=classes,
-        class_names=None if class_names == tuple(f"LABEL_{i}" for i in range(classes)) else class_names,
-        queries=queries,
-        query_blocks=shape_of(file, names.masking, 1)[0],
-        upscale_blocks=bounded(1 + max(map(int, blocks))),
-        activation=_activation(config),
-        pictures="eomt_transformers" if family.types else "eomt_authors",
-        task="semantic" if (hints.get("preprocessor") or {}).get("do_split_image") else None,
+    stored, trunk = config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
+    made = Plan(
+        layout=_layout(found, names, number(mapping(said, "rope_parameters") or said, "rope_theta", 100.0)),
+        dialect=family.title,
+        stored=stored,
+        arrays={
+            f"{family.module}{name}" if name not in file else name: array
+            for name, array in inside.items()
+            if name != names.masking
+        },
+        unused=[name for name, array in file.items() if 0 in array.shape],
+        warnings=trunk.remarks,
+        is_grid_known=trunk.is_grid_known,
     )
-    _check_stated(config, stored)
-    contents.arrays = {f"{family.module}{n}" if n not in file else n: array for n, array in inside.items()}
-    layout = _layout(found, names, number(mapping(config, "rope_parameters") or config, "rope_theta", 100.0))
-    masking = contents.arrays.pop(names.masking)
-    return finish(contents, layout, family.title, stored, rf"{_UNUSED}|{re.escape(masking.name)}")
+    return pytorch.without_unused(made, _UNUSED)
 
 
 def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
@@ -206,35 +242,39 @@ def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
     done = {"do_resize": True, "do_rescale": True, "do_normalize": True}
     for key, value in done.items():
         if stated.get(key, value) is not value:
-            raise pytorch.not_done(key, stated[key])
+            raise not_done(key, stated[key])
     if any(edge not in (None, side) for edge in size.values()):
-        raise pytorch.not_done("size", dict(size))
+        raise not_done("size", dict(size))
     factor = stated.get("rescale_factor", 1 / 255)
-    if not pytorch.is_number(factor) or abs(255 * factor - 1) > 1e-6:
-        raise pytorch.not_done("rescale_factor", factor)
-    if pytorch.filter_in("resample", stated.get("resample", 2)) != {"filter": "bilinear_pillow"}:
-        raise pytorch.not_done("resample", stated["resample"])
-    return pytorch.means_in(stated.get("image_mean"), stated.get("image_std"))
+    if not is_number(factor) or abs(255 * factor - 1) > 1e-6:
+        raise not_done("rescale_factor", factor)
+    if filter_in("resample", stated.get("resample", 2)) != {"filter": "bilinear_pillow"}:
+        raise not_done("resample", stated["resample"])
+    return means_in(stated.get("image_mean"), stated.get("image_std"))
 
 
-def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_rotary: bool) -> ViTConfig:
-    """The config of the Vision Transformer."""
-    width, _, *patch = shape_of(contents.arrays, f"{family.patches}.weight", 4)
+def _backbone(
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
+) -> tuple[ViTConfig, Trunk]:
+    """The config of the Vision Transformer, and what was assumed of it."""
+    said = sidecars.config
+    width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:
-        size = pytorch.image_size_in(config.get("image_size", 640))
+        size = image_size_in(said.get("image_size", 640))
     elif is_rotary:
-        size = contents.hints.get("image_size")
+        size = sidecars.image_size
     else:
-        side = math.isqrt(shape_of(contents.arrays, family.positions, 3)[1])
+        side = math.isqrt(shape_of(arrays, family.positions, 3)[1])
         size = (side * patch[0], side * patch[1])
     if is_rotary and size is None:
         raise ValueError("nothing tells the size of its images: pass image_size=..., such as 640 (see its name).")
-    heads = config.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
-    fields: Fields = pytorch.trunk_fields(contents, family, size=size, heads=heads, is_named=True)
-    if contents.hints.get("preprocessor"):
-        fields |= _preparation(contents.hints["preprocessor"], fields["image_size"][0])
+    heads = said.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
+    trunk = pytorch.trunk_of(arrays, sidecars, family, size=size, heads=heads, is_named=True)
+    fields: Fields = dict(trunk.fields)
+    if sidecars.preprocessor:
+        fields |= _preparation(sidecars.preprocessor, fields["image_size"][0])
     for name in (family.class_token, f"{family.patches}.bias"):
-        if name not in contents.arrays:
+        if name not in arrays:
             raise ValueError(f"it has no array {family.module + name!r}.")
     position = "none" if is_rotary else "learned_patches"
     if fields["position_embedding"] != position:
@@ -242,22 +282,22 @@ def _backbone(contents: Contents, config: Mapping[str, Any], family: Family, is_
             f"its position embeddings are of the kind {fields['position_embedding']!r}, but {position!r} was expected: "
             f"the array {family.positions!r} is missing, or is another model's."
         )
-    activation = _activation(config)
+    activation = _activation(said)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and activation != "silu" and family.types:
         raise ValueError(f"its config.json says hidden_act={activation!r} of gated MLPs; 'silu' was expected.")
     if not gated and activation not in huggingface.ACTIVATIONS.values():
         raise ValueError(f"its config.json says hidden_act={activation!r}, which the blocks of a ViT do not have here.")
-    if not contents.square:
+    if not trunk.is_grid_known:
         raise ValueError("the number of its position embeddings is no square.")
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,
-        "layer_norm_epsilon": number(config, "layer_norm_eps", family.epsilon),
-        "layer_scale": number(config, "layerscale_value", 1.0),
+        "layer_norm_epsilon": number(said, "layer_norm_eps", family.epsilon),
+        "layer_scale": number(said, "layerscale_value", 1.0),
         "pooling": "none",
     }
-    return ViTConfig(**family.preparation | fields)
+    return ViTConfig(**family.preparation | fields), trunk
 
 
 def _activation(config: Mapping[str, Any]) -> str:
@@ -338,3 +378,6 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
         **{"resample": 2, "rescale_factor": 1 / 255},
     }
     return {"config.json": stated, "preprocessor_config.json": pictures}
+
+
+LAYOUT = Layout("eomt", functools.partial(_rows, family=_AUTHORS, names=_OF_AUTHORS), recognise, plan, settled_by="")

@@ -1,4 +1,4 @@
-"""The layouts of Flax: the official `vit_models/*.npz` (vit_jax), big_vision's `models/vit.py`, and those of BiT.
+"""The layouts of Flax: the official `vit_models/*.npz` (vit_jax) and big_vision's `models/vit.py`.
 
 vit_jax and big_vision have the same modules. Published files of vit_jax number all modules of a block with one counter;
 today's Flax (Linen) has one counter per class, and so has big_vision. What else differs in big_vision: position
@@ -8,25 +8,23 @@ stacked along a first axis (`scan=True`). The functions below take Linen's names
 Old files of big_vision are read as its own loader reads them: position embeddings under their two former names, arrays
 of the attention pooling at the top, names from before Linen. A table of n^2 + 1 rows begins with the class token's.
 The loader adds that row to `cls`; here it stays a row of the model, which computes the same and can be written back.
-
-BiT has the names of the TensorFlow code that trained the published `bit_models/*.npz` (`bit_tf`), or those of
-big_vision's `models/bit_paper.py` (`bit_bv`). The arrays are the same but for axes of length 1.
 """
 
 import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, check_fields, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.layouts import mixer
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import BiTConfig, TextConfig, ViTConfig, convolutions
+from keras_vit.models import TextConfig, ViTConfig, convolutions
 
 Arrays = dict[str, StoredArray]
 
@@ -46,7 +44,7 @@ _LINEN = {
 _PUBLISHED = {linen: published for published, linen in _LINEN.items()}
 _IN_BLOCK = re.compile(rf"({_BLOCK}\d+/)(\w+)(/.*)")
 _POOLING = re.compile(r"(MAPHead_0/)?(probe|((?:MlpBlock|MultiHeadDotProductAttention|LayerNorm)_)\d+(/.*))")
-_USUAL_SIZE = 224  # pixels: what the published files without position embeddings were trained at
+_DEFAULT_SIZE = 224  # pixels: what the published files without position embeddings were trained at
 
 
 # Rows
@@ -122,76 +120,109 @@ def _in_block(name: str, modules: Mapping[str, str]) -> str:
     return _IN_BLOCK.sub(lambda match: f"{match[1]}{modules.get(match[2], match[2])}{match[3]}", name)
 
 
-# Recognition
+# Reading
 
 
-def _model_under(prefixes: set[str], file: Mapping[str, StoredArray]) -> tuple[str, Arrays] | None:
-    """Of the prefixes under which a model was seen, the one that loaders know best, and the arrays without it."""
-    known = [prefix for prefix in _PREFIXES if prefix in prefixes]
-    if not known and len(prefixes) > 1:
+def _prefixes(names: Collection[str]) -> set[str]:
+    """What stands before the models that a file holds."""
+    starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
+    patches = [name for name in names if name == _PATCHES or name.endswith(f"/{_PATCHES}")]
+    prefixes = {name.removesuffix(_PATCHES) for name in patches}
+    return {prefix for prefix in prefixes if any(f"{prefix}{start}" in names for start in starts)}
+
+
+def best_prefix(prefixes: set[str]) -> str:
+    """The prefix that loaders know best, else the first."""
+    return next((prefix for prefix in _PREFIXES if prefix in prefixes), min(prefixes))
+
+
+def check_single(prefixes: set[str]) -> None:
+    """Raises ValueError for several models whose prefixes no loader knows."""
+    if len(prefixes) > 1 and not prefixes & {*_PREFIXES}:
         raise ValueError(f"The file holds several models, under the prefixes {sorted(prefixes)}; keep one of them.")
-    if not prefixes:
-        return None
-    prefix = known[0] if known else prefixes.pop()
+
+
+def model_under(prefix: str, file: Mapping[str, StoredArray]) -> Arrays:
+    """The model's arrays by their names after the prefix."""
     inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
     # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
-    return prefix, {name: array for name, array in inside.items() if prefix or not _BESIDE.fullmatch(name)}
+    return {name: array for name, array in inside.items() if prefix or not _BESIDE.fullmatch(name)}
 
 
-def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str) -> Contents | None:
-    mixers = {name.removesuffix(mixer.FLAX_ANCHOR) for name in file if name.endswith(mixer.FLAX_ANCHOR)}
-    if layout == "vit_jax" and mixers:
-        return _read_mixer(file, mixers, hints.get("grid_size") or getattr(file, "grid_size", None))
-    starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
-    found = _model_under(
-        {
-            name.removesuffix(_PATCHES)
-            for name in file
-            if (name == _PATCHES or name.endswith(f"/{_PATCHES}"))
-            and any(f"{name.removesuffix(_PATCHES)}{start}" in file for start in starts)
-        },
-        file,
-    )
-    if found is None or _is_big_vision(found[1].keys()) != (layout == "big_vision"):
-        return None
-    prefix, arrays = found
+def _mixers(names: Collection[str]) -> set[str]:
+    return {name.removesuffix(mixer.FLAX_ANCHOR) for name in names if name.endswith(mixer.FLAX_ANCHOR)}
+
+
+def recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
+    """Whether a model of vit_jax, or of big_vision, is among the arrays."""
+    if _mixers(names):
+        return layout == "vit_jax"
+    prefixes = _prefixes(names)
+    if not prefixes:
+        return False
+    prefix = best_prefix(prefixes)
+    inside = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    return _is_big_vision(inside) == (layout == "big_vision")
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
+    """How a file is read; ValueError for models that are not computed here."""
+    mixers = _mixers(file)
+    check_single(mixers or _prefixes(file))
+    if mixers:
+        return _plan_of_mixer(file, best_prefix(mixers), sidecars.grid_size)
+    prefix = best_prefix(_prefixes(file))
+    arrays = model_under(prefix, file)
     if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
         raise ValueError("its patches go through a matrix, not a convolution. NaFlex models are not supported.")
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     arrays, dialect = in_linen(arrays)
-    contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
     of_two = prefix.endswith("img/") and f"{prefix.removesuffix('img/')}txt/Embed_0/embedding" in file
+    remarks: list[Remark] = []
     if layout == "vit_jax":
         grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
-        config = _config(arrays, grid, "learned", of_two)
-        contents.arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
+        stored = config(arrays, grid, "learned", of_two)
+        arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
     else:
         for old in _OLD_POSITIONS:
             if old in arrays and _POSITION not in arrays:
-                arrays[_POSITION] = arrays.pop(old)
-        grid = _grid(contents, getattr(file, "grid_size", None))
+                arrays = {_POSITION if name == old else name: array for name, array in arrays.items()}
+        grid, table, remarks = _grid(arrays, sidecars.grid_size)
         position = "sincos2d"
-        if _POSITION in arrays:
-            own_row = arrays[_POSITION].shape[1] > math.prod(grid)
+        if table is not None:
+            arrays = {**arrays, _POSITION: table}
+            has_token_row = table.shape[1] > math.prod(grid)
             # Without a class token the two kinds are the same.
-            position = "learned" if own_row or "cls" not in arrays else "learned_patches"
-        config = _config(arrays, grid, position, of_two)
-    contents.layout = VIT_JAX if layout == "vit_jax" else BIG_VISION
-    contents.dialect, contents.stored = dialect, config
-    contents.square = grid[0] == grid[1] or not config.position_rows
-    return contents
+            position = "learned" if has_token_row or "cls" not in arrays else "learned_patches"
+        stored = config(arrays, grid, position, of_two)
+    return Plan(
+        layout=VIT_JAX if layout == "vit_jax" else BIG_VISION,
+        dialect=dialect,
+        prefix=prefix,
+        stored=stored,
+        arrays=arrays,
+        unused=unused,
+        warnings=remarks,
+        is_grid_known=grid[0] == grid[1] or not stored.position_rows,
+        head=("head/bias", "head/kernel"),
+    )
 
 
-def _read_mixer(file: Mapping[str, StoredArray], prefixes: set[str], grid: tuple[int, int] | None) -> Contents:
-    prefix, arrays = _model_under(prefixes, file)  # ty: ignore[not-iterable]
-    unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=("head/bias", "head/kernel"))
-    config, old = mixer.flax_config(arrays, grid)
-    rows = functools.partial(mixer.flax_rows, old=old)
-    contents.layout = dataclasses.replace(VIT_JAX, rows=rows) if old else VIT_JAX
-    contents.dialect, contents.stored = "old" if old else "published", config
-    contents.square = config.grid_size[0] == config.grid_size[1]
-    return contents
+def _plan_of_mixer(file: Mapping[str, StoredArray], prefix: str, grid: tuple[int, int] | None) -> Plan:
+    """How a file with an MLP-Mixer is read."""
+    arrays = model_under(prefix, file)
+    stored, is_old = mixer.flax_config(arrays, grid)
+    rows = functools.partial(mixer.flax_rows, old=is_old)
+    return Plan(
+        layout=dataclasses.replace(VIT_JAX, rows=rows) if is_old else VIT_JAX,
+        dialect="old" if is_old else "published",
+        prefix=prefix,
+        stored=stored,
+        arrays=arrays,
+        unused=sorted(file.keys() - {array.name for array in arrays.values()}),
+        is_grid_known=stored.grid_size[0] == stored.grid_size[1],
+        head=("head/bias", "head/kernel"),
+    )
 
 
 def _is_big_vision(names: Iterable[str]) -> bool:
@@ -213,17 +244,18 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
     if any(name.startswith(_STACK) for name in arrays):
         arrays, dialect = _unstacked(arrays), "stacked"
     elif dialect == "published":
-        arrays = _renamed(arrays, lambda name: _in_block(name, _LINEN))
+        arrays = renamed(arrays, lambda name: _in_block(name, _LINEN))
     pools = "probe" in arrays or "MAPHead_0/probe" in arrays
 
     def pooling(name: str) -> str:
         match = _POOLING.fullmatch(name) if pools else None
         return name if match is None else f"MAPHead_0/{f'{match[3]}0{match[4]}' if match[3] else match[2]}"
 
-    return _renamed(arrays, pooling), dialect
+    return renamed(arrays, pooling), dialect
 
 
-def _renamed(arrays: Arrays, name: Callable[[str], str]) -> Arrays:
+def renamed(arrays: Arrays, name: Callable[[str], str]) -> Arrays:
+    """The arrays by other names; ValueError where two of them become the same."""
     new = {name(old): array for old, array in arrays.items()}
     if len(new) < len(arrays):
         raise ValueError("It has several arrays whose names differ in nothing but a number that has no meaning.")
@@ -247,7 +279,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
 # Configs
 
 
-def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
+def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
     """The model that the arrays' shapes tell of; the head of an image tower beside a text tower is a projection."""
     height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
     fields: dict[str, Any] = {
@@ -258,7 +290,7 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
     step = 1  # any size that divides will do until the grid is known
     if "conv_root/kernel" in arrays:
         _, _, channels, fields["stem_width"] = shape_of(arrays, "conv_root/kernel", 4)
-        fields["stem_stages"] = _stages(arrays)
+        fields["stem_stages"] = stages(arrays)
         step = 4 * 2 ** len(fields["stem_stages"])
     fields["projection_bias"] = "projection" in fields
     numbers = re.findall(rf"^{_BLOCK}(\d+)/", "\n".join(arrays), re.MULTILINE)
@@ -279,28 +311,31 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
     return config.replace(image_size=config.image_size_of(grid))
 
 
-def _grid(contents: Contents, noted: tuple[int, int] | None) -> tuple[int, int]:
-    """The grid of patches of a big_vision model. A class token's row without a class token is taken away."""
-    arrays = contents.arrays
+def _grid(arrays: Arrays, known: tuple[int, int] | None) -> tuple[tuple[int, int], StoredArray | None, list[Remark]]:
+    """The grid of patches of a big_vision model, the table of position embeddings, and what a user should know.
+
+    A class token's row without a class token is taken away.
+    """
     if _POSITION not in arrays:
+        if known:
+            return known, None, []
         height, width, *_ = shape_of(arrays, _PATCHES, 4)
-        grid = noted or (max(round(_USUAL_SIZE / height), 1), max(round(_USUAL_SIZE / width), 1))
-        if not noted:
-            size = f"{grid[0] * height} x {grid[1] * width}"
-            words = "its position embeddings are computed, so the file does not tell the image size"
-            contents.guessed_size = f"{words}; {size} is a guess"
-        return grid
-    _, rows, width = shape_of(arrays, _POSITION, 3)
+        grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
+        words = "its position embeddings are computed, so the file does not tell the image size"
+        guess = f"{grid[0] * height} x {grid[1] * width}"
+        return grid, None, [Remark(f"{words}; {guess} is a guess", "image_size")]
+    table, (_, rows, width) = arrays[_POSITION], shape_of(arrays, _POSITION, 3)
     patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
-    if noted and math.prod(noted) in (rows, rows - 1):
-        patches = math.prod(noted)
-    if patches < rows and "cls" not in arrays:
-        arrays[_POSITION] = arrays[_POSITION].piece(width, (1, patches, width))
-        contents.notes.append("the first row of its position embeddings is of a class token that it has not")
-    return accounting.squarest_grid(patches)
+    if known and math.prod(known) in (rows, rows - 1):
+        patches = math.prod(known)
+    grid = accounting.squarest_grid(patches)
+    if patches == rows or "cls" in arrays:
+        return grid, table, []
+    text = "the first row of its position embeddings is of a class token that it has not"
+    return grid, table.piece(width, (1, patches, width)), [Remark(text)]
 
 
-def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
+def stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
     """How many units each stage of the ResNet has."""
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     highest = bounded(max(map(max, units), default=0))
@@ -311,19 +346,19 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
 
 
 # What the models of vit_jax and big_vision all have.
-_COMMON = accounting.usual(
+_COMMON = accounting.plain_values(
     *("stem_epsilons", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding", "pre_norm"),
     *("attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "layer_norm_epsilon", "final_norm"),
     "projection",
 )
-_FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
+FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
 
 
 def _check_writable(config: ViTConfig, layout: str) -> None:
     token, position, mixes = config.class_token, config.position_embedding, config.tokens_mlp_width is not None
     poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
     problems = (
-        (config.stem_folded, _FOLDED),
+        (config.stem_folded, FOLDED),
         (config.classes and config.pooling == "none", "it has a head for every token"),
         (config.pooling == "map" and token and not config.map_prefix, "its attention pooling leaves the token out"),
         (position in ("learned_without_registers", "none") and not mixes, f"position_embedding={position!r}"),
@@ -351,100 +386,21 @@ def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) ->
     return config.replace(position_embedding="learned_patches"), changed
 
 
-# BiT
-
-_CONV = "standardized_conv2d"
-# What the two layouts call the model's layers, where that is another name.
-_BIT_NAMES = {
-    "bit_tf": {
-        "conv_root": f"root_block/{_CONV}",
-        "conv_proj": f"a/proj/{_CONV}",
-        **{f"conv{i}": f"{letter}/{_CONV}" for i, letter in enumerate("abc", start=1)},
-        **{f"gn{i}": f"{letter}/group_norm" for i, letter in enumerate("abc", start=1)},
-        "norm_pre_head": "group_norm",
-        "head": "head/conv2d",
-    },
-    "bit_bv": {
-        "conv_root": "root_block/conv_root",
-        "norm_pre_head": "norm-pre-head",
-        "gamma": "scale",
-        "beta": "bias",
-    },
-}
-_BIT_TOP = {"bit_tf": "resnet/", "bit_bv": ""}
-
-
-def _bit_name(path: str, layout: str) -> str:
-    """What a layout calls a weight of the model."""
-    parts = [_BIT_NAMES[layout].get(part, part) for part in path.split("/")]
-    name = re.sub(r"block(\d+)_unit(\d+)", lambda m: f"block{m[1]}/unit{int(m[2]):02d}", "/".join(parts))
-    return f"{_BIT_TOP[layout]}{name}"
-
-
-def _bit_rows(config: BiTConfig, layout: str) -> list[Row]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    vector, matrix = ((), (1, 1)) if layout == "bit_tf" else ((1, 1, 1), ())
-
-    def norm(path: str, channels: int) -> None:
-        shapes.update({f"{path}/{weight}": (*vector, channels) for weight in ("gamma", "beta")})
-
-    for conv in convolutions(config):
-        shapes[f"{conv.unit_path}{conv.layer}/kernel"] = (conv.size, conv.size, conv.inputs, conv.filters)
-        if conv.layer in ("conv1", "conv2", "conv3"):  # with a normalisation before it
-            norm(f"{conv.unit_path}{conv.layer.replace('conv', 'gn')}", conv.inputs)
-    norm("norm_pre_head", config.features)
-    if config.classes:
-        shapes |= {"head/kernel": (*matrix, config.features, config.classes), "head/bias": (config.classes,)}
-    return [Row(_bit_name(path, layout), path, shape) for path, shape in shapes.items()]
-
-
-def _read_bit(file: Mapping[str, StoredArray], hints: Mapping[str, Any], layout: str) -> Contents | None:
-    def plain(name: str) -> str:  # some published files number the convolutions; big_vision drops the number too
-        return re.sub(rf"/{_CONV}_\d+/", f"/{_CONV}/", name)
-
-    ends = [_bit_name(path, layout) for path in ("conv_root/kernel", "block1_unit1/conv1/kernel")]
-    roots, units = ({plain(name).removesuffix(end) for name in file if plain(name).endswith(end)} for end in ends)
-    prefixes = {prefix for prefix in roots & units if not prefix or prefix.endswith("/")}
-    found = _model_under(prefixes, _renamed(dict(file), plain)) if prefixes else None
-    if found is None:
-        return None
-    prefix, arrays = found
-    arrays = {name: array for name, array in arrays.items() if name.startswith(_BIT_TOP[layout])}
-    unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    head = (_bit_name("head/kernel", layout), _bit_name("head/bias", layout))
-    contents = Contents(prefix=prefix, arrays=arrays, unused=unused, head=head)
-    contents.layout = BIT_TF if layout == "bit_tf" else BIT_BV
-    numbered = any(array.name != f"{prefix}{name}" for name, array in arrays.items())
-    contents.dialect = "numbered" if numbered else "published" if layout == "bit_tf" else "big_vision"
-    *_, channels, width = shape_of(arrays, ends[0], 4)
-    contents.stored = BiTConfig(
-        stages=_stages(arrays, rf"^{_BIT_TOP[layout]}block(\d+)/unit(\d+)/"),
-        width=width,
-        channels=channels,
-        dynamic=True,
-        classes=shape_of(arrays, head[0], 4 if layout == "bit_tf" else 2)[-1] if head[0] in arrays else None,
+def _layout(name: str, restate: Any, **functions: Any) -> Layout:
+    """A layout whose functions know its name."""
+    return Layout(
+        name,
+        functools.partial(_rows, layout=name),
+        functools.partial(recognise, layout=name),
+        functools.partial(plan, layout=name),
+        functools.partial(_check_writable, layout=name),
+        restate,
+        **functions,
     )
-    return contents
 
 
-def _check_bit(config: BiTConfig, layout: str) -> None:
-    padding = f"pool_padding={config.pool_padding!r}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
-    everywhere = config.classes and config.pooling == "none"
-    padded = layout == "bit_bv" and config.pool_padding != "-inf"
-    problems = ((config.folded, _FOLDED), (everywhere, "it has a head at every place"), (padded, padding))
-    check_fields(config, repr(layout), {}, problems)
-
-
-def _layout(name: str, rows: Any = _rows, read: Any = _read, check: Any = _check_writable, **functions: Any) -> Layout:
-    rows, read, check = (functools.partial(function, layout=name) for function in (rows, read, check))
-    return Layout(name, rows, read, check, **functions)
-
-
-VIT_JAX = _layout("vit_jax", restate=accounting.with_prefix_positions)
-BIG_VISION = _layout(
-    "big_vision", restate=_restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name)
-)
-BIT_TF, BIT_BV = (_layout(name, _bit_rows, _read_bit, _check_bit, config_type=BiTConfig) for name in _BIT_NAMES)
+VIT_JAX = _layout("vit_jax", accounting.with_prefix_positions)
+BIG_VISION = _layout("big_vision", _restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name))
 # Beside a text tower, the head of an image tower is a projection to the texts' space.
 IMAGE_TOWER = dataclasses.replace(
     BIG_VISION,

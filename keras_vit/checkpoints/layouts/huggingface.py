@@ -5,15 +5,30 @@ Versions 4 and 5 of transformers have other names. Reading takes each part as it
 
 import dataclasses
 import functools
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Contents, Layout, Row, collect, finish, shape_of, with_prefix_positions
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, shape_of, with_prefix_positions
 from keras_vit.checkpoints.layouts import library_configs, pytorch
-from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, number, preparation
+from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear
+from keras_vit.checkpoints.layouts.sidecars import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    Fields,
+    check_stated,
+    class_names,
+    image_size_in,
+    mapping,
+    number,
+    preparation,
+    transformers_preparation,
+    transformers_size,
+    used_at,
+)
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -65,12 +80,12 @@ _VIT = Family(
     types=("vit", "vit_mae", "vit_msn"),
     epsilon=1e-12,
 )
-_CENTRE = {"preparation": preparation(pytorch.IMAGENET, "shortest", 0.9)}
+_CENTRE = {"preparation": preparation(IMAGENET, "shortest", 0.9)}
 _DINO = {
     "norms": _NORMS[1],
     "mlp": MLPS[1],
     "epsilon": 1e-6,
-    "preparation": preparation(pytorch.IMAGENET, "shortest", 0.875),
+    "preparation": preparation(IMAGENET, "shortest", 0.875),
 }
 _TOWER = {
     "module": "vision_model.",
@@ -94,7 +109,7 @@ def _family(title: str, *types: str, **fields: Any) -> Family:
 # The families by their `model_type`.
 FAMILIES: dict[str, Family] = {
     "vit": _VIT,
-    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(pytorch.IMAGENET, "squash", 0.875)),
+    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(IMAGENET, "squash", 0.875)),
     "vit_mae": _family("MAE", "vit_mae", **_CENTRE),
     "vit_msn": _family("MSN", "vit_msn", epsilon=1e-6, **_CENTRE),
     "ijepa": _family("I-JEPA", "ijepa", module="ijepa.", **_CENTRE),
@@ -119,7 +134,7 @@ FAMILIES: dict[str, Family] = {
             "norm": "norm",
             "epsilon": 1e-5,
             "heads": 6,
-            "preparation": preparation(pytorch.IMAGENET, "squash", 1.0, "bilinear_antialias"),
+            "preparation": preparation(IMAGENET, "squash", 1.0, "bilinear_antialias"),
             "heads_by_width": pytorch.HEADS_OF_DINOV3,
             "mask_token": (1, 1),
         },
@@ -130,7 +145,7 @@ FAMILIES: dict[str, Family] = {
         **_TOWER,
         activation="quick_gelu",
         epsilon=1e-5,
-        preparation=preparation(pytorch.CLIP, "shortest", 1.0),
+        preparation=preparation(CLIP, "shortest", 1.0),
     ),
     "siglip": _family(
         "SigLIP",
@@ -138,7 +153,7 @@ FAMILIES: dict[str, Family] = {
         **_TOWER,
         activation="gelu_pytorch_tanh",
         epsilon=1e-6,
-        preparation=preparation(pytorch.HALF, "squash", 1.0),
+        preparation=preparation(HALF, "squash", 1.0),
         heads_by_width=pytorch.HEADS_OF_SIGLIP,
     ),
 }
@@ -156,7 +171,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     width, module = config.width, names.module
     if family is None and not (config.classes or names.flat):
         module = ""  # models without a head are published without their module's name, but for those of two towers
-    rows = pytorch.trunk(config, names)
+    rows = pytorch.trunk_rows(config, names)
     if family is None and names.mask_token is not None:  # only training uses it, but transformers misses it
         rows.append(Row("embeddings.mask_token", None, (*names.mask_token, width)))
     if config.pooling == "map":
@@ -176,52 +191,106 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     return rows
 
 
-# Recognition
+# Reading
 
 
-def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether one of the families' patch embeddings is among the arrays."""
+    return _anchor(names) is not None
+
+
+def _anchor(names: Collection[str]) -> str | None:
+    """The array of the patch embedding."""
     anchors = dict.fromkeys(f"{family.patches}.weight" for family in FAMILIES.values())
-    models = (collect(file, hints, anchor, _MODULES, _BESIDE, _TOP) for anchor in anchors)
-    found = next((model for model in models if model is not None), None)
-    if found is None:
-        return None
-    contents, _, module = found
-    contents.head = ("classifier.bias", "classifier.weight")
-    name = _family_of(contents, file)
-    stated = _stated(contents, FAMILIES[name])
+    return next((anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)), None)
+
+
+def config(
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, name: str, family: Family
+) -> tuple[ViTConfig, Trunk, list[str]]:
+    """The config that arrays and JSON files tell, what was assumed, and the arrays without effect.
+
+    `name` and `family` are what the names of the arrays tell. Raises ValueError for what is not computed here.
+    """
+    stated = _stated(sidecars, family)
+    has = arrays.keys().__contains__
+    kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
+    if has(kernel) and len(arrays[kernel].shape) == 2:
+        raise ValueError(f"its patches go through a matrix ({kernel!r}). NaFlex models are not supported.")
+    if not rotary and not has(family.positions):
+        raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
+    _check_size(stated, "hidden_size", shape_of(arrays, kernel, 4)[0])
+    trunk = pytorch.trunk_of(
+        arrays,
+        sidecars,
+        family,
+        size=image_size_in(stated.get("image_size", 224 if stated and rotary else None)),
+        heads=stated.get("num_attention_heads", family.heads if stated else None),
+        is_named=False,
+    )
+    _check_size(stated, "num_hidden_layers", trunk.fields["depth"])
+    end, without = _end(arrays, stated, name, family)
+    fields = {
+        **trunk.fields,
+        "rotary_embedding": "dinov3" if rotary else None,
+        "gelu": _gelu(sidecars, stated, name, family, trunk.fields["mlp"] == "swiglu"),
+        "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
+        **end,
+    }
+    if has(f"{family.blocks}0.{family.scales[0]}"):
+        fields["layer_scale"] = number(stated, "layerscale_value", pytorch.LAYER_SCALE)
+    if has(family.register_tokens) and not fields["register_tokens"]:
+        without = [*without, family.register_tokens]  # of length 0
+    check_stated(stated, "config.json", {"patch_size": fields["patch_size"]})
+    prepared = (
+        family.preparation
+        if sidecars.preprocessor is None
+        else transformers_preparation(sidecars.preprocessor, family.preparation)
+    )
+    if prepared["resize"] == "shortest" or prepared["crop_ratio"] < 1:
+        # transformers' image_transforms.center_crop, with Pillow and torchvision
+        prepared = {**prepared, "crop_rounding": "floor"}
+    return ViTConfig(**fields | prepared), trunk, without
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a file is read."""
+    anchor: Any = _anchor(file)
+    found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
+    name = _family_of(found.arrays, file)
+    stated = _stated(sidecars, FAMILIES[name])
     name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
     published = FAMILIES[name]
-    family = dataclasses.replace(published, module="").as_in(contents.arrays, _CHOICES)
-    fields, without = _fields(contents, stated, name, family)
-    pytorch.check_stated(stated, "config.json", {"patch_size": fields["patch_size"]})
-    prepared, size = dict(family.preparation), None
-    if (preprocessor := hints.get("preprocessor")) is not None:
-        prepared, size = _preparation(preprocessor, family.preparation)
-    else:
-        words = "no preprocessor_config.json says how its pictures are prepared"
-        contents.assumed["crop_ratio"] = f"{words}; its family's usual way is assumed"
-    if prepared["resize"] == "shortest" or prepared["crop_ratio"] < 1:
-        prepared["crop_rounding"] = "floor"  # transformers' image_transforms.center_crop, with Pillow and torchvision
-    config = ViTConfig(**fields | prepared)
-    contents.unused += [contents.arrays.pop(array).name for array in without]
-    config = pytorch.used_at(contents, config, size)
+    family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
+    stored, trunk, without = config(found.arrays, sidecars, name, family)
+    stored, used, of_size = used_at(stored, transformers_size(sidecars.preprocessor or {}))
     if family.flat:
-        is_new = module != "vision_model."
+        is_new = found.module != "vision_model."
     else:
         is_new = family.blocks != published.blocks or family.attention != published.attention
-    dialect = f"{family.title}, transformers {5 if is_new else 4}"
-    layout = _layout(family, number(stated, "rope_theta", 100.0))
-    return finish(contents, layout, dialect, config, _UNUSED if module else rf"{_UNUSED}|{_BESIDE}")
+    made = Plan(
+        layout=_layout(family, number(stated, "rope_theta", 100.0)),
+        dialect=f"{family.title}, transformers {5 if is_new else 4}",
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays={name: array for name, array in found.arrays.items() if name not in without},
+        unused=[*found.unused, *(found.arrays[name].name for name in without)],
+        warnings=[*_assumed(sidecars, stated, family), *trunk.remarks, *of_size],
+        image_size=used,
+        is_grid_known=trunk.is_grid_known,
+        head=("classifier.bias", "classifier.weight"),
+    )
+    return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
 
 
-def _family_of(contents: Contents, file: Mapping[str, StoredArray]) -> str:
+def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
     """The name of the family whose arrays a file has."""
-    has = contents.arrays.keys().__contains__
+    has = arrays.keys().__contains__
     if has("embeddings.patch_embedding.weight"):
         return "clip" if has("embeddings.class_embedding") else "siglip"
     if has("embeddings.patch_embeddings.weight"):
         return "dinov3_vit"
-    if any(name.endswith(".layer_scale1.lambda1") for name in contents.arrays):
+    if any(name.endswith(".layer_scale1.lambda1") for name in arrays):
         return "dinov2_with_registers" if has("embeddings.register_tokens") else "dinov2"
     if has("embeddings.distillation_token"):
         return "deit"
@@ -230,59 +299,36 @@ def _family_of(contents: Contents, file: Mapping[str, StoredArray]) -> str:
     return "vit_mae" if any(".decoder_embed." in name for name in file) else "vit"
 
 
-def _stated(contents: Contents, family: Family) -> Mapping[str, Any]:
-    """What config.json says of the image model; empty where there is none."""
-    config, architecture = contents.hints.get("config") or {}, contents.hints.get("architecture")
-    is_clip = family.title == "CLIP"
-    if architecture is not None and (config or not is_clip):
+def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
+    """What config.json says of the image model; empty where there is none. ValueError if it is of another model."""
+    stated = sidecars.config
+    if sidecars.architecture and (stated or family.title != "CLIP"):
         advice = "leave it out, and put the repository's config.json beside the file"
-        raise ValueError(f"it has Hugging Face's names, and like={architecture!r} is timm's: {advice}.")
-    if isinstance(config.get("vision_config"), dict):
-        config = {"model_type": config.get("model_type"), **config["vision_config"]}
-    if not config:
-        if is_clip and architecture is None:
-            contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
-        usual = f"GELU ({family.activation}), epsilon ({family.epsilon:g}) and others are assumed as in {family.title}"
-        contents.assumed["layer_norm_epsilon" if is_clip else "gelu"] = f"no config.json is beside it: {usual}"
-    elif config.get("model_type") not in (None, *family.types):
-        given = f"it is of the type {printable(config['model_type'], 60)}, but its arrays are those of {family.title}"
+        raise ValueError(f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: {advice}.")
+    if isinstance(stated.get("vision_config"), dict):
+        stated = {"model_type": stated.get("model_type"), **stated["vision_config"]}
+    if stated.get("model_type") not in (None, *family.types):
+        given = f"it is of the type {printable(stated['model_type'], 60)}, but its arrays are those of {family.title}"
         raise ValueError(f"the config.json says that {given}; {', '.join(family.types)} were expected.")
-    return config
+    return stated
+
+
+def _assumed(sidecars: Sidecars, stated: Mapping[str, Any], family: Family) -> list[Remark]:
+    """What a user should know of JSON files that are missing."""
+    remarks, is_clip = [], family.title == "CLIP"
+    if not stated and is_clip and not sidecars.architecture:
+        remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
+    if not stated:
+        text = f"GELU ({family.activation}), epsilon ({family.epsilon:g}) and others are assumed as in {family.title}"
+        field = "layer_norm_epsilon" if is_clip else "gelu"
+        remarks.append(Remark(f"no config.json is beside it: {text}", field, "assumed"))
+    if sidecars.preprocessor is None:
+        words = "no preprocessor_config.json says how its pictures are prepared"
+        remarks.append(Remark(f"{words}; its family's usual way is assumed", "crop_ratio", "assumed"))
+    return remarks
 
 
 # Configs
-
-
-def _fields(contents: Contents, stated: Mapping[str, Any], name: str, family: Family) -> tuple[Fields, list[str]]:
-    """The config of the model, and the arrays that it does not use."""
-    arrays = contents.arrays
-    has = arrays.keys().__contains__
-    kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
-    if has(kernel) and len(arrays[kernel].shape) == 2:
-        raise ValueError(f"its patches go through a matrix ({kernel!r}). NaFlex models are not supported.")
-    if not rotary and not has(family.positions):
-        raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
-    _check_size(stated, "hidden_size", shape_of(arrays, kernel, 4)[0])
-    fields = pytorch.trunk_fields(
-        contents,
-        family,
-        size=pytorch.image_size_in(stated.get("image_size", 224 if stated and rotary else None)),
-        heads=stated.get("num_attention_heads", family.heads if stated else None),
-        is_named=False,
-    )
-    _check_size(stated, "num_hidden_layers", fields["depth"])
-    end, without = _end(contents, stated, name, family)
-    fields |= {
-        "rotary_embedding": "dinov3" if rotary else None,
-        "gelu": _gelu(contents, stated, name, family, fields["mlp"] == "swiglu"),
-        "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
-        **end,
-    }
-    if has(f"{family.blocks}0.{family.scales[0]}"):
-        fields["layer_scale"] = number(stated, "layerscale_value", pytorch.LAYER_SCALE)
-    if has(family.register_tokens) and not fields["register_tokens"]:
-        without.append(family.register_tokens)  # of length 0
-    return fields, without
 
 
 def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
@@ -291,10 +337,10 @@ def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
         raise ValueError(f"The config.json beside it belongs to another file: {given}.")
 
 
-def _gelu(contents: Contents, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
-    architecture = contents.hints.get("architecture")
-    if architecture is not None:  # of a CLIP without config.json
-        return "quick" if "quickgelu" in architecture else "exact"
+def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
+    """Which GELU it computes."""
+    if sidecars.architecture:  # of a CLIP without config.json
+        return "quick" if "quickgelu" in sidecars.architecture else "exact"
     activation = stated.get("hidden_act", "silu" if gated else family.activation)
     # A gated MLP has no GELU; DINOv2's config names one nevertheless.
     expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(ACTIVATIONS)
@@ -307,9 +353,10 @@ def _check_value(key: str, value: Any, expected: list[str]) -> None:
         raise ValueError(f"its config.json says {key}={printable(value, 60)}; one of {expected} was expected.")
 
 
-def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Family) -> tuple[Fields, list[str]]:
+def _end(
+    arrays: Mapping[str, StoredArray], stated: Mapping[str, Any], name: str, family: Family
+) -> tuple[Fields, list[str]]:
     """From the tokens to the answer, and which arrays take no part in it."""
-    arrays = contents.arrays
     has = arrays.keys().__contains__
     pooler = [array for array in arrays if array.startswith("pooler.")]
     attention = [array for array in arrays if array.startswith("head.")]
@@ -340,85 +387,11 @@ def _end(contents: Contents, stated: Mapping[str, Any], name: str, family: Famil
 
 def _class_names(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     """What the outputs stand for, where config.json says more than their numbers."""
-    labels = pytorch.mapping(stated, "id2label")
+    labels = mapping(stated, "id2label")
     if len(labels) != classes:
         return None
-    names = pytorch.class_names([labels.get(str(i)) for i in range(classes)], classes)
+    names = class_names([labels.get(str(i)) for i in range(classes)], classes)
     return None if names == tuple(f"LABEL_{i}" for i in range(classes)) else names
-
-
-# How images are prepared
-
-# What the classes of transformers do where a preprocessor_config.json does not say it, by the beginning of their names;
-# `shortest` is whether a single number is the length of the shorter edge.
-_SQUARE, _CROP = {"height": 224, "width": 224}, {"do_center_crop": True, "crop_size": 224}
-_PROCESSORS: dict[str, dict[str, Any]] = {
-    "DINOv3ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
-    "ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
-    "Siglip": {"resample": 3, "size": _SQUARE, "shortest": False},
-    "DeiT": {"resample": 3, "size": {"height": 256, "width": 256}, "shortest": False, **_CROP},
-    "CLIP": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
-    "Bit": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
-}
-
-
-def _preparation(config: Mapping[str, Any], default: Fields) -> tuple[Fields, tuple[int, int] | None]:
-    """How a `preprocessor_config.json` prepares images, and to which height and width, where it says it."""
-    name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
-    usual = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
-    stated = {**usual, **{key: value for key, value in config.items() if value is not None}}
-    fields: Fields = {**default, **({"filter": "bicubic"} if name else {})}
-    fields |= pytorch.filter_in("resample", stated.get("resample"))
-    if name.startswith(library_configs.RESAMPLE_FLOATS):
-        if fields["filter"] != "bilinear_pillow":
-            raise pytorch.not_done("resample", stated["resample"])
-        fields["filter"] = "bilinear_antialias"
-    normalizes = stated.get("do_normalize") is not False
-    fields |= pytorch.means_in(*((stated.get("image_mean"), stated.get("image_std")) if normalizes else pytorch.NONE))
-    factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
-    if not pytorch.is_number(factor) or factor <= 0:
-        raise pytorch.not_done("rescale_factor", factor)
-    if abs(255 * factor - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, said for pixels of 0..1
-        for key in ("pixel_mean", "pixel_std"):
-            fields[key] = tuple(value / (255 * factor) for value in fields[key])
-    for key, value in (("do_resize", False), ("do_pad", True)):
-        if stated.get(key) is value:
-            raise pytorch.not_done(key, value)
-    crops = stated.get("do_center_crop", False)
-    # Files of old versions have a number, which was the shorter edge where a crop followed.
-    size = _edges(stated, "size", stated.get("shortest", bool(crops)))
-    crop = _edges(stated, "crop_size", False) if crops else size
-    if crops and (size is None or crop is None):
-        raise pytorch.not_done("do_center_crop", crops)
-    if size is None or crop is None:
-        return fields, None
-    if isinstance(crop, int):  # as many pixels on the longer edge as the image has
-        raise pytorch.not_done("size", stated["size"])
-    shortest = isinstance(size, int)
-    height, width = (size, size) if shortest else size
-    if height * crop[1] != width * crop[0] or crop[0] > height or (shortest and crop[0] != crop[1]):
-        raise pytorch.not_done("crop_size", stated["crop_size"])
-    ratio = crop[0] / height
-    while math.floor(crop[0] / ratio) < height:  # dividing by it has to give the size before again
-        ratio = math.nextafter(ratio, 0.0)
-    fields |= {"resize": "shortest" if shortest else "squash", "crop_ratio": ratio}
-    return fields, crop if config.get("size") is not None or config.get("crop_size") is not None else None
-
-
-def _edges(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
-    """The length of the shorter edge, or height and width; None where the config does not say it."""
-    value = config.get(key)
-    if value is None:
-        return None
-    if pytorch.is_length(value):
-        return value if shortest else (value, value)
-    given = {name: n for name, n in value.items() if n is not None} if isinstance(value, dict) else {}
-    if all(map(pytorch.is_length, given.values())):
-        if given.keys() == {"shortest_edge"}:
-            return given["shortest_edge"]
-        if given.keys() == {"height", "width"}:
-            return given["height"], given["width"]
-    raise pytorch.not_done(key, value)
 
 
 def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
@@ -426,7 +399,8 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
     return Layout(
         "huggingface",
         functools.partial(_rows, family=family),
-        _read,
+        recognise,
+        plan,
         library_configs.check_writable_by_transformers,
         with_prefix_positions,
         computed=functools.partial(pytorch.computed_periods, base=theta),

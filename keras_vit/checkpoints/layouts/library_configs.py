@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.checkpoints.accounting import check_fields, usual
+from keras_vit.checkpoints.accounting import check_fields, plain_values
 from keras_vit.checkpoints.layouts import mixer
-from keras_vit.checkpoints.layouts.pytorch import FILTER_NAMES, FILTER_NUMBERS, mlp_ratio
+from keras_vit.checkpoints.layouts.pytorch import mlp_ratio
+from keras_vit.checkpoints.layouts.sidecars import FILTER_NAMES, FILTER_NUMBERS, RESAMPLE_FLOATS
 from keras_vit.models import ViTConfig
 
 # timm
@@ -195,23 +196,25 @@ def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 
 # transformers
 
-# The classes of transformers that resample floats instead of whole numbers.
-RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 # For each family its class's name and, for fields of a config, the values that its code can compute.
-_COMMON = usual("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm", "projection_bias")
-_PLAIN = {**_COMMON, **usual("mlp", "layer_scale", "register_tokens", "rotary_embedding")}
+_COMMON = plain_values("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm", "projection_bias")
+_PLAIN = {**_COMMON, **plain_values("mlp", "layer_scale", "register_tokens", "rotary_embedding")}
 _BIASES = {"attention_bias": ("all", "none")}
-_NO_TOWER = usual("patch_bias", "pre_norm", "projection")
+_NO_TOWER = plain_values("patch_bias", "pre_norm", "projection")
 _LEARNED = {"position_embedding": ("learned", "learned_patches", "learned_without_registers")}
-_NO_POOLER, _NO_CLASSES, _BY_TOKEN = usual("representation_size"), usual("classes"), {"pooling": ("token", "none")}
+_NO_POOLER, _NO_CLASSES, _BY_TOKEN = (
+    plain_values("representation_size"),
+    plain_values("classes"),
+    {"pooling": ("token", "none")},
+)
 _SINGLE = {**_PLAIN, **_NO_TOWER, **_LEARNED, **_BIASES}
-_DINO = {**_COMMON, **_NO_TOWER, **_NO_POOLER, **usual("class_token"), "mlp": ("plain", "swiglu")}
-_DINOV2 = {**_DINO, **_LEARNED, **_BIASES, **usual("rotary_embedding")}
-_TOWER = {**_PLAIN, **_LEARNED, **_NO_POOLER, **usual("attention_bias")}
+_DINO = {**_COMMON, **_NO_TOWER, **_NO_POOLER, **plain_values("class_token"), "mlp": ("plain", "swiglu")}
+_DINOV2 = {**_DINO, **_LEARNED, **_BIASES, **plain_values("rotary_embedding")}
+_TOWER = {**_PLAIN, **_LEARNED, **_NO_POOLER, **plain_values("attention_bias")}
 _TRANSFORMERS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
-    "vit": ("ViT", {**_SINGLE, **_BY_TOKEN, **usual("distillation_token")}),
+    "vit": ("ViT", {**_SINGLE, **_BY_TOKEN, **plain_values("distillation_token")}),
     "deit": ("DeiT", {**_SINGLE, **_BY_TOKEN}),
     "ijepa": ("IJepa", {**_SINGLE, **_NO_POOLER, "pooling": ("avg", "none")}),
     "dinov2": ("Dinov2", _DINOV2),

@@ -6,11 +6,22 @@ published files have it, and matrices and biases of the block itself, with their
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_vit.checkpoints.accounting import Row, bounded, check_fields, shape_of, squarest_grid, usual
+from keras_vit.checkpoints.accounting import (
+    Layout,
+    Plan,
+    Row,
+    bounded,
+    check_fields,
+    plain_values,
+    shape_of,
+    squarest_grid,
+)
 from keras_vit.checkpoints.layouts import pytorch
+from keras_vit.checkpoints.layouts.sidecars import Fields, class_names, preparation_in, timm_stated
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -23,7 +34,7 @@ _TIMM = {
     **{(patch, 24, 1024): f"mixer_l{patch}_224" for patch in (16, 32)},
 }
 _TIMM_ACCEPTED = {"gelu": ("exact",), "pooling": ("avg", "none")}
-_TIMM_ACCEPTED |= usual(
+_TIMM_ACCEPTED |= plain_values(
     "layer_norm_epsilon", "patch_bias", "pre_norm", "final_norm", "projection", "representation_size"
 )
 
@@ -73,8 +84,8 @@ def flax_config(arrays: Mapping[str, StoredArray], grid: tuple[int, int] | None)
     height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
-        usual_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))
-        ranks = {n: (n == usual_tokens, math.isqrt(n) ** 2 == n) for n in old}
+        default_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))
+        ranks = {n: (n == default_tokens, math.isqrt(n) ** 2 == n) for n in old}
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
         if len(old) != 2 or ranks[mixed] == ranks[tokens]:
             words = f"nothing tells which of {old}, the sizes of its matrices, is the number of patches"
@@ -123,6 +134,40 @@ def timm_config(arrays: Mapping[str, StoredArray], prepared: dict[str, Any]) -> 
     fields = {"patch_size": tuple(patch), "channels": channels, "width": hidden, "classes": classes, **prepared}
     fields |= {"mlp_width": mlp_width, "tokens_mlp_width": mixed, "gelu": "exact", "interpolation": "bicubic"}
     return _config(arrays, r"^blocks\.(\d+)\.", tokens, fields)
+
+
+def timm_plan(
+    file: Mapping[str, StoredArray],
+    sidecars: Sidecars,
+    layout: Layout,
+    modules: Sequence[str],
+    default_preparation: Callable[[str], Fields],
+) -> Plan:
+    """How a file in timm's names is read."""
+    found = pytorch.collect(file, TIMM_ANCHOR, modules, r"(head|dino_head|ibot_head)\..*")
+    stated, remarks = timm_stated(sidecars, False), []
+    size = stated.image_size or stated.input_size
+    default = default_preparation(stated.architecture or "mixer_")
+    if not stated.published.get("mean"):
+        remarks.append(pytorch.assumption("crop_ratio", pytorch.UNPREPARED, stated.architecture))
+    stored = timm_config(found.arrays, preparation_in(stated.published, default))
+    labels = class_names(stated.labels, stored.classes or 0)
+    stored = stored.replace(pooling="none" if stated.pooling == "" else "avg", class_names=labels or None)
+    grid = size and (size[0] // stored.patch_size[0], size[1] // stored.patch_size[1])
+    if grid and math.prod(grid) == math.prod(stored.grid_size):
+        stored = stored.replace(image_size=stored.image_size_of(grid))
+    made = Plan(
+        layout=layout,
+        dialect="timm",
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays=found.arrays,
+        unused=found.unused,
+        warnings=[*stated.remarks, *remarks],
+        is_grid_known=grid is not None or stored.grid_size[0] == stored.grid_size[1],
+        head=("head.bias", "head.weight"),
+    )
+    return pytorch.without_unused(made, "")
 
 
 def check_writable_by_timm(config: ViTConfig) -> None:

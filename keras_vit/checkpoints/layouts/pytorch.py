@@ -1,4 +1,4 @@
-"""What the layouts of PyTorch's models share: names of parts, rows, what arrays tell, how images are prepared.
+"""What the layouts of PyTorch's models share: which arrays are the model's, names of parts, rows, what arrays tell.
 
 A `Family` is data: what one publisher calls the parts of a model. PyTorch stores a linear layer's matrix as (out, in)
 and a convolution's kernel as (out, in, height, width); the rows say so, and `accounting` transposes.
@@ -7,16 +7,17 @@ and a convolution's kernel as (out, in, height, width); the rows say so, and `ac
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import is_class_name, printable
-from keras_vit.checkpoints.accounting import TABLE, Contents, Row, bounded, shape_of, squarest_grid
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.accounting import TABLE, Plan, Remark, Row, bounded, listed, shape_of, squarest_grid
+from keras_vit.checkpoints.layouts.sidecars import HALF, Fields, preparation
+from keras_vit.checkpoints.like import Sidecars
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, ViTConfig
-
-Fields = dict[str, Any]  # of a `ViTConfig`
 
 LINEAR, CONVOLUTION = (1, 0), (2, 3, 1, 0)  # the order in which Keras has the axes
 POOLED_ATTENTION = tuple(f"pooling/attention/{part}" for part in ("query", "key", "value"))
@@ -31,109 +32,97 @@ UNKNOWN_GELU = (
     "nothing tells which GELU this CLIP computes: pass like='vit_base_patch16_clip_quickgelu_224' for the quick one "
     "(OpenAI, DFN, MetaCLIP), 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), at any size"
 )
+UNPREPARED = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
 
-# How images are prepared. What JSON files say and is not done here is an error: the image would give other numbers.
+# Which arrays of PyTorch's files are the model's
 
-# Published means and standard deviations of the channels, for pixels of 0..1.
-HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-NONE = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-# What these JSON files call our filters, transformers by the numbers of Pillow. All of them resample with Pillow, whose
-# filters widen where an image shrinks; without `bilinear_pillow` for the official code's.
-_NUMBERS = ("nearest", "lanczos", "bilinear_pillow", "bicubic")
-_FILTERS = {
-    **dict(enumerate(_NUMBERS)),
-    **dict(zip(("nearest", "lanczos", "bilinear", "bicubic"), _NUMBERS, strict=True)),
-    "random": "bicubic",  # one of several, in training
-}
-FILTER_NUMBERS = {"bilinear": 2, "bilinear_antialias": 2} | {filter: number for number, filter in enumerate(_NUMBERS)}
-FILTER_NAMES = {filter: ("nearest", "lanczos", "bilinear", "bicubic")[n] for filter, n in FILTER_NUMBERS.items()}
-# What timm's `crop_mode` and open_clip's `resize_mode` may be.
-_MODES: dict[str, dict[Any, Fields]] = {
-    "crop_mode": {None: {}, "center": {}, "squash": {"resize": "squash"}},
-    "resize_mode": {None: {}, **{mode: {"resize": mode, "crop_ratio": 1.0} for mode in ("shortest", "squash")}},
-}
+# The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
+# before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
+CONTAINERS = (
+    *("state_dict_ema", "model_ema", "ema", "model", "module", "state_dict", "teacher", "target_encoder", "encoder"),
+    *("student", "predictor", "optimizer", "optimizer_state", "opt", "scaler", "fp16_scaler", "scheduler"),
+    *("lr_scheduler", "loss", "criterion", "dino_loss", "ibot_patch_loss", "koleo_loss", "amp"),
+)
+# The other tower of a two-tower file, and what joins both.
+_TEXT = re.compile(
+    r"(text_model|text|transformer|token_embedding|ln_final)\..*|positional_embedding"
+    r"|text_projection(\.weight|\.bias)?|logit_scale|logit_bias"
+)
+_OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
 
 
-def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
-    """How images are prepared; `numbers` are means and standard deviations."""
-    mean, std = numbers
-    return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A model among the arrays of a file of PyTorch.
 
-
-def preparation_in(
-    config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
-) -> Fields:
-    """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out."""
-    fields = {**default, **means_in(config.get("mean"), config.get("std"))}
-    crop, mode = config.get(crop_key, config.get("crop_pct")), config.get(mode_key)
-    if mode_key == "crop_mode" and is_number(crop) and 0 < crop <= 1:
-        fields["crop_ratio"] = crop
-    if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
-        raise not_done(mode_key, mode)
-    return {**fields, **_MODES[mode_key][mode], **filter_in("interpolation", config.get("interpolation"))}
-
-
-def used_at(contents: Contents, config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True) -> ViTConfig:
-    """The config with what of the images, which the publisher prepares at a size, lies beyond the last whole patches.
-
-    Notes where that (`is_size`) is another size than that of the position embeddings.
+    Attributes:
+        outer: What stands before the model, such as `"model."`.
+        module: Its module, such as `"visual."`.
+        arrays: By their names without both; others under a name that no row has.
+        unused: Names of arrays that have no effect on it.
     """
-    if size is None:
-        return config
-    patch = config.image_size_of((1, 1))
-    if all(0 <= a - b < n for a, b, n in zip(size, config.image_size, patch, strict=True)):
-        config = config.replace(trim=(size[0] - config.image_size[0], size[1] - config.image_size[1]))
-    used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
-    prepared = f"its publisher prepares pictures of {size[0]} x {size[1]} pixels"
-    if is_size and used not in (size, config.image_size):
-        contents.assumed["image_size"] = (
-            f"{prepared}, no whole number of patches, and leaves the rest at the right and lower edge out; here they "
-            f"are of {used[0]} x {used[1]}, which differ a little"
-        )
-    if is_size and used != config.image_size:
-        contents.image_size = used
-        trained = f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]}"
-        contents.notes.append(f"{prepared}, {trained} and are resized; image_size=... takes another size")
-    return config
+
+    outer: str
+    module: str
+    arrays: dict[str, StoredArray]
+    unused: list[str]
 
 
-def means_in(mean: Any, std: Any) -> Fields:
-    """Means and standard deviations; ValueError where they are no numbers."""
-    fields = {}
-    for name, values in (("mean", mean), ("std", std)):
-        numbers = [values] * 3 if is_number(values) else values
-        if isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers)):
-            fields[f"pixel_{name}"] = tuple(map(float, numbers))
-        elif values is not None:
-            raise not_done(name, values)
-    return fields
+def prefixes_of(names: Iterable[str], anchor: str) -> set[str]:
+    """What stands before the array `anchor`, which image models of a kind have."""
+    prefixes = {name.removesuffix(anchor) for name in names if name == anchor or name.endswith(f".{anchor}")}
+    return {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
 
 
-def filter_in(key: str, value: Any) -> Fields:
-    """The filter by its name or number; ValueError for those that are not done here."""
-    if value is None:
-        return {}
-    if isinstance(value, (int, str)) and not isinstance(value, bool) and value in _FILTERS:
-        return {"filter": _FILTERS[value]}
-    raise not_done(key, value)
+def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str], beside: str, top: str = "") -> Found:
+    """The model that has the array `anchor`; ValueError where there are several that are as likely.
+
+    `modules` has the known ones, the longest first. `top` is a pattern for the image model's arrays outside of its
+    module, `beside` for those without effect on it.
+    """
+    prefixes = prefixes_of(file, anchor)
+    order = ("", *CONTAINERS)
+    firsts = {prefix: prefix.partition(".")[0] for prefix in prefixes}
+    ranks = {prefix: order.index(first) if first in order else len(order) for prefix, first in firsts.items()}
+    chosen = sorted(prefix for prefix in prefixes if ranks[prefix] == min(ranks.values()))
+    if len(chosen) > 1:
+        raise ValueError(f"The file holds several models, under the prefixes {chosen}; keep one of them.")
+    prefix = chosen[0]
+    module = next((module for module in modules if f".{prefix}".endswith(f".{module}")), "")
+    outer = prefix.removesuffix(module)
+    arrays, unused = {}, []
+    for name, array in file.items():
+        around = name.removeprefix(outer) if name.startswith(outer) else name
+        other = re.fullmatch(beside, around) or (module and _TEXT.fullmatch(around))
+        if name.startswith(prefix):
+            arrays[name.removeprefix(prefix)] = array
+        elif top and re.fullmatch(top, around) and around not in arrays:
+            arrays[around] = array
+        elif other or (not name.startswith(outer) and name.partition(".")[0] in CONTAINERS):
+            unused.append(name)
+        else:
+            arrays[name] = array
+    return Found(outer, module, arrays, unused)
 
 
-def not_done(key: str, value: Any) -> ValueError:
-    """The error for what a JSON file says of preparing images and is not done here."""
-    advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
-    return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
+def without_unused(plan: Plan, pattern: str) -> Plan:
+    """The plan without arrays that have no row, whose names match a pattern: they have no effect.
 
-
-def is_length(value: Any) -> bool:
-    """Whether a value of JSON is a number of pixels."""
-    return type(value) is int and 0 < value < 2**20
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of JSON is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    Raises ValueError if other arrays have no row: they may mean another computation.
+    """
+    wanted = {row.name for row in plan.rows}
+    extra = {name: array for name, array in plan.arrays.items() if name not in wanted}
+    unused = {name for name in extra if re.fullmatch(pattern, name)}
+    strange = [array.name for name, array in extra.items() if name not in unused]
+    if strange:
+        missing = wanted - plan.arrays.keys()
+        lacks = f" It lacks {listed(missing)}." if missing else ""
+        raise ValueError(f"No known family has these arrays, not part of the model: {listed(strange)}.{lacks}")
+    return dataclasses.replace(
+        plan,
+        arrays={name: array for name, array in plan.arrays.items() if name in wanted},
+        unused=sorted([*plan.unused, *(extra[name].name for name in unused)]),
+    )
 
 
 # What publishers call the parts
@@ -235,7 +224,7 @@ def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: st
     return rows + linear(f"{mlp}.fc2", "pooling/mlp/fc2", width, hidden)
 
 
-def trunk(config: ViTConfig, family: Family) -> list[Row]:
+def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:
     """The rows from the patches to the last normalisation, without the module's name."""
     width, first = config.width, () if family.flat else (1,)
     shape = (width, config.feature_map_channels, *config.patch_size)
@@ -299,8 +288,24 @@ def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.nda
 # What arrays and configs tell
 
 
-def trunk_fields(
-    contents: Contents,
+@dataclasses.dataclass(frozen=True)
+class Trunk:
+    """What arrays tell of a model from its patches to the last normalisation.
+
+    Attributes:
+        fields: Of the config.
+        remarks: What was assumed or is unusual.
+        is_grid_known: False where the number of patches is no square.
+    """
+
+    fields: Fields
+    remarks: list[Remark]
+    is_grid_known: bool
+
+
+def trunk_of(
+    arrays: Mapping[str, StoredArray],
+    sidecars: Sidecars,
     family: Family,
     *,
     size: tuple[int, int] | None,
@@ -308,13 +313,12 @@ def trunk_fields(
     is_named: bool,
     cell: int = 1,
     **grid_options: Any,
-) -> Fields:
+) -> Trunk:
     """The fields of a config that the arrays from the patches to the last normalisation tell.
 
     `size` (in pixels) and `heads` are what a config says, or None; `is_named` is whether something tells which model it
     is; `cell` is how many pixels one cell of what is cut into patches stands for.
     """
-    arrays = contents.arrays
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
     width, channels, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
@@ -325,27 +329,29 @@ def trunk_fields(
     special = has(family.class_token) + has(family.distillation_token)
     rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2] if has(family.positions) else None
     pixels = (patch[0] * cell, patch[1] * cell)
-    position, grid = _positions(contents, rows, size, pixels, special, registers, **grid_options)
+    positions = _positions(rows, size, pixels, special, registers, **grid_options)
+    heads, of_heads = _heads(sidecars, width, heads, family.heads_by_width, is_named)
     gated = len(family.mlp) == 3 or first == 2 * hidden
-    return {
-        "image_size": (grid[0] * pixels[0], grid[1] * pixels[1]),
+    fields = {
+        "image_size": (positions.grid[0] * pixels[0], positions.grid[1] * pixels[1]),
         "patch_size": tuple(patch),
         "width": width,
         "depth": bounded(1 + max(map(int, numbers))),
-        "heads": _heads(contents, width, heads, family.heads_by_width, is_named),
+        "heads": heads,
         "mlp_width": hidden,
         "channels": channels,
         "patch_bias": has(f"{family.patches}.bias"),
         "class_token": has(family.class_token),
         "distillation_token": has(family.distillation_token),
         "register_tokens": registers,
-        "position_embedding": position,
+        "position_embedding": positions.kind,
         "pre_norm": has(f"{family.pre_norm}.weight"),
         "attention_bias": _attention_bias(arrays, block, family),
         "attention_norm": has(f"{block}{family.attention_norm}.weight"),
         "mlp": ("swiglu" if gated else "plain") + ("_norm" if has(f"{block}{family.mlp_norm}.weight") else ""),
         "interpolation": family.interpolation,
     }
+    return Trunk(fields, [*positions.remarks, *of_heads], positions.is_grid_known)
 
 
 def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
@@ -360,38 +366,46 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
     return kinds[biased]
 
 
-def _heads(contents: Contents, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool) -> int:
-    """The number of attention heads, which no array tells."""
-    given = contents.hints.get("heads")
+def _heads(
+    sidecars: Sidecars, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
+) -> tuple[int, list[Remark]]:
+    """The number of attention heads, which no array tells, and what a user should know of it."""
+    given, like = sidecars.heads, sidecars.like
     if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
         raise ValueError(f"Its config gives the number of heads as {printable(stated, 60)}, expected an integer.")
-    heads = stated if given is None else given
-    like = contents.hints.get("like")
+    heads, remarks = stated if given is None else given, []
     if heads is None and like is not None and like.config is not None and like.config.width == width:
-        return like.config.heads
+        return like.config.heads, []
     if heads is None:
         heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
             words = "Nothing tells its number of attention heads: no config.json is beside it"
             raise ValueError(f"{words}, and its width {width} is no multiple of 64. Pass like=...")
-        note(contents, "heads", f"no config.json says how many attention heads it has; {heads} are assumed", is_named)
+        text = f"no config.json says how many attention heads it has; {heads} are assumed"
+        remarks.append(assumption("heads", text, is_named))
     elif given is not None and stated is not None and given != stated:
-        contents.notes.append(f"its config says {stated} attention heads, {given} were asked for")
+        remarks.append(Remark(f"its config says {stated} attention heads, {given} were asked for"))
     if heads < 1 or width % heads:
         raise ValueError(f"It cannot have {heads} attention heads: its width is {width}.")
-    return heads
+    return heads, remarks
 
 
-def note(contents: Contents, field: str, sentence: str, is_named: Any) -> None:
-    """Notes an assumption; loading warns of it unless something tells which model it is."""
-    if is_named:
-        contents.notes.append(sentence)
-    else:
-        contents.assumed[field] = sentence
+def assumption(field: str, text: str, is_named: Any) -> Remark:
+    """What is said of an assumption; loading warns of it unless something tells which model it is."""
+    return Remark(text, field, "note" if is_named else "assumed")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Positions:
+    """What position embeddings belong to (a `ViTConfig.position_embedding`), and the grid of patches."""
+
+    kind: str
+    grid: tuple[int, int]
+    remarks: list[Remark]
+    is_grid_known: bool = True
 
 
 def _positions(
-    contents: Contents,
     rows: int | None,
     stated: tuple[int, int] | None,
     patch: tuple[int, int],
@@ -399,80 +413,45 @@ def _positions(
     registers: int,
     *,
     registers_first: bool = False,
-    usual_size: int = 224,
-) -> tuple[str, tuple[int, int]]:
+    default_size: int = 224,
+) -> _Positions:
     """What the rows of the position embeddings (None: no table) belong to, and the grid of patches.
 
     `stated` is the size of the images in pixels that a config says; `special` counts class and distillation tokens.
-    `registers_first` is for timm's tables, where the class token beside registers has its position in it; `usual_size`
-    is assumed without a table and a config.
+    `registers_first` is for timm's tables, where the class token beside registers has its position in it;
+    `default_size` is assumed without a table and a config.
     """
-    grid = None if stated is None else (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
-    if stated is not None and (stated[0] % patch[0] or stated[1] % patch[1]):
-        words = "are no whole number of patches; the rest at the right and lower edge had no effect and is left out"
-        contents.notes.append(f"its images of {stated[0]} x {stated[1]} pixels {words}")
+    remarks, grid = [], None
+    if stated is not None:
+        grid = (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
+        size = f"{stated[0]} x {stated[1]} pixels"
+        if stated[0] % patch[0] or stated[1] % patch[1]:
+            words = "are no whole number of patches; the rest at the right and lower edge had no effect and is left out"
+            remarks.append(Remark(f"its images of {size} {words}"))
     if rows is None:
         if grid is None:
-            grid = tuple(max(round(usual_size / size), 1) for size in patch)
-            size = " x ".join(str(n * p) for n, p in zip(grid, patch, strict=True))
-            contents.guessed_size = f"no position embeddings tell the size of its images; {size} is a guess"
-        return "none", grid
+            grid = (max(round(default_size / patch[0]), 1), max(round(default_size / patch[1]), 1))
+            guess = f"{grid[0] * patch[0]} x {grid[1] * patch[1]}"
+            text = f"no position embeddings tell the size of its images; {guess} is a guess"
+            remarks.append(Remark(text, "image_size"))
+        return _Positions("none", grid, remarks)
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
     if grid is not None and rows - math.prod(grid) in kinds:
-        return kinds[rows - math.prod(grid)], grid
+        return _Positions(kinds[rows - math.prod(grid)], grid, remarks)
     first = 0 if registers_first and registers and special else special
     order = [n for n in (first, special + registers, special, 0) if n < rows]
     extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
     if stated is not None:
         words = f"its {rows} position embeddings are for others, which count"
-        contents.notes.append(f"its config says images of {stated[0]} x {stated[1]} pixels, but {words}")
-    contents.square = extra is not None
-    extra = extra if extra is not None else order[0] if order else 0
-    return kinds[extra], squarest_grid(rows - extra)
+        remarks.append(Remark(f"its config says images of {size}, but {words}"))
+    is_known = extra is not None
+    if extra is None:
+        extra = order[0] if order else 0
+    return _Positions(kinds[extra], squarest_grid(rows - extra), remarks, is_known)
 
 
 def mlp_ratio(hidden: int, width: int) -> float:
     """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
     exact = hidden / width
     return exact if int(width * exact) == hidden else (hidden + 0.5) / width
-
-
-def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
-    """An object within objects of a config; empty where there is none."""
-    for key in keys:
-        value = (config or {}).get(key)
-        config = value if isinstance(value, dict) else {}
-    return config or {}
-
-
-def number(config: Mapping[str, Any], key: str, default: float) -> float:
-    """A positive number in a config; ValueError where something else stands there."""
-    value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"the config beside it says {key}={printable(value, 60)}; a positive number was expected.")
-    return float(value)
-
-
-def class_names(value: Any, classes: int) -> tuple[str, ...] | None:
-    """The names of the classes from what a config says; None unless it is a list of as many names."""
-    if not isinstance(value, list) or len(value) != classes:
-        return None
-    return tuple(value) if all(isinstance(name, str) and is_class_name(name) for name in value) else None
-
-
-def image_size_in(value: Any) -> tuple[int, int] | None:
-    """Height and width from what a config says: an integer, or a list of two; None for anything else."""
-    values = [value, value] if isinstance(value, int) else value
-    if isinstance(values, list) and len(values) == 2 and all(map(is_length, values)):
-        return values[0], values[1]
-    return None
-
-
-def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
-    """Raises ValueError if a JSON file says another size than the arrays; what it leaves out is not compared."""
-    for key, size in known.items():
-        sizes = (size, list(size), size[0] if size[0] == size[1] else None) if isinstance(size, tuple) else (size,)
-        if stated.get(key) is not None and stated[key] not in sizes:
-            given = f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
-            raise ValueError(f"{given}: it lies beside another file.")

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
-from keras_vit.checkpoints.layouts.pytorch import Family, linear, mapping, norm, number
+from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
+from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig
 
@@ -81,6 +83,7 @@ _TEXT_CONFIG = {
     **{"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "depth"},
     "intermediate_size": "mlp_width",
 }
+_NO_CONFIG = "no config.json is beside it: heads, GELU and epsilon of the text tower are the usual ones"
 _TOKENIZER_KEYS = ("clean", "strip_sep_token")
 OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
@@ -116,7 +119,7 @@ def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) 
     return inside + end if names.outside else inside
 
 
-def read_text(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> tuple[Contents, Names]:
+def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[Plan, Names]:
     """The text tower of a file: its arrays and its config; ValueError where there is none that is known."""
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
@@ -143,22 +146,24 @@ def read_text(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> tupl
     if names.family is _FLAX:
         arrays = _in_linen(arrays)
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    contents = Contents(prefix=outer, arrays=arrays, unused=unused, hints=hints)
     linear_projection = f"{names.module}{names.projection}.weight" in arrays
-    config: Any = TextConfig(**_fields(contents, kind, names, linear_projection))
-    contents.stored, contents.dialect = config, kind
-    contents.layout = text_layout(names, linear_projection)
-    return contents, names
+    is_openai = any(name.rpartition(".")[2] == "context_length" for name in unused)  # a number in OpenAI's own files
+    fields = _fields(arrays, sidecars, kind, names, linear_projection, is_openai)
+    made = Plan(
+        layout=text_layout(names, linear_projection),
+        dialect=kind,
+        prefix=outer,
+        stored=TextConfig(**fields),
+        arrays=arrays,
+        unused=unused,
+        warnings=[] if names.is_matrix or names.family is _FLAX or sidecars.config else [Remark(_NO_CONFIG)],
+    )
+    return made, names
 
 
 def text_layout(names: Names, linear_projection: bool) -> Layout:
     """How a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
-    return Layout(
-        names.family.title,
-        lambda config: _rows(config, names, linear_projection),
-        lambda file, hints: None,
-        lambda config: None,
-    )
+    return Layout(names.family.title, lambda config: _rows(config, names, linear_projection))
 
 
 def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
@@ -195,9 +200,16 @@ def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
     return StoredArray(first.name, first.shape, np.dtype("float32"), load)
 
 
-def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool) -> Fields:
+def _fields(
+    arrays: Mapping[str, StoredArray],
+    sidecars: Sidecars,
+    kind: str,
+    names: Names,
+    linear_projection: bool,
+    is_openai: bool,
+) -> Fields:
     """The config, from what arrays tell and what lies beside them."""
-    arrays, module, family = contents.arrays, names.module, names.family
+    module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
     context = shape_of(arrays, f"{module}{names.positions}", 3 if family is _FLAX else 2)[-2]
     numbers = re.findall(rf"^{re.escape(module + family.blocks)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
@@ -226,38 +238,35 @@ def _fields(contents: Contents, kind: str, names: Names, linear_projection: bool
     else:
         fields["projection"] = shape_of(arrays, f"{start}{names.projection}.weight", 2)[0]
         fields["projection_bias"] = f"{start}{names.projection}.bias" in arrays
-    more = _from_open_clip if names.is_matrix else _from_huggingface
-    place = ("open_clip", "model_cfg", "text_cfg") if names.is_matrix else ("config", "text_config")
-    stated = mapping(contents.hints, *place)
-    positions = stated.get("context_length" if names.is_matrix else "max_position_embeddings", context)
-    if positions != context:
-        raise ValueError(
-            f"the JSON file beside it says texts of {printable(positions, 60)} tokens, but its positions are {context}."
-        )
-    if not names.is_matrix:
-        pytorch.check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
-        whole = contents.hints.get("config") or {}
-        pytorch.check_stated(whole, "config.json", {"projection_dim": fields["projection"]})
     if names.is_matrix:
+        model = mapping(sidecars.open_clip, "model_cfg")
+        stated = mapping(model, "text_cfg")
+        _check_context(stated.get("context_length", context), context)
         clip.check_stated(stated, "text_cfg", fields)
-        clip.check_stated(mapping(contents.hints, *place[:-1]), "model_cfg", fields)
-    return fields | more(contents, kind, width)
+        clip.check_stated(model, "model_cfg", fields)
+        return fields | _from_open_clip(model, stated, sidecars, width, is_openai)
+    stated = mapping(sidecars.config, "text_config")
+    _check_context(stated.get("max_position_embeddings", context), context)
+    check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
+    check_stated(sidecars.config, "config.json", {"projection_dim": fields["projection"]})
+    return fields | _from_huggingface(sidecars.config, stated, kind)
 
 
-def _from_huggingface(contents: Contents, kind: str, width: int) -> Fields:
+def _check_context(stated: Any, context: int) -> None:
+    if stated != context:
+        raise ValueError(
+            f"the JSON file beside it says texts of {printable(stated, 60)} tokens, but its positions are {context}."
+        )
+
+
+def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
     """What the `text_config` says, or what its class says where it says nothing."""
-    config = contents.hints.get("config") or {}
     types = ("siglip", "siglip_text_model") if kind == "siglip" else ("clip", "clip_text_model")
     if config.get("model_type", types[0]) not in types:
         raise ValueError(
             f"its config.json says that it is a {printable(config['model_type'], 60)}, whose text tower is not known "
             f"here; {' or '.join(types)} was expected."
         )
-    if not config:
-        contents.notes.append(
-            "no config.json is beside it: heads, GELU and epsilon of the text tower are the usual ones"
-        )
-    stated = mapping(config, "text_config")
     gelu = stated.get("hidden_act", "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu")
     if gelu not in ACTIVATIONS:
         raise ValueError(
@@ -275,10 +284,10 @@ def _from_huggingface(contents: Contents, kind: str, width: int) -> Fields:
     return fields | {"causal": True} | ({"pooling": "largest_id"} if end == 2 else {"pooling": "end_id", "end_id": end})
 
 
-def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
+def _from_open_clip(
+    model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, is_openai: bool
+) -> Fields:
     """What the `text_cfg` says; files of OpenAI say it by lying alone."""
-    model = mapping(contents.hints.get("open_clip"), "model_cfg")
-    stated, architecture = mapping(model, "text_cfg"), contents.hints.get("architecture")
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
     tokens = mapping(stated, "tokenizer_kwargs")
     unknown += [f"tokenizer_kwargs.{key}" for key, value in tokens.items() if key not in _TOKENIZER_KEYS and value]
@@ -293,12 +302,12 @@ def _from_open_clip(contents: Contents, kind: str, width: int) -> Fields:
     if model:
         tanh = mapping(stated, "act_kwargs").get("approximate") == "tanh"
         gelu = "quick" if model.get("quick_gelu") else "tanh" if tanh else "exact"
-    elif architecture is not None:
-        gelu = "quick" if "quickgelu" in architecture else "exact"
-    elif contents.hints.get("like") is not None:
-        gelu = contents.hints["like"].config.gelu
-    elif any(name.rpartition(".")[2] == "context_length" for name in contents.unused):
-        gelu = "quick"  # of OpenAI, whose files hold this number
+    elif sidecars.architecture:
+        gelu = "quick" if "quickgelu" in sidecars.architecture else "exact"
+    elif sidecars.like is not None and sidecars.like.config is not None:
+        gelu = sidecars.like.config.gelu
+    elif is_openai:
+        gelu = "quick"
     else:
         raise ValueError(pytorch.UNKNOWN_GELU)
     pool = stated.get("pool_type", "argmax")

@@ -6,18 +6,32 @@ under `visual.trunk.`. What no array tells is told by `architecture` in a reposi
 
 import dataclasses
 import functools
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Contents, Layout, Row, bounded, collect, finish, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.layouts import library_configs, mixer, pytorch
-from keras_vit.checkpoints.layouts.pytorch import Family, Fields, linear, mapping, norm, packed, preparation, trunk
-from keras_vit.checkpoints.like import plain_architecture
+from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
+from keras_vit.checkpoints.layouts.sidecars import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    NONE,
+    Fields,
+    TimmStated,
+    class_names,
+    image_size_in,
+    is_number,
+    preparation,
+    preparation_in,
+    timm_stated,
+    used_at,
+)
+from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
@@ -67,20 +81,25 @@ _GELUS = {
 _HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_": {1536: 64}, r"giantopt": {1536: 96}}
 # How images are prepared, for files without a `pretrained_cfg`, as most files of that kind have it.
 _PREPARATIONS = {
-    r"clip|eva02|eva_": preparation(pytorch.CLIP, "shortest", 1.0),
-    r"dinov[23]|beit3|deit3_.*_384": preparation(pytorch.IMAGENET, "shortest", 1.0),
-    r"miil": preparation(pytorch.NONE, "shortest", 0.875, "bilinear_pillow"),
-    r"tipsv2": preparation(pytorch.NONE, "shortest", 1.0),
-    r"deit|dino|mae|ijepa": preparation(pytorch.IMAGENET, "shortest", 0.9),
-    r"_384": preparation(pytorch.HALF, "shortest", 1.0),
-    r"^mixer_": preparation(pytorch.HALF, "shortest", 0.875),
-    r"": preparation(pytorch.HALF, "shortest", 0.9),
+    r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
+    r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
+    r"miil": preparation(NONE, "shortest", 0.875, "bilinear_pillow"),
+    r"tipsv2": preparation(NONE, "shortest", 1.0),
+    r"deit|dino|mae|ijepa": preparation(IMAGENET, "shortest", 0.9),
+    r"_384": preparation(HALF, "shortest", 1.0),
+    r"^mixer_": preparation(HALF, "shortest", 0.875),
+    r"": preparation(HALF, "shortest", 0.9),
 }
 
 
 def _first(table: Mapping[str, Any], architecture: str) -> Any:
     """Of a table by patterns what belongs to an architecture; None where it has nothing."""
     return next((value for pattern, value in table.items() if re.search(pattern, architecture)), None)
+
+
+def _default_preparation(architecture: str) -> Fields:
+    """How images are prepared for a model of timm, where no `pretrained_cfg` says it."""
+    return _first(_PREPARATIONS, architecture)
 
 
 # Rows
@@ -91,7 +110,8 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     if config.tokens_mlp_width is not None:
         return mixer.timm_rows(config)
     width = config.width
-    rows = (_stem_rows(config) if config.stem_stages is not None else []) + trunk(config, family or _own(config))
+    rows = [] if config.stem_stages is None else _stem_rows(config)
+    rows += pytorch.trunk_rows(config, family or _names_to_write(config))
     if config.pooling == "map":
         rows += linear("attn_pool.q", pytorch.POOLED_ATTENTION[0], width, width)
         rows += packed("attn_pool.kv.", pytorch.POOLED_ATTENTION[1:], width, width)
@@ -107,7 +127,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     return rows
 
 
-def _own(config: ViTConfig) -> Family:
+def _names_to_write(config: ViTConfig) -> Family:
     """The names that timm itself has for a model."""
     eva, separate = library_configs.is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
@@ -136,152 +156,139 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
     return rows
 
 
-# Recognition
+# Reading
 
 
-def _read(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
-    found = collect(file, hints, _ANCHOR, _MODULES, _BESIDE)
-    if found is None:
-        return _read_mixer(file, hints)
-    contents, outer, module = found
-    contents.head = ("head.bias", "head.weight")
-    contents.arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in contents.arrays.items()}
-    stated = _stated(contents, module == _TRUNK)
-    container = getattr(file, "container", "") or outer.partition(".")[0]
-    family = _family(contents, "teacher" if module.endswith("backbone.") else container)
-    _refuse(contents, stated["architecture"])
-    config = ViTConfig(**_fields(contents, stated, family))
-    config = pytorch.used_at(contents, config, stated.get("input_size") or stated["image_size"], is_size=False)
-    size, patch = stated.get("test_size"), config.image_size_of((1, 1))
-    whole = size not in (None, config.image_size) and not (size[0] % patch[0] or size[1] % patch[1])
-    if whole and stated["image_size"] is None:
-        config = pytorch.used_at(contents, config, size)
-    unused = _UNUSED if module else rf"{_UNUSED}|{_BESIDE}"
-    return finish(contents, _layout(family), family.title, config, unused)
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether timm's patch embedding, or its Mixer, is among the arrays."""
+    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, mixer.TIMM_ANCHOR))
 
 
-def _read_mixer(file: Mapping[str, StoredArray], hints: Mapping[str, Any]) -> Contents | None:
-    found = collect(file, hints, mixer.TIMM_ANCHOR, _MODULES, _BESIDE)
-    if found is None:
-        return None
-    contents, *_ = found
-    contents.head = ("head.bias", "head.weight")
-    stated = _stated(contents, False)
-    architecture, size = stated["architecture"], stated["image_size"] or stated.get("input_size")
-    default = _first(_PREPARATIONS, architecture or "mixer_")
-    if not stated["published"].get("mean"):
-        sentence = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
-        pytorch.note(contents, "crop_ratio", sentence, architecture)
-    config = mixer.timm_config(contents.arrays, pytorch.preparation_in(stated["published"], default))
-    labels = pytorch.class_names(stated.get("labels"), config.classes or 0)
-    config = config.replace(pooling="none" if stated["pooling"] == "" else "avg", class_names=labels or None)
-    grid = size and (size[0] // config.patch_size[0], size[1] // config.patch_size[1])
-    if grid and math.prod(grid) == math.prod(config.grid_size):
-        config = config.replace(image_size=config.image_size_of(grid))
-    contents.square = grid is not None or config.grid_size[0] == config.grid_size[1]
-    return finish(contents, LAYOUT, "timm", config, "")
+def config(
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family
+) -> tuple[ViTConfig, Trunk]:
+    """The config that arrays and JSON files tell, and what was assumed; ValueError for what is not computed here.
 
-
-def _stated(contents: Contents, is_trunk: bool) -> dict[str, Any]:
-    """What the JSON files beside a file say, and the user."""
-    given, open_clip = contents.hints.get("architecture"), contents.hints.get("open_clip")
-    if is_trunk and open_clip is not None:
-        vision = mapping(open_clip, "model_cfg", "vision_cfg")
-        return {
-            "architecture": plain_architecture(given or vision.get("timm_model_name", "")),
-            "arguments": mapping(vision, "timm_model_kwargs"),
-            "pooling": vision.get("timm_pool") or None,
-            "image_size": pytorch.image_size_in(vision.get("image_size")),
-            "open_clip": mapping(open_clip, "preprocess_cfg"),
-            "published": {},
-        }
-    config = contents.hints.get("config") or {}
-    if config and "architecture" not in config:
-        contents.notes.append("the config.json beside it is not timm's and is left out")
-        config = {}
-    if given and config and plain_architecture(given) != plain_architecture(config["architecture"]):
-        said = printable(config["architecture"], 60)
-        raise ValueError(f"its config.json says architecture={said}, but like={given!r} was given: leave it out.")
-    arguments = mapping(config, "model_args")
-    published = mapping(config, "pretrained_cfg") or config  # older files have it all on one level
-    sizes = {key: published.get(key) for key in ("input_size", "test_input_size")}
-    sizes = {key: pytorch.image_size_in(value[1:]) if isinstance(value, list) else None for key, value in sizes.items()}
-    return {
-        "architecture": plain_architecture(given or config.get("architecture", "")),
-        "arguments": arguments,
-        "published": published,
-        "pooling": config.get("global_pool", arguments.get("global_pool")),
-        "labels": config.get("label_names"),
-        "image_size": pytorch.image_size_in(arguments.get("img_size")),
-        "input_size": sizes["input_size"],
-        "test_size": sizes["test_input_size"],
-    }
-
-
-def _family(contents: Contents, container: str) -> Family:
-    """Who has published a file, and what it calls its parts; `container` is the dict that the model was in."""
-    arrays = contents.arrays
-    has = arrays.keys().__contains__
-    bias = has("blocks.0.attn.qkv.bias")
-    titles = (
-        (has("storage_tokens") or has("rope_embed.periods"), "Facebook DINOv3"),
-        (has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")), "Facebook DINOv2"),
-        (any("decoder" in name for name in (*arrays, *contents.unused)), "Facebook MAE"),
-        (has("blocks.0.gamma_1") and bias and has("pos_embed"), "Facebook DeiT-III"),
-        (container == "teacher", "Facebook DINO"),
-        (container in ("target_encoder", "encoder"), "Facebook I-JEPA"),
-        # Fine-tuned.
-        (container == "model" and has("cls_token") and has("fc_norm.weight") and bias, "Facebook MAE"),
-        (True, "timm"),
+    `family` is who has published the file and what it calls its parts.
+    """
+    _refuse(arrays, family, stated.architecture)
+    trunk = _trunk(arrays, sidecars, stated, family)
+    end, of_end = _end(arrays, stated, family, trunk.fields)
+    prepared, of_pictures = _preparation(stated, trunk.fields, family)
+    return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(
+        trunk, remarks=[*trunk.remarks, *of_end, *of_pictures]
     )
-    title = next(title for is_there, title in titles if is_there)
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a file is read."""
+    if not pytorch.prefixes_of(file, _ANCHOR):
+        return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, _default_preparation)
+    found = pytorch.collect(file, _ANCHOR, _MODULES, _BESIDE)
+    arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in found.arrays.items()}
+    stated = timm_stated(sidecars, found.module == _TRUNK)
+    is_teacher = found.module.endswith("backbone.")
+    container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
+    family = _family({*arrays, *found.unused}, container)
+    stored, trunk = config(arrays, sidecars, stated, family)
+    stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
+    size, patch, used, of_size = stated.test_size, stored.image_size_of((1, 1)), None, []
+    is_whole = size is not None and not (size[0] % patch[0] or size[1] % patch[1])
+    if is_whole and size != stored.image_size and stated.image_size is None:
+        stored, used, of_size = used_at(stored, size)
+    made = Plan(
+        layout=_layout(family),
+        dialect=family.title,
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays=arrays,
+        unused=found.unused,
+        warnings=[*stated.remarks, *trunk.remarks, *of_size],
+        image_size=used,
+        is_grid_known=trunk.is_grid_known,
+        head=("head.bias", "head.weight"),
+    )
+    return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
+
+
+def _family(names: Collection[str], container: str) -> Family:
+    """Who has published a file, and what it calls its parts; `container` is the dict that the model was in."""
+    has = names.__contains__
     own_biases = _OWN_BIASES if has("blocks.0.attn.q_bias") else ()
-    family = dataclasses.replace(_TIMM, title=title, own_biases=own_biases, periods=has("rope_embed.periods"))
-    return family.as_in(arrays, _CHOICES)
+    family = dataclasses.replace(
+        _TIMM, title=_publisher(names, container), own_biases=own_biases, periods=has("rope_embed.periods")
+    )
+    return family.as_in(names, _CHOICES)
 
 
-def _refuse(contents: Contents, architecture: str) -> None:
+def _publisher(names: Collection[str], container: str) -> str:
+    """Who has published a file."""
+    has = names.__contains__
+    bias = has("blocks.0.attn.qkv.bias")
+    if has("storage_tokens") or has("rope_embed.periods"):
+        return "Facebook DINOv3"
+    if has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")):
+        return "Facebook DINOv2"
+    if any("decoder" in name for name in names):
+        return "Facebook MAE"
+    if has("blocks.0.gamma_1") and bias and has("pos_embed"):
+        return "Facebook DeiT-III"
+    if container == "teacher":
+        return "Facebook DINO"
+    if container in ("target_encoder", "encoder"):
+        return "Facebook I-JEPA"
+    is_finetuned = container == "model" and has("cls_token") and has("fc_norm.weight") and bias
+    return "Facebook MAE" if is_finetuned else "timm"
+
+
+def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str) -> None:
     """Raises ValueError where the names are known and the computation is another."""
-    has = contents.arrays.keys().__contains__
-    latent, has_norm, after = has("attn_pool.latent"), has("norm.weight"), has("fc_norm.weight")
-    registers = any(map(has, _CHOICES["register_tokens"]))
-    own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
-    biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
+    has = arrays.keys().__contains__
     why = _first(_REFUSED, architecture)
-    token, afterwards = has("cls_token"), "after each branch instead of before"
-    perception = has("norm_pre.weight") and (latent or not (has_norm or after))
-    no_positions = token and not (has("pos_embed") or registers or has("rope_embed.periods"))
-    wide = shape_of(contents.arrays, _ANCHOR, 4)[0] == 1792
-    problems = {
-        f"{printable(architecture, 100)} {why}. It cannot be computed here.": why,
-        "it has 'norm_pre' with 'attn_pool' or without 'norm': perception encoders are not known here.": perception,
-        "it has 'attn_pool' without 'norm', which no known family has.": latent and not has_norm,
-        f"it is EVA-02-E, which normalises {afterwards}.": wide and own_bias,
-        "it has 'cls_token', but neither 'pos_embed' nor 'reg_token': vit_*_rope_* are not known here.": no_positions,
-        "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values: vit_*_rpn_* models "
-        f"normalise {afterwards}.": after and not (token or registers or biases),
-    }
-    for problem, is_there in problems.items():
-        if is_there:
-            raise ValueError(problem)
+    if why:
+        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
+    has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
+    if has("norm_pre.weight") and (has("attn_pool.latent") or not (has_norm or after)):
+        raise ValueError(
+            "it has 'norm_pre' with 'attn_pool' or without 'norm': perception encoders are not known here."
+        )
+    if has("attn_pool.latent") and not has_norm:
+        raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
+    if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays):
+        raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
+    registers = any(map(has, _CHOICES["register_tokens"]))
+    if token and not (has("pos_embed") or registers or has("rope_embed.periods")):
+        raise ValueError(
+            "it has 'cls_token', but neither 'pos_embed' nor 'reg_token': vit_*_rope_* are not known here."
+        )
+    biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
+    if after and not (token or registers or biases):
+        raise ValueError(
+            "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values: vit_*_rpn_* models "
+            "normalise after each branch instead of before."
+        )
+
+
+def _has_separate_biases(arrays: Collection[str]) -> bool:
+    """Whether queries and values have biases of their own, as in timm's EVA."""
+    return "blocks.0.attn.q_bias" in arrays or "blocks.0.attn.q_proj.weight" in arrays
 
 
 # Configs
 
 
-def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fields:
-    """The config of the model."""
-    arrays = contents.arrays
+def _is_dinov3(arrays: Collection[str], family: Family, architecture: str) -> bool:
+    """Whether its rotary embedding is DINOv3's."""
+    has = arrays.__contains__
+    by_tokens = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
+    return family.periods or "dinov3" in architecture or by_tokens
+
+
+def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family) -> Trunk:
+    """The fields from the patches to the last normalisation, with what architectures and arguments tell of them."""
     has = arrays.keys().__contains__
-    architecture, arguments = stated["architecture"], stated["arguments"]
-    is_timms = family.title == "timm"
-    stem = _stem_fields(contents)
-    own_bias = has("blocks.0.attn.q_bias") or has("blocks.0.attn.q_proj.weight")
-    dinov3 = (
-        family.periods
-        or "dinov3" in architecture
-        or (has("cls_token") and has(family.register_tokens) and not has("pos_embed"))
-    )
+    architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
+    stem, dinov3 = _stem_fields(arrays), _is_dinov3(arrays, family, architecture)
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     family = dataclasses.replace(
@@ -289,44 +296,50 @@ def _fields(contents: Contents, stated: Mapping[str, Any], family: Family) -> Fi
         interpolation=_interpolation(architecture, family, has(family.register_tokens)),
         heads_by_width=pytorch.HEADS_OF_DINOV3 if dinov3 else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP,
     )
-    width, size = arrays[_ANCHOR].shape[0], _first(_HEAD_SIZES, architecture)
-    size = size.get(width) if isinstance(size, dict) else size
-    heads = arguments.get("num_heads")
-    fields = pytorch.trunk_fields(
-        contents,
+    trunk = pytorch.trunk_of(
+        arrays,
+        sidecars,
         family,
-        size=stated["image_size"] or stated.get("input_size"),
-        heads=width // size if heads is None and size else heads,
+        size=stated.image_size or stated.input_size,
+        heads=_heads(stated, arrays[_ANCHOR].shape[0]),
         is_named=bool(architecture),
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
         registers_first=is_timms,
-        usual_size=256 if dinov3 and is_timms else 224,
+        default_size=256 if dinov3 and is_timms else 224,
     )
+    fields = {**trunk.fields, **stem}
     if dinov3 and family.title == "Facebook DINOv3" and has("blocks.0.attn.qkv.bias"):
         fields["attention_bias"] = "no_key"  # it multiplies the keys' part by a mask of zeros
-    turned = arguments.get("use_rot_pos_emb", (gated and own_bias) or not (has("cls_token") or has("pos_embed")))
-    eva02 = not dinov3 and turned is True
-    coarse = fields["pre_norm"] or fields["mlp"] == "plain_norm"  # CLIP, BEiT-3
+    is_turned = (gated and _has_separate_biases(arrays)) or not (has("cls_token") or has("pos_embed"))
+    eva02 = not dinov3 and arguments.get("use_rot_pos_emb", is_turned) is True
+    fields["rotary_embedding"] = "dinov3" if dinov3 else "eva02" if eva02 else None
+    fields["gelu"] = _gelu(architecture, arguments)
     if architecture:
-        coarse = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
-    fields |= {
-        **stem,
-        "rotary_embedding": "dinov3" if dinov3 else "eva02" if eva02 else None,
-        "gelu": _gelu(architecture, arguments),
-        "layer_norm_epsilon": 1e-5 if dinov3 or coarse else 1e-6,
-    }
+        has_large_epsilon = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
+    else:
+        has_large_epsilon = fields["pre_norm"] or fields["mlp"] == "plain_norm"  # CLIP, BEiT-3
+    fields["layer_norm_epsilon"] = 1e-5 if dinov3 or has_large_epsilon else 1e-6
     if has(f"blocks.0.{family.scales[0]}"):
         value = arguments.get("init_values")
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fields["layer_scale"] = float(value) if is_number else pytorch.LAYER_SCALE
-    if eva02 and (grid := pytorch.image_size_in(arguments.get("ref_feat_shape"))) is not None:
+        fields["layer_scale"] = float(value) if is_number(value) else pytorch.LAYER_SCALE
+    grid = image_size_in(arguments.get("ref_feat_shape"))
+    if eva02 and grid is not None:
         fields["rotary_grid"] = grid
+    remarks = list(trunk.remarks)
     if not (architecture or gated) and fields["pre_norm"]:
-        contents.unknown["gelu"] = pytorch.UNKNOWN_GELU
+        remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     elif not (architecture or gated):
-        contents.assumed["gelu"] = "no config.json names its architecture; the exact GELU is assumed, as in most models"
-    fields |= _end(contents, stated, dinov3 and is_timms, fields)
-    return fields | _preparation(contents, stated, fields, family)
+        text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
+        remarks.append(Remark(text, "gelu", "assumed"))
+    return Trunk(fields, remarks, trunk.is_grid_known)
+
+
+def _heads(stated: TimmStated, width: int) -> Any:
+    """The number of heads that arguments or the architecture tell; None where they do not."""
+    size = _first(_HEAD_SIZES, stated.architecture)
+    size = size.get(width) if isinstance(size, dict) else size
+    heads = stated.arguments.get("num_heads")
+    return width // size if heads is None and size else heads
 
 
 def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
@@ -340,18 +353,18 @@ def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
     return names[activation]
 
 
-def _stem_fields(contents: Contents) -> Fields:
+def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
     """The fields of the config that say which ResNet a file has; none for a file without one."""
-    if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in contents.arrays):
+    if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in arrays):
         return {}
     pattern = rf"^{re.escape(_STEM)}stages\.(\d+)\.blocks\.(\d+)\."
-    units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(contents.arrays), re.MULTILINE)}
+    units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     count = 1 + max((stage for stage, _ in units), default=-1)
     if count > _MOST_STAGES:
         raise ValueError(f"Its ResNet has {count} stages, but those of known models have {_MOST_STAGES} at most.")
     bounded(1 + max((unit for _, unit in units), default=0))
     root = f"{_STEM}stem.conv.weight" if count else f"{_STEM}conv.weight"
-    width, channels, *_ = shape_of(contents.arrays, root, 4)
+    width, channels, *_ = shape_of(arrays, root, 4)
     stages = tuple(1 + max((unit for stage, unit in units if stage == s), default=0) for s in range(count))
     return {"stem_stages": stages, "stem_width": width, "stem_epsilons": "timm", "channels": channels}
 
@@ -364,27 +377,30 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
     return "bilinear" if "flexi" in architecture else "bicubic"
 
 
-def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: Fields) -> Fields:
-    """From the tokens to the answer; `averages` is whether models of that kind answer with a mean without a config."""
-    arrays, asked, architecture = contents.arrays, stated["pooling"], stated["architecture"]
-    has = arrays.keys().__contains__
+def _end(
+    arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields
+) -> tuple[Fields, list[Remark]]:
+    """From the tokens to the answer."""
+    has, asked = arrays.keys().__contains__, stated.pooling
     if asked not in (None, *_POOLINGS):
         raise ValueError(f"its config says that it pools by {printable(asked, 60)}, which is not known here.")
     pooling = None if asked is None else _POOLINGS[asked]
     special = has("cls_token") or trunk["register_tokens"] > 0
-    pools_all = stated["arguments"].get("pool_include_prefix") is True
+    pools_all = stated.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
+    remarks: list[Remark] = []
     if has("attn_pool.latent"):
         pooling = "map"
         if special:
-            fields["map_prefix"] = pools_all or architecture.startswith("test_vit3")
+            fields["map_prefix"] = pools_all or stated.architecture.startswith("test_vit3")
     elif pooling is None:
+        averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
         mean = has("fc_norm.weight") or not has("cls_token") or averages
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
-            sentence = f"no config.json says what it answers with; {what} is assumed"
-            pytorch.note(contents, "pooling", sentence, architecture)
+            text = f"no config.json says what it answers with; {what} is assumed"
+            remarks.append(pytorch.assumption("pooling", text, stated.architecture))
     if pooling == "token" and has("dist_token") and not has("head.weight"):
         pooling = "token_dist"
     if pooling == "avg" and special and pools_all:
@@ -394,40 +410,42 @@ def _end(contents: Contents, stated: Mapping[str, Any], averages: bool, trunk: F
         fields["final_norm"] = "none"
     elif pooling == "none":
         fields["final_norm"] = "tokens"  # which is the same
-    if has("head.weight"):
-        out = shape_of(arrays, "head.weight", 2)[0]
-        bias = arrays.get("head.bias")
-        biased = bias is not None and bool(bias.read().any())
-        if stated.get("open_clip") is not None or (has("norm_pre.weight") and bias is not None and not biased):
-            contents.notes.append(f"its head is a projection to {out} numbers, the text's space")
-            return fields | {"projection": out, "projection_bias": biased}
-        fields |= {"classes": out, "class_names": pytorch.class_names(stated.get("labels"), out)}
-        fields["distillation_head"] = has("head_dist.weight")
-    return fields
+    head, of_head = _head(arrays, stated) if has("head.weight") else ({}, [])
+    return {**fields, **head}, [*remarks, *of_head]
 
 
-def _preparation(contents: Contents, stated: Mapping[str, Any], fields: Fields, family: Family) -> Fields:
-    if stated.get("open_clip"):
-        return pytorch.preparation_in(stated["open_clip"], preparation(pytorch.HALF, "squash", 1.0), "resize_mode")
-    kinds = (
-        (stated["architecture"], _first(_PREPARATIONS, stated["architecture"])),
-        (fields["pre_norm"] or fields["rotary_embedding"] == "eva02", _PREPARATIONS["clip|eva02|eva_"]),
-        (
-            fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2",
-            preparation(pytorch.IMAGENET, "shortest", 1.0),
-        ),
-        (
-            family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields,
-            preparation(pytorch.IMAGENET, "shortest", 0.9),
-        ),
-        (True, preparation(pytorch.HALF, "shortest", 0.9)),
-    )
-    if not stated["published"].get("mean"):
-        sentence = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
-        pytorch.note(contents, "crop_ratio", sentence, stated["architecture"])
-    tests = stated.get("test_size") is not None and stated["image_size"] is None
-    default = next(default for is_it, default in kinds if is_it)
-    return pytorch.preparation_in(stated["published"], default, crop_key="test_crop_pct" if tests else "crop_pct")
+def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields, list[Remark]]:
+    """What `head` is: of classes, or a projection to the texts' space."""
+    out = shape_of(arrays, "head.weight", 2)[0]
+    bias = arrays.get("head.bias")
+    biased = bias is not None and bool(bias.read().any())
+    if stated.preprocess is not None or ("norm_pre.weight" in arrays and bias is not None and not biased):
+        text = f"its head is a projection to {out} numbers, the text's space"
+        return {"projection": out, "projection_bias": biased}, [Remark(text)]
+    distilled = "head_dist.weight" in arrays
+    return {"classes": out, "class_names": class_names(stated.labels, out), "distillation_head": distilled}, []
+
+
+def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fields, list[Remark]]:
+    """How images are prepared."""
+    if stated.preprocess:
+        return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
+    if stated.architecture:
+        default = _default_preparation(stated.architecture)
+    elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
+        default = preparation(CLIP, "shortest", 1.0)
+    elif fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
+        default = preparation(IMAGENET, "shortest", 1.0)
+    elif family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
+        default = preparation(IMAGENET, "shortest", 0.9)
+    else:
+        default = preparation(HALF, "shortest", 0.9)
+    remarks = []
+    if not stated.published.get("mean"):
+        remarks.append(pytorch.assumption("crop_ratio", pytorch.UNPREPARED, stated.architecture))
+    tests = stated.test_size is not None and stated.image_size is None
+    crop_key = "test_crop_pct" if tests else "crop_pct"
+    return preparation_in(stated.published, default, crop_key=crop_key), remarks
 
 
 def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
@@ -448,7 +466,8 @@ def _layout(family: Family | None = None) -> Layout:
     return Layout(
         "timm",
         functools.partial(_rows, family=family),
-        _read,
+        recognise,
+        plan,
         library_configs.check_writable_by_timm,
         _restate if family is None or family.title == "timm" else lambda config, read: (config, {}),
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),

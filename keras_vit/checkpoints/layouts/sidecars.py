@@ -1,0 +1,324 @@
+"""What the JSON files beside weights say: values, and how images are prepared.
+
+What they say and is not computed here is an error: the image would get other numbers.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit._arguments import is_class_name, printable
+from keras_vit.checkpoints.accounting import Remark
+from keras_vit.checkpoints.like import Sidecars, plain_architecture
+from keras_vit.models import ViTConfig
+
+Fields = dict[str, Any]  # of a config
+
+# Published means and standard deviations of the channels, for pixels of 0..1.
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+NONE = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+# What these JSON files call our filters, transformers by the numbers of Pillow. All of them resample with Pillow, whose
+# filters widen where an image shrinks; without `bilinear_pillow` for the official code's.
+_NUMBERS = ("nearest", "lanczos", "bilinear_pillow", "bicubic")
+_FILTERS = {
+    **dict(enumerate(_NUMBERS)),
+    **dict(zip(("nearest", "lanczos", "bilinear", "bicubic"), _NUMBERS, strict=True)),
+    "random": "bicubic",  # one of several, in training
+}
+FILTER_NUMBERS = {"bilinear": 2, "bilinear_antialias": 2} | {filter: number for number, filter in enumerate(_NUMBERS)}
+FILTER_NAMES = {filter: ("nearest", "lanczos", "bilinear", "bicubic")[n] for filter, n in FILTER_NUMBERS.items()}
+# What timm's `crop_mode` and open_clip's `resize_mode` may be.
+_MODES: dict[str, dict[Any, Fields]] = {
+    "crop_mode": {None: {}, "center": {}, "squash": {"resize": "squash"}},
+    "resize_mode": {None: {}, **{mode: {"resize": mode, "crop_ratio": 1.0} for mode in ("shortest", "squash")}},
+}
+
+
+def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
+    """How images are prepared; `numbers` are means and standard deviations."""
+    mean, std = numbers
+    return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
+
+
+def preparation_in(
+    config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
+) -> Fields:
+    """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out."""
+    fields = {**default, **means_in(config.get("mean"), config.get("std"))}
+    crop, mode = config.get(crop_key, config.get("crop_pct")), config.get(mode_key)
+    if mode_key == "crop_mode" and is_number(crop) and 0 < crop <= 1:
+        fields["crop_ratio"] = crop
+    if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
+        raise not_done(mode_key, mode)
+    return {**fields, **_MODES[mode_key][mode], **filter_in("interpolation", config.get("interpolation"))}
+
+
+def used_at(
+    config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True
+) -> tuple[ViTConfig, tuple[int, int] | None, list[Remark]]:
+    """The config with `trim`, where the publisher prepares images that are no whole number of patches.
+
+    Then, where that (`is_size`) is another size than that of the position embeddings, the size at which the model is
+    used, and what a user should know of it.
+    """
+    if size is None:
+        return config, None, []
+    patch = config.image_size_of((1, 1))
+    if all(0 <= a - b < n for a, b, n in zip(size, config.image_size, patch, strict=True)):
+        config = config.replace(trim=(size[0] - config.image_size[0], size[1] - config.image_size[1]))
+    used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
+    if not is_size or used == config.image_size:
+        return config, None, []
+    prepared = f"its publisher prepares pictures of {size[0]} x {size[1]} pixels"
+    trained = f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]}"
+    remarks = [Remark(f"{prepared}, {trained} and are resized; image_size=... takes another size")]
+    if used != size:
+        text = (
+            f"{prepared}, no whole number of patches, and leaves the rest at the right and lower edge out; here they "
+            f"are of {used[0]} x {used[1]}, which differ a little"
+        )
+        remarks.append(Remark(text, "image_size", "assumed"))
+    return config, used, remarks
+
+
+def means_in(mean: Any, std: Any) -> Fields:
+    """Means and standard deviations; ValueError where they are no numbers."""
+    fields = {}
+    for name, values in (("mean", mean), ("std", std)):
+        numbers = [values] * 3 if is_number(values) else values
+        if isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers)):
+            fields[f"pixel_{name}"] = tuple(map(float, numbers))
+        elif values is not None:
+            raise not_done(name, values)
+    return fields
+
+
+def filter_in(key: str, value: Any) -> Fields:
+    """The filter by its name or number; ValueError for those that are not done here."""
+    if value is None:
+        return {}
+    if isinstance(value, (int, str)) and not isinstance(value, bool) and value in _FILTERS:
+        return {"filter": _FILTERS[value]}
+    raise not_done(key, value)
+
+
+def not_done(key: str, value: Any) -> ValueError:
+    """The error for what a JSON file says of preparing images and is not done here."""
+    advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
+    return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
+
+
+def is_length(value: Any) -> bool:
+    """Whether a value of JSON is a number of pixels."""
+    return type(value) is int and 0 < value < 2**20
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
+    """An object within objects of a config; empty where there is none."""
+    for key in keys:
+        value = (config or {}).get(key)
+        config = value if isinstance(value, dict) else {}
+    return config or {}
+
+
+def number(config: Mapping[str, Any], key: str, default: float) -> float:
+    """A positive number in a config; ValueError where something else stands there."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"the config beside it says {key}={printable(value, 60)}; a positive number was expected.")
+    return float(value)
+
+
+def class_names(value: Any, classes: int) -> tuple[str, ...] | None:
+    """The names of the classes from what a config says; None unless it is a list of as many names."""
+    if not isinstance(value, list) or len(value) != classes:
+        return None
+    return tuple(value) if all(isinstance(name, str) and is_class_name(name) for name in value) else None
+
+
+def image_size_in(value: Any) -> tuple[int, int] | None:
+    """Height and width from what a config says: an integer, or a list of two; None for anything else."""
+    values = [value, value] if isinstance(value, int) else value
+    if isinstance(values, list) and len(values) == 2 and all(map(is_length, values)):
+        return values[0], values[1]
+    return None
+
+
+def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
+    """Raises ValueError if a JSON file says another size than the arrays; what it leaves out is not compared."""
+    for key, size in known.items():
+        sizes = (size, list(size), size[0] if size[0] == size[1] else None) if isinstance(size, tuple) else (size,)
+        if stated.get(key) is not None and stated[key] not in sizes:
+            given = f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
+            raise ValueError(f"{given}: it lies beside another file.")
+
+
+# How transformers prepares images
+
+# What the classes of transformers do where a preprocessor_config.json does not say it, by the beginning of their names;
+# `shortest` is whether a single number is the length of the shorter edge.
+# The classes of transformers that resample floats instead of whole numbers.
+RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
+_SQUARE, _CROP = {"height": 224, "width": 224}, {"do_center_crop": True, "crop_size": 224}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "DINOv3ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
+    "ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
+    "Siglip": {"resample": 3, "size": _SQUARE, "shortest": False},
+    "DeiT": {"resample": 3, "size": {"height": 256, "width": 256}, "shortest": False, **_CROP},
+    "CLIP": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
+    "Bit": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
+}
+
+
+def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fields:
+    """How a `preprocessor_config.json` prepares images; ValueError for what is not done here."""
+    name, stated = _processor(config)
+    fields: Fields = {**default, **({"filter": "bicubic"} if name else {})}
+    fields |= filter_in("resample", stated.get("resample"))
+    if name.startswith(RESAMPLE_FLOATS):
+        if fields["filter"] != "bilinear_pillow":
+            raise not_done("resample", stated["resample"])
+        fields["filter"] = "bilinear_antialias"
+    normalizes = stated.get("do_normalize") is not False
+    fields |= means_in(*((stated.get("image_mean"), stated.get("image_std")) if normalizes else NONE))
+    factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
+    if not is_number(factor) or factor <= 0:
+        raise not_done("rescale_factor", factor)
+    if abs(255 * factor - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, said for pixels of 0..1
+        for key in ("pixel_mean", "pixel_std"):
+            fields[key] = tuple(value / (255 * factor) for value in fields[key])
+    if stated.get("do_resize") is False:
+        raise not_done("do_resize", False)
+    if stated.get("do_pad") is True:
+        raise not_done("do_pad", True)
+    size, crop = _sizes(stated)
+    if size is None or crop is None:
+        return fields
+    shortest = isinstance(size, int)
+    height, width = (size, size) if shortest else size
+    if height * crop[1] != width * crop[0] or crop[0] > height or (shortest and crop[0] != crop[1]):
+        raise not_done("crop_size", stated["crop_size"])
+    ratio = crop[0] / height
+    while math.floor(crop[0] / ratio) < height:  # dividing by it has to give the size before again
+        ratio = math.nextafter(ratio, 0.0)
+    return {**fields, "resize": "shortest" if shortest else "squash", "crop_ratio": ratio}
+
+
+def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
+    """The name of the class that prepares images, and what is said of it, with the class's defaults."""
+    name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
+    defaults = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
+    return name, {**defaults, **{key: value for key, value in config.items() if value is not None}}
+
+
+def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
+    """The size to which images are resized (a number is the shorter edge), and the size that is cut out."""
+    crops = stated.get("do_center_crop", False)
+    # Files of old versions have a number, which was the shorter edge where a crop followed.
+    size = _edges(stated, "size", stated.get("shortest", bool(crops)))
+    crop = _edges(stated, "crop_size", False) if crops else size
+    if crops and (size is None or crop is None):
+        raise not_done("do_center_crop", crops)
+    if isinstance(crop, int):  # as many pixels on the longer edge as the image has
+        raise not_done("size", stated["size"])
+    return size, crop
+
+
+def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The size of what comes out of a `preprocessor_config.json`, where it says it itself."""
+    if config.get("size") is None and config.get("crop_size") is None:
+        return None
+    size, crop = _sizes(_processor(config)[1])
+    return None if size is None else crop
+
+
+def _edges(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
+    """The length of the shorter edge, or height and width; None where the config does not say it."""
+    value = config.get(key)
+    if value is None:
+        return None
+    if is_length(value):
+        return value if shortest else (value, value)
+    given = {name: n for name, n in value.items() if n is not None} if isinstance(value, dict) else {}
+    if all(map(is_length, given.values())):
+        if given.keys() == {"shortest_edge"}:
+            return given["shortest_edge"]
+        if given.keys() == {"height", "width"}:
+            return given["height"], given["width"]
+    raise not_done(key, value)
+
+
+# What timm and open_clip say of a model of timm
+
+
+@dataclasses.dataclass(frozen=True)
+class TimmStated:
+    """What the JSON files beside a file say, and the user.
+
+    Attributes:
+        architecture: timm's name of the model; empty where nothing says it.
+        arguments: What timm makes the model with.
+        published: timm's `pretrained_cfg`.
+        preprocess: open_clip's `preprocess_cfg`, of a tower that is timm's; None for others.
+        pooling: What timm calls it.
+        labels: The names of the classes.
+        image_size, input_size, test_size: Of the model, and what its publisher prepares images to.
+        remarks: What a user should know of them.
+    """
+
+    architecture: str
+    arguments: Mapping[str, Any]
+    published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    preprocess: Mapping[str, Any] | None = None
+    pooling: Any = None
+    labels: Any = None
+    image_size: tuple[int, int] | None = None
+    input_size: tuple[int, int] | None = None
+    test_size: tuple[int, int] | None = None
+    remarks: tuple[Remark, ...] = ()
+
+
+def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
+    """What the JSON files beside a file say, and the user; `is_trunk` is for a tower of open_clip's that is timm's."""
+    given = sidecars.architecture
+    if is_trunk and sidecars.open_clip:
+        vision = mapping(sidecars.open_clip, "model_cfg", "vision_cfg")
+        return TimmStated(
+            architecture=plain_architecture(given or vision.get("timm_model_name", "")),
+            arguments=mapping(vision, "timm_model_kwargs"),
+            preprocess=mapping(sidecars.open_clip, "preprocess_cfg"),
+            pooling=vision.get("timm_pool") or None,
+            image_size=image_size_in(vision.get("image_size")),
+        )
+    said, remarks = sidecars.config, ()
+    if said and "architecture" not in said:
+        remarks = (Remark("the config.json beside it is not timm's and is left out"),)
+        said = {}
+    if given and said and plain_architecture(given) != plain_architecture(said["architecture"]):
+        architecture = printable(said["architecture"], 60)
+        raise ValueError(
+            f"its config.json says architecture={architecture}, but like={given!r} was given: leave it out."
+        )
+    arguments = mapping(said, "model_args")
+    published = mapping(said, "pretrained_cfg") or said  # older files have it all on one level
+    sizes = [published.get(key) for key in ("input_size", "test_input_size")]
+    input_size, test_size = (image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
+    return TimmStated(
+        architecture=plain_architecture(given or said.get("architecture", "")),
+        arguments=arguments,
+        published=published,
+        pooling=said.get("global_pool", arguments.get("global_pool")),
+        labels=said.get("label_names"),
+        image_size=image_size_in(arguments.get("img_size")),
+        input_size=input_size,
+        test_size=test_size,
+        remarks=remarks,
+    )
