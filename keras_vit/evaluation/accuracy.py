@@ -32,10 +32,10 @@ class Mistake(PlainData):
     Attributes:
         number: Of the image in the data, from 0.
         label: What it shows.
-        guess: What the model says.
+        guess: The class that the model predicts.
         margin: By how much the output of the guess is above that of the label.
         image: uint8 `(height, width, 3)`, as the model gets it.
-        name: What the image is called: its path, or `"images[95]"`; None where the data does not say.
+        name: What the image is called: its path, or `"images[95]"`; None where that is not known.
 
     Examples:
         >>> wrong = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False).mistakes
@@ -65,7 +65,7 @@ class AccuracyResult(ClassesResult):
             the classes' binary ones; None where it is not known what the outputs are.
         images_per_class: int64 `(classes,)`.
         correct_per_class: int64 `(classes,)`: how many of these are right.
-        confusion: int64 `(classes, classes)`: rows are what the images show, columns what the model says; None for
+        confusion: int64 `(classes, classes)`: rows are what the images show, columns what the model predicts; None for
             more than `CONFUSION_CLASSES` classes.
         class_names: What the classes are called, or None.
         seconds: How long it took, with reading the data.
@@ -151,17 +151,17 @@ def evaluate(
             Labels are integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
             `preprocess=True`.
         top: The ks of the top-k accuracies; those with more than the model's classes are left out.
-        outputs: What the outputs are, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: what the model's
-            config says, and for models that are not of this package no loss.
+        outputs: What the outputs are, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: those of the
+            model's config, and for models that are not of this package no loss.
         preprocess: Whether the images are pixels of 0..255 in any size. `None`: those of files, of streams and in
             lists of images of different sizes are.
         batch_size: Images per batch, where the data does not come in batches.
-        class_names: What the labels stand for, in their order, where the data does not say it (see `open_data`).
+        class_names: What the labels stand for, in their order, where the data has no names (see `open_data`).
             Where the model knows the names of its outputs, too, labels and outputs are matched by name: the data
             may have fewer classes than the model, in another order.
-        target: What the labels are: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: what a table or
-            stream says, else `"class"`.
-        threshold: For several labels: the probability from which on a class is said.
+        target: What the labels are: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: that of a table
+            or stream, else `"class"`.
+        threshold: For several labels: the probability from which on a class is predicted.
         views: What is averaged over for each image, the outputs as they are: `"flip"` for the image and its mirror
             image, `"crops"` for those of its four corners and its middle, of 7/8 of its height and width each (the ten
             crops of Krizhevsky et al., 2012). None for the image alone.

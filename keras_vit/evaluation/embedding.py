@@ -251,7 +251,7 @@ def _features(
     # `predict` shares a batch among devices; for one device it only takes longer to begin.
     alone = batch_shares(extractor) == 1
     outputs = extractor.predict_on_batch(batch) if alone else extractor.predict(batch, length, verbose=0)
-    with np.errstate(over="ignore"):  # the check below says more
+    with np.errstate(over="ignore"):  # the check below names the image
         rows = to_numpy(next(iter(outputs.values())))[: len(images)].astype(dtype)
     for name, row in zip(images, rows, strict=True):
         if not np.isfinite(row).all():
@@ -262,7 +262,7 @@ def _features(
 def _write(
     output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
 ) -> None:
-    """Writes the archive from the rows of all parts. The same features give the same bytes."""
+    """Writes the archive from the rows of all parts. The same features are the same bytes."""
     states = [json.loads(state.read_text()) for part in parts if (state := part.with_suffix(".json")).exists()]
     skipped = [name for state in states for name in state["skipped"]]
     unreadable = set(skipped)

@@ -1,7 +1,7 @@
 """The few-shot linear probe: how well a regularised least-squares classifier does on frozen features (paper, 4.1).
 
 The numbers are those of big_vision's `evaluators/fewshot_lsr.py`: the same draw of examples for a seed, the same
-whitening, bias and targets, and the same closed form. It is all float64 NumPy, so that every backend gives the same.
+whitening, bias and targets, and the same closed form. It is all float64 NumPy, the same on every backend.
 """
 
 import dataclasses
@@ -147,7 +147,7 @@ class FewShotResult(TableResult):
     def best_l2(self) -> dict[int, float]:
         """For each number of shots the strength that is best on the held-out training images.
 
-        The test images have no say in it: a strength that is chosen on them flatters the model.
+        It does not depend on the test images: a strength that is chosen on them flatters the model.
         """
         best = [0] * len(self.shots) if self.held_out is None else self.held_out.mean(-1).argmax(-1)
         return {shots: self.l2[i] for shots, i in zip(self.shots, best, strict=True)}
@@ -375,4 +375,6 @@ def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots:
     counts = np.bincount(y_train, minlength=classes)
     if counts.min() < shots:
         least = f"class {counts.argmin()} has {counts.min()}"
-        raise ValueError(f"{shots} shots need {shots} training images of each class, but {least}: give more images.")
+        raise ValueError(
+            f"{shots} shots need {shots} training images of each class, but {least}: more images are needed."
+        )

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -136,46 +136,57 @@ def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list
     return repositories if "all" in chosen else list(chosen)
 
 
-def _row(repository: str, path: str | os.PathLike[str], output: str, source: str) -> dict[str, Any]:
-    """One row, of which nothing is known yet but what is compared."""
+def _row(
+    repository: str,
+    path: str | os.PathLike[str],
+    output: str,
+    source: str,
+    *,
+    expected: list[Any] | None = None,
+    answer: list[Any] | None = None,
+    difference: float | None = None,
+    allowed: float | None = None,
+    agrees: bool = False,
+    figures: str = "",
+    error: Exception | None = None,
+) -> dict[str, Any]:
+    """One row; with an error, why nothing could be compared."""
+    result = f"{'agrees' if agrees else 'differs'}{figures}" if error is None else f"failed: {printable(error, 120)}"
     return {
         "repository": repository,
         "input": os.path.basename(path),
         "output": output,
         "source": source,
-        **dict.fromkeys(("expected", "answer", "difference", "allowed")),
-        "agrees": False,
-        "result": "",
-        "error": None,
+        "expected": expected,
+        "answer": answer,
+        "difference": difference,
+        "allowed": allowed,
+        "agrees": agrees,
+        "result": result,
+        "error": None if error is None else printable(error, 500),
     }
 
 
-def _failure(error: Exception) -> dict[str, str]:
-    """What a row says where nothing could be compared."""
-    return {"error": printable(error, 500), "result": f"failed: {printable(error, 120)}"}
-
-
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
-    """One row: the model's answer beside the published one."""
-    row = _row(published.repository, published.picture or published.tensors or "", published.output, published.source)
+    """One row: the output of the model beside the published one."""
+    about = published.repository, published.picture or published.tensors or "", published.output, published.source
     try:
         answer, expected = _answers(published, picture)
         if answer.shape != expected.shape:
             raise ValueError(f"the answer has the shape {answer.shape}, expected {expected.shape}")
     except _FAILURES as error:
-        return row | _failure(error)
+        return _row(*about, error=error)
     differences = np.abs(answer.astype("float64") - expected)
     limits = published.absolute + published.relative * np.abs(expected)
     worst = int(np.argmax(np.nan_to_num(differences / limits, nan=math.inf)))
-    agrees = bool((differences <= limits).all())
-    return row | {
-        "expected": expected.tolist(),
-        "answer": answer.tolist(),
-        "difference": float(differences.flat[worst]),
-        "allowed": float(limits.flat[worst]),
-        "agrees": agrees,
-        "result": "agrees" if agrees else "differs",
-    }
+    return _row(
+        *about,
+        expected=expected.tolist(),
+        answer=answer.tolist(),
+        difference=float(differences.flat[worst]),
+        allowed=float(limits.flat[worst]),
+        agrees=bool((differences <= limits).all()),
+    )
 
 
 def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.ndarray, np.ndarray]:
@@ -252,7 +263,7 @@ def verify_figures(
     if not measured or (set(chosen) - {row["repository"] for row in measured} and "all" not in (names, *names)):
         wanted = sorted({row["figure"] for row in listed if row["repository"] in chosen} - figures)
         raise ValueError(f"data is for {', '.join(sorted(figures))}, but {', '.join(wanted)} was to be measured.")
-    if batch_size is not None and not any(_MEASURES[row["figure"]].in_batches for row in measured):
+    if batch_size is not None and all(row["figure"] != _ZERO_SHOT for row in measured):
         raise ValueError(f"batch_size={batch_size!r} is for zero-shot top-1, but {measured[0]['figure']} is measured.")
     return VerificationTable(_measure(row, data, batch_size or 64) for row in measured)
 
@@ -276,22 +287,18 @@ def _figures_of(data: Any) -> set[str]:
 
 def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
     """One row: the figure that is measured beside the published one."""
-    measure = _MEASURES[published["figure"]]
     path = data if isinstance(data, (str, os.PathLike)) else ""
-    row = _row(published["repository"], path, published["figure"], "the catalogue's figures")
-    row |= {"expected": [published["published"]], "allowed": measure.allowed}
+    about = published["repository"], path, published["figure"], "the catalogue's figures"
+    compute, allowed = _MEASURES[published["figure"]]
+    wanted: dict[str, Any] = {"expected": [published["published"]], "allowed": allowed}
     try:
-        figure = measure.compute(published, data, batch_size)
+        figure = compute(published, data, batch_size)
     except _FAILURES as error:
-        return row | _failure(error)
+        return _row(*about, **wanted, error=error)
     difference = abs(figure - published["published"])
-    words = "agrees" if difference <= measure.allowed else "differs"
-    return row | {
-        "answer": [figure],
-        "difference": difference,
-        "agrees": words == "agrees",
-        "result": f"{words}: {figure:.4g}, published {published['published']:g}",
-    }
+    figures = f": {figure:.4g}, published {published['published']:g}"
+    agrees = difference <= allowed
+    return _row(*about, **wanted, answer=[figure], difference=difference, agrees=agrees, figures=figures)
 
 
 def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
@@ -345,20 +352,12 @@ def _naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-class _Measure(NamedTuple):
-    """How a figure is measured, `(row, data, batch size)` to it, and by how much it may be off."""
-
-    compute: Callable[[Mapping[str, Any], Any, int], float]
-    allowed: float
-    in_batches: bool = False
-
-
 _ZERO_SHOT = "zero-shot top-1"
-# How pictures are decoded and resized decides half a point of an accuracy, and less of masks. They are published with
-# one digit of a percent, delta1 with three.
-_MEASURES = {
-    _ZERO_SHOT: _Measure(_zero_shot_accuracy, 0.5, in_batches=True),
-    "PQ": _Measure(_panoptic_quality, 0.3),
-    "mIoU": _Measure(_mean_iou, 0.3),
-    "delta1": _Measure(_delta1, 0.002),
+# How each figure is measured, and by how much it may be off. How pictures are decoded and resized decides half a point
+# of an accuracy, and less of segmentation. They are published with one digit of a percent, delta1 with three.
+_MEASURES: dict[str, tuple[Callable[[Mapping[str, Any], Any, int], float], float]] = {
+    _ZERO_SHOT: (_zero_shot_accuracy, 0.5),
+    "PQ": (_panoptic_quality, 0.3),
+    "mIoU": (_mean_iou, 0.3),
+    "delta1": (_delta1, 0.002),
 }

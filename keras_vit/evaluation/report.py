@@ -142,7 +142,7 @@ def draw_confusion(
 
 
 def _draw_mistakes(figure: Any, mistakes: Sequence[Mistake], names: Sequence[str]) -> None:
-    """Draws images in a row, what they show above and what the model says below them."""
+    """Draws images in a row, what they show above and what the model predicts below them."""
     figure.text(0.035, 0.9, "Worst mistakes", size=13, weight="bold")
     places = tile_axes(figure, (0.035, 0.14, 0.93, 0.6), 1, PICTURED, 0.12)
     for axes in places[len(mistakes) :]:

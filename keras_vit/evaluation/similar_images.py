@@ -39,8 +39,8 @@ def find_similar(
         query: Features of what is searched for, `(D,)`, such as `both.embed_texts("a red car")[0]` where the file has
             the embeddings of the image tower of `both` (see `keras_vit.load_image_text`).
         k: How many images; all where there are fewer.
-        model: The model that the file was made with, or what `keras_vit.load` takes. None: where the file says that it
-            is from, if it was given as a name, an address or a path.
+        model: The model that the file was made with, or what `keras_vit.load` takes. None: the one
+            in the file, where it was given as a name, an address or a path.
         folder: Where the images are. None: the folder that was embedded.
 
     Returns:

@@ -50,11 +50,11 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """F1 of each class, the harmonic mean of precision and recall.
 
     Args:
-        chosen: `(n, classes)` of 0 and 1: what the model says.
+        chosen: `(n, classes)` of 0 and 1: what the model predicts.
         labels: `(n, classes)` of 0 and 1.
 
     Returns:
-        float64 `(classes,)`; NaN for a class that no image has, and that is said of none.
+        float64 `(classes,)`; NaN for a class that no image has, and that is predicted for none.
 
     Raises:
         ValueError: as in `average_precision`.
@@ -128,7 +128,7 @@ class MultilabelResult(ClassesResult):
         loss: Mean over the images of the classes' binary cross-entropies, summed, in nats.
         average_precision: float64 `(classes,)`, see `evaluation.average_precision`.
         f1: float64 `(classes,)`: F1 where the probability is at least `threshold`.
-        threshold: The probability from which on a class is said.
+        threshold: The probability from which on a class is predicted.
         best_thresholds: float64 `(classes,)`: the probabilities at which F1 would have been best on these images.
         best_f1: float64 `(classes,)`: F1 there.
         images_per_class: int64 `(classes,)`.
@@ -227,7 +227,7 @@ def measure_labels(
 ) -> MultilabelResult:
     """The figures of `MultilabelResult` for outputs and labels that come batch by batch.
 
-    `label_outputs` has the number of the output for each column of the labels, where names say it.
+    `label_outputs` has the number of the output for each column of the labels, where names tell it.
     """
     scores, labels = _gathered(rows, processes)
     if label_outputs is not None:

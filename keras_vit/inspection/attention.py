@@ -1,4 +1,4 @@
-"""The paper's figures as arrays: where a model looks (6, 7 right, 11, 14), and what its weights say (7, 10)."""
+"""The paper's figures as arrays: where a model looks (6, 7 right, 11, 14), and what its weights show (7, 10)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -46,7 +46,7 @@ def attention_maps(
 def patch_attention(
     model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """How much the token that the answer is read from reads from each patch (Figures 6 and 14).
+    """How much the token that the head reads attends to each patch (Figures 6 and 14).
 
     That is the class token where there is one, and the probe of attention pooling for `block="pooling"`. Where the
     patches are averaged or no token is special, it is the mean of what all patches read.
@@ -94,12 +94,12 @@ def patch_attention_of_blocks(
 
 
 def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Which patches the answer is made of, through all blocks (appendix D.8, Figures 6 and 14).
+    """Which patches the output is made of, through all blocks (appendix D.8, Figures 6 and 14).
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
     for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. Of the
-    product, the row of the token that the answer is read from counts: the class token's; the mean of the patches' where
-    these are averaged; for attention pooling, the mean of the rows weighted by its own attention.
+    product, the row of the token that the head reads counts: the class token's; the mean of the patches' where
+    these are averaged; for attention pooling, the mean of the rows weighted by its attention.
     The arguments that are not listed here are those of `attention_maps`.
 
     Returns:
@@ -275,7 +275,7 @@ def all_blocks(config: ViTConfig) -> list[int | str]:
 
 
 def output_row(probe: Probe, matrix: np.ndarray) -> np.ndarray:
-    """The rows `(..., keys)` of the token that the answer is read from, of `(..., queries, keys)`."""
+    """The rows `(..., keys)` of the token that the head reads, of `(..., queries, keys)`."""
     if probe.config.class_token and probe.config.pooling != "avg":
         return matrix[..., 0, :]
     return matrix[..., -probe.grid[0] * probe.grid[1] :, :].mean(-2)

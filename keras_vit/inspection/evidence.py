@@ -16,7 +16,7 @@ Classes = int | Sequence[int] | np.ndarray | None
 
 
 def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """What a model says of each class, before the activation of a `VisionTransformer` or `BiT`.
+    """The score of each class, before the activation of a `VisionTransformer` or `BiT`.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
@@ -29,7 +29,7 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 
     Raises:
         TypeError: if the model has none of this package inside.
-        ValueError: if it does not give one number for each class.
+        ValueError: if its output is not one number for each class.
 
     Examples:
         >>> inspection.class_scores(model, images).shape
@@ -46,7 +46,7 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
     Args:
         model: As in `class_scores`.
         images: A batch as the model takes it, `(batch, height, width, channels)`.
-        classes: A class, or one for each image; None for the one that the model says.
+        classes: A class, or one for each image; None for the one that the model predicts.
         batch_size: Images computed at a time.
 
     Returns:
@@ -83,8 +83,8 @@ def gradient_attention(
     it tells classes apart. The arguments that are not listed here are those of `saliency`, with a Vision Transformer.
 
     Returns:
-        float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the answer is
-        read from, as in `attention_rollout`.
+        float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the
+        head reads, as in `attention_rollout`.
 
     Examples:
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
@@ -119,11 +119,11 @@ def gradient_attention(
 def class_evidence(
     model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """What the head says of each patch by itself (big_vision's `logits_2d`).
+    """The logit of a class for each patch by itself (big_vision's `logits_2d`).
 
     All that follows the pooling is applied to every encoded patch instead. Where a model averages its patches and has
     no tanh layer, the mean of the map is the logit of the image, exactly. With a class token or attention pooling, the
-    head was never trained on patches: the map then says where tokens look to the head like those that it knows. The
+    head was never trained on patches: the map then shows which tokens are like those that it was trained on. The
     arguments that are not listed here are those of `saliency`; of a model around a Vision Transformer, pass the one
     inside if it has the head.
 
@@ -155,9 +155,7 @@ def class_evidence(
         with no_gradients():
             scores = probe.run(batch, _logits(probe) | dict.fromkeys(POOLING_LAYERS, each_patch))
         if len(scores.shape) != 4:
-            raise ValueError(
-                f"The head of {probe.model.name} does not answer for single places, but gives {scores.shape}."
-            )
+            raise ValueError(f"The head of {probe.model.name} has no output for single places, but {scores.shape}.")
         scores = to_numpy(scores).astype("float32")
         maps.append(np.take_along_axis(scores, chosen[:, None, None, None], -1)[..., 0])
     return np.concatenate(maps)
@@ -173,7 +171,7 @@ def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> 
         raise ValueError(f"{probe.inner.name} has no head, so that nothing speaks for a class.")
     scores = probe.run(images, _logits(probe) | (calls or {}))
     if len(getattr(scores, "shape", ())) != 2:
-        raise ValueError(f"{probe.model.name} must give one number for each class and image, (batch, classes).")
+        raise ValueError(f"{probe.model.name} must have one number for each class and image, (batch, classes).")
     return scores
 
 

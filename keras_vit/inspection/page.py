@@ -77,7 +77,7 @@ def write_page(
     Args:
         model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
         path: The `.html` file; it appears when it is complete.
-        images: Pixels of 0..255, `(height, width, channels)` of any size, by the name that the page gives them.
+        images: Pixels of 0..255, `(height, width, channels)` of any size, by the name that they have on the page.
         title: The headline; None for the model's name.
         source: What is known of the file that the model comes from, in words, for a table.
         notes: What is odd about it, a sentence each.
@@ -169,7 +169,7 @@ def _classifies(model: VisionTransformer | BiT) -> bool:
 def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
-        return Section("Images", "This model has no head: it says no classes.", tiles)
+        return Section("Images", "This model has no head: it predicts no classes.", tiles)
     probabilities = softmax(class_scores(model, batch).astype("float64"))
     top = min(5, probabilities.shape[1])
     decoded = decode_predictions(probabilities, top=top, class_names=model.config.class_names)
@@ -246,7 +246,9 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
         tile = _tile(i, image_address(features[i]), "features", bare=True)
         tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
         cards.append(tag("div", tag("h3", image), html_tiles(tiles), class_="card", id=f"goes{i}"))
-    words = "For the class that the model says." if classifies else "This model has no head, so there are no classes."
+    words = (
+        "For the class that the model predicts." if classifies else "This model has no head, so there are no classes."
+    )
     return Section("What it goes by", words, Html("".join(cards)))
 
 

@@ -41,7 +41,7 @@ class MapKind:
 
     Attributes:
         title: Headline of a figure, and caption on the page.
-        words: What is said below it; `{:.1f}` are the ends of the scale.
+        words: What stands below it; `{:.1f}` are the ends of the scale.
         compute: Makes the maps `(batch, rows, columns)` of a model and images.
         attention: Whether the model needs attention.
         head: Whether it needs a head that names classes.
@@ -114,7 +114,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
 def plot_attention_rollout(
     maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray], path: PathLike = None, title: str = ""
 ) -> "Figure":
-    """Images, and below each the patches that its answer is made of (Figures 6 and 14).
+    """Images, and below each the patches that the output is made of (Figures 6 and 14).
 
     Args:
         maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.

@@ -54,7 +54,7 @@ class Probe:
         Args:
             images: A batch as the model takes it, an array or a tensor.
             calls: Functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT;
-                they give what the layer would.
+                they return what the layer would.
         """
 
         def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +137,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
 
     Args:
         model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
-        images: `(batch, height, width, channels)`, as `model.preprocess` gives them.
+        images: `(batch, height, width, channels)`, as `model.preprocess` returns them.
 
     Returns:
         uint8 `(batch, height, width, 3)`; grey images three times the same.

@@ -106,7 +106,7 @@ def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], op
 
 
 def _middle(mask: np.ndarray) -> tuple[int, int]:
-    """A place far inside a mask: what is left when its edge is taken off again and again, on a coarse grid."""
+    """A place far inside a mask: what is left when its edge is taken off again and again, on a grid of few places."""
     step = max(1, max(mask.shape) // 96)
     left = mask[::step, ::step]
     if not left.any():
