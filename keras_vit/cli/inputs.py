@@ -122,12 +122,13 @@ def picture_files(paths: Sequence[str]) -> list[str]:
     """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
     from keras_vit.data import image_files
     from keras_vit.data.examples import good_files
+    from keras_vit.data.options import Reading
 
     check_exists(*paths)
     files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]
     if not files:
         raise ValueError(f"There are no pictures in {', '.join(map(printable, paths))}.")
-    good_files(files, "stop", "headers", lambda i: str(files[i]))
+    good_files(files, Reading(), lambda i: str(files[i]))
     return [str(file) for file in files]
 
 

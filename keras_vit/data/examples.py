@@ -16,6 +16,7 @@ import numpy as np
 from keras_vit._arguments import check_class_name, listing, printable, require_packages, to_numpy, warn_caller
 from keras_vit._messages import SKIP, Message
 from keras_vit._terminal import ProgressBar
+from keras_vit.data.options import Reading
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 
 IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
@@ -197,9 +198,7 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
 # Folders
 
 
-def open_folder(
-    root: str | os.PathLike, split: str, class_names: list[str] | None, on_bad_image: str, check: str
-) -> Examples:
+def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
     """The images of a split, sorted by class and name; the arguments are those of `open_data`."""
     root = Path(root)
     if not root.is_dir():
@@ -215,7 +214,7 @@ def open_folder(
     bad: list[BadImage] = []
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
-        if on_bad_image == "stop":
+        if not reading.skip:
             raise ValueError(Message(f"{printable(path)}: {reason}. {advice}, or go on without: ", SKIP, "."))
         bad.append(BadImage(str(path), reason))
 
@@ -234,7 +233,7 @@ def open_folder(
         warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
-    keep, unreadable, converted = good_files(paths, on_bad_image, check, lambda i: str(paths[i]))
+    keep, unreadable, converted = good_files(paths, reading, lambda i: str(paths[i]))
     paths, labels = [paths[i] for i in keep], labels[keep]
     for label, name in enumerate(names):
         if files.get(name) and not (labels == label).any():
@@ -275,12 +274,12 @@ def _names_of_folders(
 
 
 def good_files(
-    paths: Sequence[Path], on_bad_image: str, check: str, name: Callable[[int], str]
+    paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
 ) -> tuple[list[int], list[BadImage], list[BadImage]]:
-    """Which image files can be read, those that cannot, and those that become RGB; arguments as in `open_data`."""
+    """Which image files can be read, those that cannot, and those that become RGB."""
     converted: list[BadImage] = []
-    faults = {} if check == "none" else _look_at_all(paths, check == "decode", converted)
-    if faults and on_bad_image == "stop":
+    faults = _look_at_all(paths, reading.check == "decode", converted) if reading.looks else {}
+    if faults and not reading.skip:
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
         more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""

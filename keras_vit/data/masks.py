@@ -21,6 +21,7 @@ from keras_vit.data.examples import (
     pick_split,
     split_of,
 )
+from keras_vit.data.options import Reading
 from keras_vit.data.sources import is_pipeline, one_pass
 from keras_vit.preprocessing import check_pixels, load_image
 
@@ -100,7 +101,7 @@ class MaskedImages(Masks):
 
     def check_classes_occur(self, on_bad_image: str = "stop") -> None:
         """Raises ValueError if a class does not occur in the masks to train on, or there is only one."""
-        opened = self._open("train", on_bad_image, "none")
+        opened = self._open("train", Reading(on_bad_image, check="none"))
         seen, count = self._numbers_seen(opened, on_bad_image == "skip"), self.classes or 0
         missing = [number for number in range(count) if number not in seen]
         if count > 1 and not missing:
@@ -138,9 +139,9 @@ class MaskedImages(Masks):
                     break
         return seen
 
-    def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
-        """The pictures of a split; the arguments are those of `open_data`."""
-        opened = self._open(split, on_bad_image, check)
+    def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
+        """The pictures of a split."""
+        opened = self._open(split, reading)
 
         def read(i: int) -> tuple[np.ndarray, np.ndarray]:
             image = opened.image(i)
@@ -162,13 +163,13 @@ class MaskedImages(Masks):
             ignore=self.ignore,
         )
 
-    def _open(self, split: str, on_bad_image: str, check: str) -> "_Opened":
+    def _open(self, split: str, reading: Reading) -> "_Opened":
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
         bad: list[BadImage] = []
         converted: list[BadImage] = []
         if isinstance(source, (str, os.PathLike)):
             files = _files(Path(source), split)
-            keep, bad, converted = good_files([p for p, _ in files], on_bad_image, check, lambda i: str(files[i][0]))
+            keep, bad, converted = good_files([p for p, _ in files], reading, lambda i: str(files[i][0]))
             files = [files[i] for i in keep]
             called = [str(path) for path, _ in files]
             digest = [(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files]
@@ -276,7 +277,7 @@ def open_masks(
             options = (tuple(beside), ignore, reduce_zero_label)
     data = MaskedImages(source, classes, *options)
     if classes is None:
-        seen = data._numbers_seen(data._open("train", "stop", "none")) - {ignore}  # noqa: SLF001
+        seen = data._numbers_seen(data._open("train", Reading(check="none"))) - {ignore}  # noqa: SLF001
         if not seen:
             raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)

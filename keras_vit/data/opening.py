@@ -3,11 +3,13 @@
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, whole_number
 from keras_vit.data.augmentation import Augmentation, ImageTransform
-from keras_vit.data.examples import SPLITS, TARGETS, open_folder, pick_split
+from keras_vit.data.examples import SPLITS, TARGETS, Examples, open_folder, pick_split
+from keras_vit.data.mask_augmentation import MaskTransform
+from keras_vit.data.options import Reading, ReadingOptions
 from keras_vit.data.sampling import hold_out
 from keras_vit.data.sources import PipelineStream, inputs_of, is_pipeline, open_arrays, open_tfds
 from keras_vit.data.streams import ExampleStream, ImageStream
@@ -26,16 +28,11 @@ def open_data(
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     target: str = "class",
-    on_bad_image: str = "stop",
-    check: str = "headers",
     resize: str | Pipeline = "squash",
-    workers: int | None = None,
-    processes: bool | None = None,
-    prefetch: int = 1,
     shard: tuple[int, int] = (0, 1),
     holdout: float | None = None,
     sampling: str | None = None,
-    channels: int = 3,
+    **reading: Unpack[ReadingOptions],
 ) -> ImageStream:
     """A stream of batches.
 
@@ -98,18 +95,11 @@ def open_data(
         >>> batch.shape, batch.dtype
         ((2, 16, 16, 3), dtype('float32'))
     """
-    size = None if image_size is None else pair("image_size", image_size)
-    for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
-        whole_number(name, value, least)
+    how, size = Reading(**reading), None if image_size is None else pair("image_size", image_size)
+    whole_number("batch_size", batch_size, 1)
+    whole_number("seed", seed, 0)
     check_choice("split", split, tuple(SPLITS))
-    check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
-    check_choice("check", check, ("headers", "decode", "none"))
     check_choice("target", target, TARGETS)
-    whole_number("channels", channels, 1)
-    if channels != 3:
-        check = "none"
-        if augmentation is not None and augmentation.randaugment is not None:
-            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
     if not isinstance(resize, Pipeline):
         check_choice("resize", resize, tuple(RESIZES))
     if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
@@ -131,46 +121,56 @@ def open_data(
     if size is None:
         if shuffle:
             raise ValueError("image_size=None is for data that is gone through once: shuffle=False, or give a size.")
-        skip = on_bad_image == "skip"
-        return PipelineStream(
-            inputs_of(source, batch_size), None, batch_size, classes, names, skip, prefetch, shard, target
-        )
-    if getattr(source, "target", "class") == "mask":
-        from keras_vit.data.mask_augmentation import MaskTransform
-
-        transform = MaskTransform.of(size, augmentation, shuffle, seed, channels, source.ignore)
+        return PipelineStream(inputs_of(source, batch_size), None, batch_size, classes, names, how, shard, target)
+    transform = _transform(source, size, augmentation, resize, shuffle, seed, how.channels)
+    if not hasattr(source, "open_examples") and is_pipeline(source):
+        if holdout is not None or sampling is not None:
+            raise ValueError("A pipeline goes its own way: holdout and sampling are for other data.")
+        target, classes = getattr(source, "target", target), getattr(source, "classes", classes)
+        return PipelineStream(source, transform, batch_size, classes, names, how, shard, target)
+    if isinstance(source, (tuple, list)) and len(source) == 2:
+        examples = open_arrays(*source, shuffle, classes, names, how, target)
     else:
-        if not isinstance(augmentation, Augmentation | None):
-            raise TypeError(f"augmentation must be an Augmentation or None, but {augmentation!r} was given.")
-        plain = Augmentation(crop="resize", flip=False) if shuffle else None
-        transform = ImageTransform(size, augmentation or plain, resize, seed, channels)
-    if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
-        examples = open_folder(source, part, names, on_bad_image, check)
-    elif hasattr(source, "open_examples"):
-        examples = source.open_examples(part, names, on_bad_image, check)
-    else:
-        if isinstance(source, str):
-            examples = open_tfds(source.removeprefix("tfds:"), part)
-        elif is_pipeline(source):
-            target, classes = getattr(source, "target", target), getattr(source, "classes", classes)
-            if holdout is not None or sampling is not None:
-                raise ValueError("A pipeline goes its own way: holdout and sampling are for other data.")
-            return PipelineStream(
-                source, transform, batch_size, classes, names, on_bad_image == "skip", prefetch, shard, target
-            )
-        elif isinstance(source, (tuple, list)) and len(source) == 2:
-            examples = open_arrays(*source, shuffle, classes, names, on_bad_image, target, channels)
-        else:
-            kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
-            raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+        examples = _open_examples(source, part, names, how)
     if target not in ("class", examples.target):
         raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
     if classes not in (None, examples.classes):
         raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
-    if channels != 3 and examples.files is not None:
+    if how.channels != 3 and examples.files is not None:
         files = examples.files
         examples = dataclasses.replace(examples, read=lambda i: transform.read(files[i]))
     if holdout is not None:
         examples = hold_out(examples, holdout, seed, split)
-    skip = on_bad_image == "skip"
-    return ExampleStream(examples, transform, batch_size, skip, workers, processes, prefetch, shard, sampling)
+    return ExampleStream(examples, transform, batch_size, how, shard, sampling)
+
+
+def _transform(
+    source: Any,
+    size: tuple[int, int],
+    augmentation: Any,
+    resize: str | Pipeline,
+    shuffle: bool,
+    seed: int,
+    channels: int,
+) -> ImageTransform | MaskTransform:
+    """What brings each image to size; an error where the augmentation does not fit the data."""
+    if channels != 3 and getattr(augmentation, "randaugment", None) is not None:
+        raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
+    if getattr(source, "target", "class") == "mask":
+        return MaskTransform.of(size, augmentation, shuffle, seed, channels, source.ignore)
+    if not isinstance(augmentation, Augmentation | None):
+        raise TypeError(f"augmentation must be an Augmentation or None, but {augmentation!r} was given.")
+    plain = Augmentation(crop="resize", flip=False) if shuffle else None
+    return ImageTransform(size, augmentation or plain, resize, seed, channels)
+
+
+def _open_examples(source: Any, split: str, names: list[str] | None, reading: Reading) -> Examples:
+    """The images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets."""
+    if hasattr(source, "open_examples"):
+        return source.open_examples(split, names, reading)
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return open_tfds(source.removeprefix("tfds:"), split)
+    if isinstance(source, (str, os.PathLike)):
+        return open_folder(source, split, names, reading)
+    kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
+    raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")

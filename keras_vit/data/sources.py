@@ -37,6 +37,7 @@ from keras_vit.data.examples import (
     fingerprint,
     one_hot,
 )
+from keras_vit.data.options import Reading
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import check_pixels, load_image
 
@@ -50,15 +51,15 @@ def open_arrays(
     training: bool,
     classes: int | None,
     class_names: list[str] | None,
-    on_bad_image: str,
+    reading: Reading,
     target: str,
-    channels: int,
 ) -> Examples:
     """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied."""
 
     def name(i: int) -> str:
         return f"images[{i}]"
 
+    channels = reading.channels
     ragged = isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
     images = [to_numpy(image) for image in images] if ragged else to_numpy(images)
     labels = to_numpy(labels)
@@ -78,7 +79,7 @@ def open_arrays(
     finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
     keep = np.flatnonzero(finite)
     bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
-    if bad and (on_bad_image == "stop" or not len(keep)):
+    if bad and not (reading.skip and len(keep)):
         words = f"{bad[0].path} holds NaN or infinite values. Go on without: "
         raise ValueError(Message(words, SKIP, "."))
     if ragged:
@@ -207,13 +208,12 @@ class PipelineStream(ImageStream):
         batch_size: int,
         classes: int | None,
         class_names: list[str] | None,
-        skip: bool,
-        prefetch: int,
+        reading: Reading,
         shard: tuple[int, int],
         target: str,
     ) -> None:
         self.target, self.converted = target, []
-        self._source, self._transform, self._skip, self.shard = source, transform, skip, shard
+        self._source, self._transform, self._skip, self.shard = source, transform, reading.skip, shard
         self._origin = {"source": type(source).__name__}
         self.endless = transform is not None and transform.augmentation is not None
         self.batch_size, self.class_names, self.classes = batch_size, class_names, classes or 0
@@ -242,7 +242,7 @@ class PipelineStream(ImageStream):
             self.examples = length
             length = count_steps(length, batch_size, self.endless)
         self.steps_per_epoch = length
-        super().__init__(1, min(prefetch, 1))
+        super().__init__(1, min(reading.prefetch, 1))
 
     def length(self, step: int) -> int:
         """Images in a batch: one of the last two that were read."""

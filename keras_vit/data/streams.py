@@ -24,6 +24,7 @@ from keras_vit._messages import SKIP, Message
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, mixed
 from keras_vit.data.examples import BadImage, EndOfData, Examples, count_steps, one_hot
+from keras_vit.data.options import Reading
 from keras_vit.data.sampling import sampled, shuffled
 from keras_vit.data.workers import Worker
 
@@ -202,14 +203,11 @@ class ExampleStream(ImageStream):
         examples: Examples,
         transform: ImageTransform,
         batch_size: int,
-        skip: bool,
-        workers: int | None,
-        processes: bool | None,
-        prefetch: int,
+        reading: Reading,
         shard: tuple[int, int],
         sampling: str | None,
     ) -> None:
-        self._data, self._transform, self._skip = examples, transform, skip
+        self._data, self._transform, self._skip = examples, transform, reading.skip
         self._origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self._origin |= {} if sampling is None else {"sampling": sampling}
         self.class_names, self.classes, self.batch_size = examples.class_names, examples.classes, batch_size
@@ -220,11 +218,12 @@ class ExampleStream(ImageStream):
         self.steps_per_epoch = count_steps(self.examples, batch_size, self.endless)
         self._last = None if self.endless else self.steps_per_epoch
         self.bad, self.converted = examples.bad, examples.converted
+        processes = reading.processes
         if processes and examples.files is None:
             raise ValueError("processes=True is for image files; other data is read by threads: leave it out.")
         if processes is None:
             processes = examples.files is not None and self.endless and cores() >= MANY_CORES
-        self._workers = workers or min(32, cores())
+        self._workers = reading.workers or min(32, cores())
         self._processes: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
@@ -235,7 +234,7 @@ class ExampleStream(ImageStream):
         # Also where nobody closes the stream.
         self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
         # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
-        super().__init__(2 if prefetch else 1, prefetch)
+        super().__init__(2 if reading.prefetch else 1, reading.prefetch)
 
     def length(self, step: int) -> int:
         """Images in a batch."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit._arguments import check_choice, did_you_mean, listing, printable, require_packages, warn_caller
 from keras_vit.data.examples import IN_PLACE_OF, TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
+from keras_vit.data.options import Reading
 from keras_vit.preprocessing import load_image
 
 
@@ -50,15 +51,15 @@ class LabelTable:
         """Whether rows say that they are there to test on."""
         return any(split in IN_PLACE_OF for split in self.splits or ())
 
-    def open_examples(self, split: str, class_names: list[str] | None, on_bad_image: str, check: str) -> Examples:
-        """The images of a split, in the order of the rows; the arguments are those of `open_data`."""
+    def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
+        """The images of a split, in the order of the rows."""
         splits = self.splits or [split] * len(self)
         chosen = split if split in splits else IN_PLACE_OF.get(split)
         rows = [i for i in range(len(self)) if splits[i] == chosen]
         if not rows:
             raise ValueError(f"{self.source} has no rows of the split {split!r}.")
         called = [f"{self.files[i]} ({self.rows[i]})" for i in rows]
-        keep, bad, converted = good_files([self.files[i] for i in rows], on_bad_image, check, called.__getitem__)
+        keep, bad, converted = good_files([self.files[i] for i in rows], reading, called.__getitem__)
         rows, called = [rows[i] for i in keep], [called[i] for i in keep]
         names, labels = list(self.class_names), self.labels[rows]
         if self.target != "number":
