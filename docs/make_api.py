@@ -3,7 +3,7 @@
     python docs/make_api.py
 
 A name that two rooms show stands on the page of the one that it is written in. The factories of the variants, which
-have one signature and one text, stand in a table.
+have the same options and one text, stand in a table.
 """
 
 import pathlib
@@ -113,9 +113,10 @@ def texts() -> dict[str, str]:
 
 FACTORIES = """## Variants as functions
 
-Each is [`create_model`][keras_vit.create_model] with its first argument filled in: the same arguments, errors and
-results, `keras_vit.ViT_B16(classes=10)` for `keras_vit.create_model("ViT-B/16", classes=10)`. Those of BiT have no
-arguments about tokens, position embeddings and dropout. Sizes and origins: [the zoo](../zoo.md).
+Each is [`create_model`][keras_vit.create_model] with its first argument filled in: the same
+[options][keras_vit.CreateOptions], errors and results, `keras_vit.ViT_B16(classes=10)` for
+`keras_vit.create_model("ViT-B/16", classes=10)`. Those of BiT refuse options about tokens, position embeddings and
+dropout. Sizes and origins: [the zoo](../zoo.md).
 
 | function | variant |
 |---|---|

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keras_vit.models import VARIANTS as VARIANTS
     from keras_vit.models import BiT as BiT
     from keras_vit.models import BiTConfig as BiTConfig
+    from keras_vit.models import CreateOptions as CreateOptions
     from keras_vit.models import DPTConfig as DPTConfig
     from keras_vit.models import EoMT as EoMT
     from keras_vit.models import EoMTConfig as EoMTConfig
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from keras_vit.models import LinearDepthConfig as LinearDepthConfig
     from keras_vit.models import LinearSegmenter as LinearSegmenter
     from keras_vit.models import LinearSegmenterConfig as LinearSegmenterConfig
+    from keras_vit.models import LoadOptions as LoadOptions
+    from keras_vit.models import ModelOptions as ModelOptions
     from keras_vit.models import TextConfig as TextConfig
     from keras_vit.models import TextEncoder as TextEncoder
     from keras_vit.models import VisionTransformer as VisionTransformer

@@ -9,9 +9,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "keras_vit": "data depth evaluation export inspection layers segmentation text training",
         "keras_vit.checkpoints": "class_names inspect_checkpoint list_models list_weights push_to_hub to_checkpoint",
         "keras_vit.models": (
-            "BIT_VARIANTS BiT BiTConfig DPT DPTConfig EoMT EoMTConfig LinearDepth LinearDepthConfig LinearSegmenter "
-            "LinearSegmenterConfig TextConfig TextEncoder VARIANTS ViTConfig VisionTransformer feature_extractor "
-            "feature_names"
+            "BIT_VARIANTS BiT BiTConfig CreateOptions DPT DPTConfig EoMT EoMTConfig LinearDepth LinearDepthConfig "
+            "LinearSegmenter LinearSegmenterConfig LoadOptions ModelOptions TextConfig TextEncoder VARIANTS "
+            "ViTConfig VisionTransformer feature_extractor feature_names"
         ),
         "keras_vit.preprocessing": "decode_predictions load_image preprocess_input",
         "keras_vit.text": "load_image_text",
@@ -110,9 +110,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "keras_vit.models.depth_config": "DPTConfig LinearDepthConfig",
         "keras_vit.models.depth_models": "DPT LinearDepth",
         "keras_vit.models.eomt": "EoMT",
-        "keras_vit.models.features": "MODELS feature_extractor feature_names",
+        "keras_vit.models.features": "feature_extractor feature_names",
         "keras_vit.models.image_model": "ImageModel pixel_scaling",
         "keras_vit.models.linear_segmenter": "LinearSegmenter",
+        "keras_vit.models.options": "CreateOptions LoadOptions ModelOptions",
         "keras_vit.models.sizes": "convolutions count_macs count_weights",
         "keras_vit.models.text_config": "TextConfig",
         "keras_vit.models.text_encoder": "TextEncoder",

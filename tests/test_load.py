@@ -214,9 +214,11 @@ def test_what_is_no_source(files, tmp_path):
         keras_vit.load(tmp_path / "other.keras")
 
 
-def test_the_old_name_of_the_source(files):
-    with pytest.warns(DeprecationWarning, match="path= is called source="):
-        assert keras_vit.from_checkpoint(path=files / "vit.npz").config == VIT
+def test_unknown_options_are_answered_with_the_nearest(files):
+    assert keras_vit.from_checkpoint is keras_vit.load
+    for function in (lambda **options: keras_vit.load(files / "vit.npz", **options), keras_vit.ViT_Ti16):
+        with pytest.raises(TypeError, match="(load|ViT_Ti16) has no argument image_sise=32. Did you mean 'image_size'"):
+            function(image_sise=32)
 
 
 def test_weights_arrive(files):

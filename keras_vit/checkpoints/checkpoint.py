@@ -223,8 +223,7 @@ def load_model(
         return layers.resize_table(values, plan.stored.grid_size, config.grid_size, config.interpolation)
 
     with layers.skip_initialization():
-        build = models.MODELS.get(type(config)) or getattr(models, config.model)
-        model = build(config, input_tensor=input_tensor, name=name, dtype=dtype)
+        model = getattr(models, config.model)(config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
     if total < PROGRESS_FROM:

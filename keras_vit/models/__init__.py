@@ -12,6 +12,9 @@ from keras_vit.models.dense_config import EoMTConfig as EoMTConfig
 from keras_vit.models.dense_config import LinearSegmenterConfig as LinearSegmenterConfig
 from keras_vit.models.depth_config import DPTConfig as DPTConfig
 from keras_vit.models.depth_config import LinearDepthConfig as LinearDepthConfig
+from keras_vit.models.options import CreateOptions as CreateOptions
+from keras_vit.models.options import LoadOptions as LoadOptions
+from keras_vit.models.options import ModelOptions as ModelOptions
 from keras_vit.models.sizes import convolutions as convolutions
 from keras_vit.models.sizes import count_macs as count_macs
 from keras_vit.models.sizes import count_weights as count_weights
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
     from keras_vit.models.depth_models import DPT as DPT
     from keras_vit.models.depth_models import LinearDepth as LinearDepth
     from keras_vit.models.eomt import EoMT as EoMT
-    from keras_vit.models.features import MODELS as MODELS
     from keras_vit.models.features import feature_extractor as feature_extractor
     from keras_vit.models.features import feature_names as feature_names
     from keras_vit.models.image_model import ImageModel as ImageModel

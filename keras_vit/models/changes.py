@@ -2,18 +2,20 @@
 
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
+from keras_vit._arguments import did_you_mean
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
+from keras_vit.models.dense_config import DenseConfig
+from keras_vit.models.fields import Config
 
 # The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
 # Any other field, such as width or depth, decides what all the weights are.
@@ -39,52 +41,81 @@ _FOLDED = ("stem_folded", "folded")
 _PIXELS = ("include_preprocessing", "preprocessing_folded", "pixel_mean", "pixel_std", "patch_size", "channels")
 
 
-def changed_fields(old: ModelConfig, new: ModelConfig) -> list[str]:
+def changed_fields(old: Config, new: Config) -> list[str]:
     """The names of the fields in which two configs of one class differ."""
     names = [field.name for field in dataclasses.fields(old)]
     return [name for name in names if getattr(old, name) != getattr(new, name)]
 
 
-def replaced(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """A config with some fields changed; TypeError or ValueError if a model's weights make no sense with it."""
+def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
+    """A config with some fields changed that describes a model with the same weights.
+
+    An `image_size` is for that size alone, or `"dynamic"` for any; of a dense model it is that of the backbone.
+
+    Raises:
+        TypeError, ValueError: if there is no such field, a value makes no sense, or the weights do not fit it.
+    """
+    changes = dict(changes)
+    if "image_size" in changes and "dynamic" not in changes:
+        changes["dynamic"] = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
+        if changes["dynamic"]:
+            del changes["image_size"]
+    if isinstance(config, DenseConfig):
+        of_images = {name: changes.pop(name) for name in ("image_size", "dynamic") if name in changes}
+        config = config.replace(backbone=changed_config(config.backbone, of_images)) if of_images else config
     fields = [field.name for field in dataclasses.fields(config)]
-    for name in changes:
-        if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(fields)}."
-            raise TypeError(f"{type(config).__name__} has no field {name!r}. {hint}")
+    kept = CHANGES.keys() if isinstance(config, ModelConfig) else config.SETTINGS
     for name, value in changes.items():
+        if name not in fields:
+            hint = did_you_mean(name, {field: field for field in fields}) or f" It has: {', '.join(fields)}."
+            raise TypeError(f"{type(config).__name__} has no field {name!r}.{hint}")
         before, after = getattr(config, name), tuple(value) if isinstance(value, list) else value
-        if name not in CHANGES and after != before:
+        if name not in kept and after != before:
             words = f"{name} cannot change from {before!r} to {after!r}: it decides what the weights are"
             model = f"type(model)(model.config.replace({name}={after!r}))"
             raise ValueError(f"{words}. For new weights build another model: {model}.")
-        if name in _FOLDED and before and not after:
-            raise ValueError(f"{name} cannot become {after}: the kernels of this model were standardised for good.")
     new = config.replace(**changes)
-    if getattr(new, "stem_folded", False) and new.stem_epsilons != config.stem_epsilons:
-        old = f"stem_epsilons cannot change from {config.stem_epsilons!r} to {new.stem_epsilons!r}"
-        raise ValueError(f"{old} once kernels are standardised for good. Change it first.")
-    if getattr(config, "preprocessing_folded", False):
-        for name in set(_PIXELS) & set(changed_fields(config, new)):
-            words = f"{name} cannot change: the patch embedding normalises pixels for good"
-            raise ValueError(f"{words}. Change the model that it was made from.")
-    if getattr(new, "preprocessing_folded", False) and new.patch_size != config.patch_size:
-        raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
-    if new.channels != config.channels:
-        words = f"channels cannot change from {config.channels} to {new.channels}"
-        if config.channels != 3:
-            raise ValueError(f"{words}: the rule is for weights of red, green and blue. Change the model with these.")
-        for name in (*_FOLDED, "preprocessing_folded"):
-            if getattr(new, name, False):
-                raise ValueError(f"{words} with {name}=True: those weights are made for good. Change channels first.")
-    check_tokens(config, new)
-    if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
-        poolings = "'token', 'avg' or 'map'" if hasattr(new, "class_token") else "'avg'"
-        call = f"model.with_config(classes={new.classes}, pooling=...)"
-        words = "this model has no pooling, so that a head would answer for every token"
-        raise ValueError(f"{words}. Pass {call}, one of {poolings}, or 'none' to have that.")
+    if isinstance(config, ModelConfig):
+        _check_folded(config, new)
+        _check_channels(config, new)
+        check_tokens(config, new)
+        if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
+            poolings = "'token', 'avg' or 'map'" if isinstance(new, ViTConfig) else "'avg'"
+            call = f"model.with_config(classes={new.classes}, pooling=...)"
+            words = "this model has no pooling, so that a head would answer for every token"
+            raise ValueError(f"{words}. Pass {call}, one of {poolings}, or 'none' to have that.")
     return new
+
+
+def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
+    """Raises ValueError where weights that were changed for good would have to be changed back."""
+    for name in _FOLDED:
+        if getattr(old, name, False) and not getattr(new, name):
+            raise ValueError(f"{name} cannot become False: the kernels of this model were standardised for good.")
+    if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
+        return
+    if new.stem_folded and new.stem_epsilons != old.stem_epsilons:
+        words = f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r}"
+        raise ValueError(f"{words} once kernels are standardised for good. Change it first.")
+    if old.preprocessing_folded:
+        for name in changed_fields(old, new):
+            if name in _PIXELS:
+                words = f"{name} cannot change: the patch embedding normalises pixels for good"
+                raise ValueError(f"{words}. Change the model that it was made from.")
+    if new.preprocessing_folded and new.patch_size != old.patch_size:
+        raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
+
+
+def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
+    """Raises ValueError where a kernel cannot be adapted to other channels."""
+    if new.channels == old.channels:
+        return
+    words = f"channels cannot change from {old.channels} to {new.channels}"
+    if old.channels != 3:
+        raise ValueError(f"{words}: the rule is for weights of red, green and blue. Change the model with these.")
+    for name in (*_FOLDED, "preprocessing_folded"):
+        if getattr(new, name, False):
+            raise ValueError(f"{words} with {name}=True: those weights are made for good. Change channels first.")
 
 
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
@@ -94,7 +125,7 @@ def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
         raise ValueError(f"image_size cannot be {new.image_size}: {words}. Use image_size={old.image_size}.")
 
 
-def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[str]) -> set[str]:
+def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
     """The layers whose weights a change from `old` to `new` cannot keep, and those of `fresh`.
 
     Other classes are a wish for a new head. Anything else that would lose trained weights has to be asked for.
@@ -102,6 +133,8 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
     Raises:
         ValueError: if weights would be lost that nobody gave up; the message says how to.
     """
+    if isinstance(new, DenseConfig):
+        return set(fresh)
     changed = changed_fields(old, new)
     causes = {name: set(CHANGES[name]) for name in changed}
     if "pooling" in changed and new.pooling == "map":
@@ -111,15 +144,17 @@ def layers_to_start_anew(old: ModelConfig, new: ModelConfig, fresh: Collection[s
     if "final_norm" in changed and old.final_norm == "none":
         causes["final_norm"].add("encoder_norm")
     needed = set().union(*causes.values())
-    absent = {"head", "head_dist"} if not new.classes else set()
-    fields = {"projection": "projection", "pre_logits": "representation_size", "head_dist": "distillation_head"}
-    absent |= {layer for layer, field in fields.items() if not getattr(new, field, None)}
-    allowed = set(fresh) | ({"head", "head_dist"} if "classes" in changed else set())
+    absent = set() if new.classes else {"head", "head_dist"}
+    for layer, field in (("projection", "projection"), ("pre_logits", "representation_size")):
+        absent |= set() if getattr(new, field, None) else {layer}
+    absent |= set() if getattr(new, "distillation_head", False) else {"head_dist"}
+    allowed = {*fresh, "head", "head_dist"} if "classes" in changed else set(fresh)
     lost = sorted(needed - absent - allowed)
     if lost:
-        values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name])
+        values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name] & {*lost})
         words = f"{values} needs new weights in {' and '.join(lost)}"
-        raise ValueError(f"{words}. Pass fresh={sorted({*fresh, *lost})} to give the old ones up.")
+        call = f"model.with_config(..., fresh={sorted({*fresh, *lost})})"
+        raise ValueError(f"{words}. {call} gives the old ones up.")
     return (needed | set(fresh)) - absent
 
 
@@ -163,6 +198,8 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
     """A weight of a model with the config `old` as a model with the config `new` needs it."""
+    if isinstance(new, DenseConfig):
+        old, new = old.backbone, new.backbone
     if path == "embedding/kernel" and new.patch_size != old.patch_size:
         value = resize_patch_kernel(keras.ops.convert_to_numpy(value), new.patch_size)
     if path == _first_kernel(old) and new.channels != old.channels:
@@ -199,7 +236,7 @@ def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
     return {"embedding/kernel": kernel / (255 * std), "embedding/bias": bias}
 
 
-class Shortcut(NamedTuple):
+class InferenceStep(NamedTuple):
     """What `optimize_for_inference` does: set a field of the config or, unless `is_field`, an attribute to True."""
 
     name: str
@@ -208,12 +245,12 @@ class Shortcut(NamedTuple):
     is_field: bool = True
 
 
-def shortcuts(model: Any) -> list[Shortcut]:
+def inference_steps(model: Any) -> list[InferenceStep]:
     """What a model that only answers need not compute, or can compute once; all that there are for its kind."""
     config, dtype = model.config, model.compute_dtype
     standardised = "the kernels of the ResNet are standardised once, not at every call"
     if isinstance(config, BiTConfig):
-        steps = [Shortcut("folded", standardised)]
+        steps = [InferenceStep("folded", standardised)]
     else:
         needed = "the last block computes only the tokens that the answer is read from"
         others = None if config.pooling == "token" else f"pooling={config.pooling!r} reads all tokens"
@@ -225,9 +262,11 @@ def shortcuts(model: Any) -> list[Shortcut]:
         elif dtype not in ("float32", "float64"):
             pixels = f"{dtype} has too few bits for what pixels are before they are normalised"
         steps = [
-            Shortcut("class_token_only", needed, others),
-            Shortcut("stem_folded", standardised, "there is no ResNet" if config.stem_stages is None else None),
-            Shortcut("preprocessing_folded", "pixels are normalised by the weights of the patch embedding", pixels),
+            InferenceStep("class_token_only", needed, others),
+            InferenceStep("stem_folded", standardised, "there is no ResNet" if config.stem_stages is None else None),
+            InferenceStep(
+                "preprocessing_folded", "pixels are normalised by the weights of the patch embedding", pixels
+            ),
         ]
     steps = [step._replace(obstacle="done before") if getattr(config, step.name) else step for step in steps]
     if keras_leaves_xla_out(model):  # Keras 3.15 does where TensorFlow sees CPUs only (docs/speed.md)
@@ -239,7 +278,7 @@ def shortcuts(model: Any) -> list[Shortcut]:
         elif not xla_is_quicker(model):
             slow = "XLA is not quicker on this processor"
         effect = "predict is compiled with XLA, which takes some seconds at its first call"
-        steps.append(Shortcut("jit_compile", effect, slow, is_field=False))
+        steps.append(InferenceStep("jit_compile", effect, slow, is_field=False))
     return steps
 
 

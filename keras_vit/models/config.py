@@ -41,6 +41,8 @@ class ModelConfig(Config):
     class_names: tuple[str, ...] | None
     classifier_activation: str | None
 
+    SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
+
     def _check_together(self) -> None:
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):

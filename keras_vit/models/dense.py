@@ -1,6 +1,6 @@
 """What models share that answer for every place of an image: they are made of the layers of a Vision Transformer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Self
 
 import keras
@@ -76,34 +76,6 @@ class DenseModel(ImageModel):
     def backbone(self) -> VisionTransformer:
         """The Vision Transformer of the same layers: what changes its weights changes this model, too."""
         return self._shared.model
-
-    def with_config(
-        self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
-    ) -> Self:
-        """A new model with the same weights that has some fields of the config changed; it is not compiled.
-
-        Of a quantized model, only the name and fields in `config.CHANGES` can change.
-
-        Args:
-            name: Name of the new model; None for this one's.
-            dtype: Dtype policy of the new model; None for this one's.
-            fresh: As in `VisionTransformer.with_config`; no layer of a dense model can start anew.
-            changes: New values of fields in `config.CHANGES`, or `image_size`, also `"dynamic"` where the head takes
-                any size: position embeddings are resized.
-
-        Raises:
-            TypeError, ValueError: if the config has no such field, or the weights depend on it.
-        """
-        if fresh:
-            raise ValueError(
-                f"fresh={fresh!r}: no layer of {self.name} can start anew. Make a new model of the config."
-            )
-        size = changes.pop("image_size", None)
-        if unknown := changes.keys() - {*self.config.CHANGES}:
-            known = ["image_size", *self.config.CHANGES]
-            raise ValueError(f"{sorted(unknown)} cannot change with the same weights; {known} can.")
-        config = self.config if size is None else self.config.with_image_size(size)
-        return self.remade(config.replace(**changes), self.config.CHANGES, name, dtype)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
         """Raises ValueError: a dense model answers with all tokens, and computes no more than it needs."""

@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import ViTConfig
@@ -43,8 +43,7 @@ class DenseConfig(Config):
 
     backbone: Annotated[ViTConfig, _vit_config]
 
-    # The fields that can change while the weights stay, and which final norms the backbone may have.
-    CHANGES: ClassVar[tuple[str, ...]] = ()
+    # Which final norms the backbone may have.
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
 
     # What is read of the config of any model of images.
@@ -73,11 +72,6 @@ class DenseConfig(Config):
             wanted = f"increasing numbers that end with {last}, the last block"
             raise ValueError(f"blocks must be {wanted}, but {blocks} was given.")
 
-    def with_image_size(self, image_size: Any) -> Self:
-        """The same for images of another size, or of any size (`"dynamic"`)."""
-        chosen = {"dynamic": True} if image_size == "dynamic" else {"image_size": image_size, "dynamic": False}
-        return self.replace(backbone=self.backbone.replace(**chosen))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedClasses(DenseConfig):
@@ -91,7 +85,7 @@ class NamedClasses(DenseConfig):
     classes: Positive
     class_names: tuple[str, ...] | None = None
 
-    CHANGES: ClassVar[tuple[str, ...]] = ("class_names",)
+    SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
         super()._check_together()
@@ -129,7 +123,7 @@ class EoMTConfig(NamedClasses):
     task: Annotated[str | None, OneOf((None, "semantic", "panoptic", "instance"))] = None
 
     model: ClassVar[str] = "EoMT"
-    CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:
         super()._check_together()
@@ -175,7 +169,7 @@ class LinearSegmenterConfig(NamedClasses):
     stride: Pair = (341, 341)
 
     model: ClassVar[str] = "LinearSegmenter"
-    CHANGES: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
         super()._check_together()

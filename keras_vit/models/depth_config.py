@@ -22,7 +22,7 @@ class DepthConfig(DenseConfig):
     pictures: Annotated[str, OneOf(DEPTH_PICTURES)] = "dinov2"
     picture_size: Pair = (518, 518)
 
-    CHANGES: ClassVar[tuple[str, ...]] = ("max_depth", "pictures", "picture_size")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("max_depth", "pictures", "picture_size")
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
     def _check_together(self) -> None:

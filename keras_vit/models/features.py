@@ -9,11 +9,8 @@ import keras
 from keras_vit._arguments import Tensor, check_choice
 from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
 from keras_vit.models.bit import BiT
-from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
-# Which model a config describes.
-MODELS: dict[type[ModelConfig], type[VisionTransformer] | type[BiT]] = {ViTConfig: VisionTransformer, BiTConfig: BiT}
 # What users call a result, and the layers that may give it; of those that a model has, the last one does. The names are
 # those of big_vision's `out` dictionary.
 FEATURES: dict[str, tuple[str, ...]] = {

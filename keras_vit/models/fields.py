@@ -21,7 +21,10 @@ class Config:
     value to the value; with `| None`, None is left out. NumPy's numbers and arrays become Python's, lists tuples.
     """
 
-    model: ClassVar[str]  # the class of the model that a config describes, by its name in `keras_vit.models`
+    # The class of the model that a config describes, by its name in `keras_vit.models`; and the fields on which no
+    # weight depends: they can change even in a quantized model.
+    model: ClassVar[str]
+    SETTINGS: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for name, check in _checks(type(self)).items():

@@ -6,7 +6,7 @@ import json
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import keras
@@ -16,14 +16,14 @@ from keras_vit._keras import call_layers, count_readers, layers_inside, without_
 from keras_vit.layers.base import BaseLayer, quantized_policies
 from keras_vit.layers.ops import float32_or_better, is_torch_tensor
 from keras_vit.models.changes import (
+    changed_config,
     changed_fields,
     copy_state,
     has_adapters,
+    inference_steps,
     layers_to_start_anew,
     quick_initialization,
-    replaced,
     restore_training,
-    shortcuts,
     training_config,
 )
 from keras_vit.models.config import ModelConfig
@@ -261,7 +261,8 @@ class ImageModel(ConfiguredModel):
         `channels` than three, the kernel that reads them is adapted by timm's rule: their sum for one, repeated in turn
         and scaled for more, with means and deviations in the same order. Name, dtype policy, adapters and what is
         frozen stay; layers that start anew train, unless the model is frozen as a whole. A
-        quantized model can change its name and `class_names` only.
+        model for segmentation or depth can change its image size and what its config lists as `SETTINGS`; a quantized
+        model its name and these settings only, which for others are the `class_names`.
 
         Args:
             name: Name of the new model; None for this one's.
@@ -272,37 +273,22 @@ class ImageModel(ConfiguredModel):
 
         Raises:
             TypeError, ValueError: if the config has no such field, a value makes no sense, the weights do not fit it
-                (`width`, `depth`, ...), or weights would be lost that `fresh` does not give up.
+                (`width`, `depth`, ...), weights would be lost that `fresh` does not give up, or they are quantized.
         """
-        if "image_size" in changes and "dynamic" not in changes:
-            changes["dynamic"] = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
-            if changes["dynamic"]:
-                del changes["image_size"]
-        config = replaced(self._config, changes)
+        config = changed_config(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
         anew = layers_to_start_anew(self._config, config, fresh)
-        model = self.remade(config, {"class_names"}, name, dtype, anew)
-        unknown = sorted(fresh - {layer.name for layer in model.layers})
-        if unknown:
-            names = ", ".join(layer.name for layer in model.layers if layer.weights)
-            raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
-        return model
-
-    def remade(
-        self, config: Any, settings: Collection[str], name: str | None, dtype: Any, anew: Collection[str] = ()
-    ) -> Self:
-        """A model of another config with the same weights, but for those of the layers `anew`.
-
-        Raises:
-            ValueError: if weights are quantized and more changes than the name and fields that are mere `settings`.
-        """
         policies = quantized_policies(self)
-        changed = {*changed_fields(self._config, config)} - {*settings}
+        changed = {*changed_fields(self._config, config)} - {*config.SETTINGS}
         if policies is not None and (anew or changed or dtype is not None):
             raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
         options = {"name": name or self.name, "dtype": dtype or policies or self._policy, "trainable": self.trainable}
         with quick_initialization(anew):
             model = type(self)(config, **options)
+        unknown = sorted(fresh - {layer.name for layer in model.layers})
+        if unknown:
+            names = ", ".join(layer.name for layer in model.layers if layer.weights)
+            raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
         copy_state(self, model, anew)
         return model
 
@@ -328,7 +314,7 @@ class ImageModel(ConfiguredModel):
         Args:
             verbose: Whether to print what was done, and what not and why.
         """
-        steps = shortcuts(self)
+        steps = inference_steps(self)
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
         model = self.with_config(**changes)
         for step in steps:

@@ -1,110 +1,196 @@
-"""The config that a user asks for by the options of `load` and `create_model`."""
+"""The options of `load` and `create_model`, and the changes of a config that they stand for."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
-from keras_vit._arguments import ImageSize
-from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
-
-# Options that a BiT, which is a ResNet, has no use for.
-OF_TRANSFORMERS = (
-    "pre_logits",
-    "interpolation",
-    "class_token",
-    "representation_size",
-    "dropout",
-    "attention_dropout",
-    "patch_drop",
-    "drop_path",
-    "remat",
-)
+from keras_vit._arguments import DType, ImageSize, Source, Tensor, did_you_mean
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.dense_config import DenseConfig
+from keras_vit.models.fields import Config
 
 
-def with_options(
-    base: ModelConfig,
-    source: str,
-    *,
-    include_top: bool,
-    image_size: ImageSize | Literal["dynamic"] | None,
-    classes: int | None,
-    class_names: Sequence[str] | None,
-    pooling: str | None,
-    pre_logits: bool | None = None,
-    classifier_activation: str | None = None,
-    **fields: Any,
-) -> ModelConfig:
-    """The config of a source, changed as options say; None leaves what the source has.
+class ModelOptions(TypedDict, total=False):
+    """What `load` and `create_model` can change of a model.
 
-    Raises TypeError or ValueError if the config cannot be so; `source` is what messages call it.
+    An option that is None or left out is as the source has it. One that a model cannot honour is an error.
+
+    Attributes:
+        image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time;
+            position embeddings are resized.
+        classes: Outputs of the head. Another number than the source's gives a new, zero-initialised head and drops the
+            pre-logits, as the original does. Without the top it has no effect, as in keras.applications.
+        class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
+            beside it that has as many lines as the file has classes.
+        include_top: Whether the head is there, and what else comes after pooling.
+        pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
+            None for the source's own; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
+            None without the top for its last map.
+        classifier_activation: Name of an activation on the head; `"linear"` for logits.
+        include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
+        channels: Channels of the images, where they are not red, green and blue: as `with_config(channels=...)`.
+        interpolation: How position embeddings change size: `"official"` (as the original code), `"bicubic"` (as
+            timm), `"bicubic_hf"` (as Hugging Face), `"bicubic_offset"` (as Facebook's DINO), `"bilinear"`,
+            `"bilinear_antialias"` (as FlexiViT). None for the way of the code that the source comes from.
+        dropout: Rate in the encoder.
+        attention_dropout: Rate on the attention weights.
+        patch_drop: Share of the patches that each image goes without while training.
+        drop_path: Stochastic depth of the last block.
+        remat: Whether blocks are recomputed in the backward pass to save memory.
+        input_tensor: Keras tensor to build the model on; not for files of Keras.
+        name: Name of the model.
+        dtype: Dtype policy, such as `"mixed_bfloat16"`; None for a Keras file's own, or the global one.
+
+    Examples:
+        >>> options: keras_vit.ModelOptions = {"image_size": 32, "classes": 10}
+        >>> keras_vit.load("glyphs", **options).output_shape
+        (None, 10)
     """
-    if isinstance(base, BiTConfig):
-        _refuse_for_bit(source, {"pre_logits": pre_logits, **fields})
-        pre_logits = None
-        fields = {option: value for option, value in fields.items() if option not in OF_TRANSFORMERS}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    if image_size == "dynamic":
-        fields["dynamic"] = True
-    elif image_size is not None:
-        fields |= {"image_size": image_size, "dynamic": False}
-    if not include_top:
-        head = {"class_names": class_names, "pre_logits": pre_logits or None}
-        for option, value in {**head, "classifier_activation": classifier_activation}.items():
-            if value is not None:
-                raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
-        if isinstance(base, ViTConfig):
-            fields |= {"representation_size": None, "projection": None, "projection_bias": False}
-            fields["distillation_head"] = False
-        return base.replace(classes=None, classifier_activation=None, pooling=pooling or "none", **fields)
-    keep_head = classes in (None, base.classes)
-    if not _has_pre_logits(base, source, pre_logits, keep_head):
-        fields |= {"representation_size": None} if isinstance(base, ViTConfig) else {}
-    if classifier_activation is not None:
-        if not (classes or base.classes):
-            raise ValueError(
-                f"classifier_activation={classifier_activation!r} needs a head, but {source} has none. Pass "
-                "classes=... for a new one."
-            )
-        fields["classifier_activation"] = None if classifier_activation == "linear" else classifier_activation
-    for field, value in (("classes", classes), ("class_names", class_names), ("pooling", pooling)):
-        if value is not None:
-            fields[field] = value
-    return base.replace(**fields)
+
+    image_size: ImageSize | Literal["dynamic"] | None
+    classes: int | None
+    class_names: Sequence[str] | None
+    include_top: bool
+    pooling: str | None
+    classifier_activation: str | None
+    include_preprocessing: bool | None
+    channels: int | None
+    interpolation: str | None
+    dropout: float | None
+    attention_dropout: float | None
+    patch_drop: float | None
+    drop_path: float | None
+    remat: bool | None
+    input_tensor: Tensor | None
+    name: str | None
+    dtype: DType
 
 
-def _refuse_for_bit(source: str, asked: dict[str, Any]) -> None:
-    """Raises ValueError where an option is given that a BiT has no use for."""
-    refused = [option for option in OF_TRANSFORMERS if asked.get(option) not in (None, False, 0, "official")]
+class LoadOptions(ModelOptions, total=False):
+    """The options of `load`: those of `ModelOptions`, and what says more of a source than itself.
+
+    Attributes:
+        like: A model that stands for all that a bare file of PyTorch does not tell (heads, GELU, epsilon, resizing of
+            positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of one, such as
+            `"vit_base_patch16_clip_quickgelu_224"`. One that contradicts the arrays or the JSON files is an error.
+        grid_size: Rows and columns of a checkpoint's position embeddings, where they are no square. Not needed where
+            `image_size` is the one that it was trained at, or for files written by `to_checkpoint`.
+        heads: Deprecated: the number of attention heads. `like` says it.
+        architecture: Deprecated: timm's name of the model. `like` takes it.
+        head: The file of a head for segmentation or depth that is published without its backbone, which `source` is.
+        max_depth: Of a depth model whose file does not tell: the largest depth in metres, or `"relative"` for depth
+            without a unit. None: what its name suggests, with a warning.
+        numerics: `"publisher"`: the model computes what it does where the file comes from. `"official"`: what the
+            official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
+            the official numbers for a name of the catalogue, the publisher's for a file or an address.
+        pre_logits: Whether the tanh layer before the head is there. None: with the source's own head, not a new one.
+
+    Examples:
+        >>> options: keras_vit.LoadOptions = {"numerics": "official"}
+        >>> keras_vit.load("glyphs", **options).config.gelu
+        'tanh'
+    """
+
+    like: str | None
+    grid_size: tuple[int, int] | None
+    heads: int | None
+    architecture: str | None
+    head: Source | None
+    max_depth: float | Literal["relative"] | None
+    numerics: Literal["official", "publisher"] | None
+    pre_logits: bool | None
+
+
+class CreateOptions(ModelOptions, total=False):
+    """The options of `create_model`: those of `ModelOptions`, and where the weights come from.
+
+    Attributes:
+        pretrained: Whether to load the recommended ImageNet-1k checkpoint of the variant, which is downloaded once.
+        weights: What `load` takes and holds this variant, or a `.weights.h5` that this same model saved. None for new
+            random weights; these have 1,000 `classes`, or as many as there are `class_names`, the variant's official
+            rate of `dropout`, and `pooling="token"`, or `"avg"` without a class token.
+        class_token: Whether there is a class token. None for the checkpoint's, or the variant's own without weights.
+        representation_size: Without weights, the length of the tanh layer before the head; None for no such layer.
+
+    Examples:
+        >>> options: keras_vit.CreateOptions = {"image_size": 32, "representation_size": 24}
+        >>> keras_vit.ViT_Ti16(**options).config.representation_size
+        24
+    """
+
+    pretrained: bool
+    weights: Source | None
+    class_token: bool | None
+    representation_size: int | None
+
+
+OF_SOURCES = ("like", "grid_size", "heads", "architecture", "head", "max_depth", "numerics")
+OF_BUILDING = ("input_tensor", "name", "dtype")
+
+
+def given_options(function: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
+    """The options that are not None; TypeError, with the nearest option, for one that a `TypedDict` does not have."""
+    for name in options.keys() - known.__annotations__.keys():
+        words = f"{function} has no argument {name}={options[name]!r}"
+        if name == "input_shape":
+            raise TypeError(f"{words}: pass image_size=(height, width), or one integer for squares.")
+        raise TypeError(f"{words}.{did_you_mean(name, {option: option for option in known.__annotations__})}")
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def config_changes(config: Config, options: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The changes of a config, for `with_config`, that options stand for; `source` is what messages call the model.
+
+    Raises:
+        ValueError: if the model has no use for an option, or cannot have it without another one.
+    """
+    is_dense = isinstance(config, DenseConfig)
+    known = {"image_size", *(field.name for field in dataclasses.fields(config))}
+    known |= set() if is_dense else {"include_top"}
+    known |= {"pre_logits"} if "representation_size" in known else set()
+    changes, refused = {}, []
+    for name, value in options.items():
+        if name in known:
+            changes[name] = value
+        elif name in (*OF_SOURCES, *OF_BUILDING) or (name == "include_top" and value):
+            continue
+        elif is_dense or value not in (False, 0, "official"):  # which is how a BiT is
+            refused.append(f"{name}={value!r}")
     if refused:
-        raise ValueError(
-            f"{source} has no use for {', '.join(f'{option}={asked[option]!r}' for option in refused)}: a BiT is a "
-            "ResNet, without tokens, position embeddings and dropout. Leave it out."
-        )
+        kind = f"a model of the kind {config.model}" if is_dense else "a BiT, a ResNet without tokens and dropout"
+        raise ValueError(f"{source} has no use for {', '.join(refused)}: it is {kind}. Leave it out.")
+    include_top, pre_logits = changes.pop("include_top", True), changes.pop("pre_logits", None)
+    if not include_top:
+        return _without_top(config, changes, pre_logits)
 
-
-def check_pooling(base: ModelConfig, config: ModelConfig, source: str, keep_head: bool) -> None:
-    """Raises ValueError where a config asks for a pooling that the weights of a source do not fit."""
-    if not (isinstance(base, ViTConfig) and isinstance(config, ViTConfig)):
-        return
-    if config.pooling == "map" and base.pooling != "map":
-        raise ValueError(
-            f"{source} has no arrays for these weights of pooling='map': pooling/... Load it without, and give "
-            "model.with_config(pooling='map', fresh=['pooling']) for new ones."
-        )
-    if keep_head and config.classes and config.pooled_size != base.pooled_size:
-        raise ValueError(
-            f"pooling={config.pooling!r} gives {config.pooled_size} features of an image, but the head of {source} "
-            f"reads {base.pooled_size}: pass classes=... for a new head, or include_top=False."
-        )
-
-
-def _has_pre_logits(base: ModelConfig, source: str, asked: bool | None, keep_head: bool) -> bool:
-    """Whether the model shall have pre-logits; ValueError where it cannot be as asked."""
-    has = isinstance(base, ViTConfig) and base.representation_size is not None
-    if asked and not has:
+    classes = getattr(config, "classes", None)
+    keeps_head = changes.get("classes", classes) == classes
+    has_pre_logits = getattr(config, "representation_size", None) is not None
+    if pre_logits and not has_pre_logits:
         raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
-    if has and asked is False and keep_head and base.classes:
-        raise ValueError(
-            f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head: pass classes=..., or "
-            "include_top=False for features."
-        )
-    return has and (keep_head if asked is None else asked)
+    if pre_logits is False and has_pre_logits and keeps_head and classes:
+        words = f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head"
+        raise ValueError(f"{words}: pass classes=..., or include_top=False for features.")
+    if has_pre_logits and not (keeps_head if pre_logits is None else pre_logits):
+        changes["representation_size"] = None
+    activation = changes.get("classifier_activation")
+    if activation is not None and not (changes.get("classes") or classes):
+        words = f"classifier_activation={activation!r} needs a head, but {source} has none"
+        raise ValueError(f"{words}. Pass classes=... for a new one.")
+    if activation == "linear":
+        changes["classifier_activation"] = None
+    return changes
+
+
+def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | None) -> dict[str, Any]:
+    """The changes that leave out all that comes after pooling."""
+    of_head = {"class_names": None, "classifier_activation": None, "pre_logits": pre_logits or None} | changes
+    for option in ("class_names", "pre_logits", "classifier_activation"):
+        if of_head[option] is not None:
+            words = f"{option}={of_head[option]!r} needs include_top=True"
+            raise ValueError(f"{words}; without the top there is no head.")
+    changes = {"pooling": "none", **changes, "classes": None, "classifier_activation": None}
+    if isinstance(config, ViTConfig):
+        changes |= {"representation_size": None, "projection": None}
+        changes |= {"projection_bias": False, "distillation_head": False}
+    return changes

@@ -127,7 +127,7 @@ def test_the_trial_of_xla_is_of_a_block_that_gets_a_rotation_as_well(changes, mo
 def test_bit():
     model = keras_vit.BiT(keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3))
     assert optimized(model).config == model.config.replace(folded=True)
-    assert [step.obstacle for step in changes.shortcuts(optimized(model)) if step.is_field] == ["done before"]
+    assert [step.obstacle for step in changes.inference_steps(optimized(model)) if step.is_field] == ["done before"]
 
 
 def test_nothing_is_lost(tmp_path):
