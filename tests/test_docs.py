@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,12 @@ def text(name):
 
 
 def parameters(name, value):
-    """What a text has to name: the parameters of a function or of a class's constructor, but not Keras's own."""
+    """What a text has to name: the parameters of a function or of a class's constructor, but not Keras's own.
+
+    Of a function that takes the options of a `TypedDict`, that says what they mean: it has to name its keys.
+    """
+    if typing.is_typeddict(value):
+        return list(value.__annotations__)
     function = value.__init__ if inspect.isclass(value) else value
     ours = getattr(function, "__module__", "").startswith("keras_vit") or hasattr(value, "__dataclass_fields__")
     if not ours or "` makes it." in text(name):  # nobody calls the constructor of what a function makes
@@ -112,7 +118,8 @@ def missing(name):
         source = inspect.getsource(inspect.unwrap(value))
         if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search("^Raises:$", about, re.M):
             lacks.append("what it raises")
-    arrays = "Array" in str(inspect.signature(value)) or "ndarray" in str(inspect.signature(value))
+    signature = "" if typing.is_typeddict(value) else str(inspect.signature(value))
+    arrays = "Array" in signature or "ndarray" in signature
     if issubclass(value, keras_vit_layer()) if inspect.isclass(value) else arrays:
         if not re.search(r"`\(.*\)`|`\*?\(?[\w.*]+, |the same shape|a weight of", about):
             lacks.append("shapes")

@@ -67,7 +67,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class LoadOptions(ModelOptions, total=False):
-    """The options of `load`: those of `ModelOptions`, and what says more of a source than itself.
+    """The options of `load`: what says more of a source than itself, and all others of `ModelOptions`.
 
     Attributes:
         like: A model that stands for all that a bare file of PyTorch does not tell (heads, GELU, epsilon, resizing of
@@ -102,7 +102,7 @@ class LoadOptions(ModelOptions, total=False):
 
 
 class CreateOptions(ModelOptions, total=False):
-    """The options of `create_model`: those of `ModelOptions`, and where the weights come from.
+    """The options of `create_model`: where the weights come from, and all others of `ModelOptions`.
 
     Attributes:
         pretrained: Whether to load the recommended ImageNet-1k checkpoint of the variant, which is downloaded once.
