@@ -8,13 +8,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._pictures import block_maxima
 from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
 from keras_vit.evaluation.accuracy import _worst_mistakes
+from tests.small_models import small_vit
 
-CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=7)
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (50, 8, 8, 3)).astype("float32")
 LABELS = RNG.integers(0, 6, 50)  # no image of class 6
@@ -26,9 +25,7 @@ def same(scores):
 
 @pytest.fixture(scope="module")
 def model():
-    model = VisionTransformer(CONFIG)
-    model.get_layer("head").kernel.assign(RNG.normal(size=(16, 7)).astype("float32"))
-    return model
+    return small_vit(classes=7)
 
 
 def test_figures(model):
@@ -69,15 +66,6 @@ def test_ties_go_to_the_first():
     assert result.top == {1: 1 / 3, 2: 2 / 3, 3: 2 / 3}
 
 
-def test_pixels(model):
-    pixels = np.round((IMAGES + 1) * 127.5)
-    result = evaluate(model, (pixels.astype("uint8"), LABELS), preprocess=True, progress=False)
-    wanted = evaluate(model, (pixels / 127.5 - 1, LABELS), progress=False)
-    assert result.loss == pytest.approx(wanted.loss, rel=1e-5)
-    with pytest.raises(ValueError, match="preprocess=True needs a model of keras_vit"):
-        evaluate(same, (pixels, LABELS), preprocess=True, progress=False)
-
-
 @pytest.mark.once
 def test_names_and_the_worst_classes():
     names = ["ant", "bee", "cat"]
@@ -86,40 +74,6 @@ def test_names_and_the_worst_classes():
     rows = result.class_table(worst=2)
     assert [row["class"] for row in rows] == ["bee", "ant"]
     assert rows[0] == {"class": "bee", "images": 4, "accuracy %": 25.0, "taken for": "cat (2)"}
-    with pytest.raises(ValueError, match="2 names, but the model has 3 outputs"):
-        evaluate(same, (scores, LABELS[:6] % 2), class_names=names[:2], progress=False)
-    with pytest.raises(ValueError, match="has the label 2, but .* from 0 to 1, for 2 classes"):
-        evaluate(same, (scores, np.full(6, 2)), class_names=names[:2], progress=False)
-
-
-ROWS = np.zeros((4, 3))
-HEADLESS = CONFIG.replace(classes=None)
-BAD = [
-    ({"data": (ROWS, np.array([0, 1, 2, 3]))}, ValueError, "a label 3, but the model has 3 outputs"),
-    ({"data": (ROWS, np.array([0, 1, 2, -1]))}, ValueError, "image 3 of batch 0 has the label -1"),
-    ({"data": (ROWS, np.array([[0, 1.0, 0]] * 3 + [[0.5, 0.5, 0]]))}, ValueError, "Row 3 .* not one-hot"),
-    ({"data": [(ROWS, np.array([0]))]}, ValueError, "There are 4 images but 1 labels in batch 0"),
-    ({"data": (ROWS * np.nan, np.array([0, 1, 2, 0]))}, ValueError, "image 0 of a batch is not finite"),
-    ({"data": []}, ValueError, "data must hold images"),
-    ({"data": [ROWS]}, ValueError, r"must yield \(images, labels\)"),
-    ({"data": "folder"}, ValueError, "needs a model of keras_vit, .* and so do image files"),
-    ({"data": (ROWS, ROWS, ROWS)}, TypeError, r"data must be \(images, labels\)"),
-    ({"top": 0}, ValueError, "top must be"),
-    ({"outputs": "tanh"}, ValueError, "outputs must be one of"),
-    ({"batch_size": 0}, ValueError, "batch_size must be"),
-    ({"model": HEADLESS}, ValueError, "no head"),
-    ({"model": 3}, TypeError, "model must be"),
-]
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(("changes", "error", "message"), BAD)
-def test_what_makes_no_sense(changes, error, message):
-    options = {"model": same, "data": (ROWS, np.arange(4) % 3), "progress": False} | changes
-    if options["model"] is HEADLESS:
-        options["model"] = VisionTransformer(HEADLESS)
-    with pytest.raises(error, match=message):
-        evaluate(**options)
 
 
 # The confusion matrix: what the picture shows, read off arrays and off the file.
@@ -128,8 +82,6 @@ def test_what_makes_no_sense(changes, error, message):
 @pytest.mark.once
 def test_figures_of_a_matrix():
     np.testing.assert_array_equal(confusion_shares(np.array([[3, 1], [0, 0]])), [[0.75, 0.25], [0, 0]])
-    with pytest.raises(ValueError, match="confusion must be counts"):
-        confusion_shares(np.ones((2, 3)))
     confusion = np.diag([9, 9, 9])
     confusion[2, 0], confusion[0, 1] = 5, 2
     assert most_confused(confusion) == [(2, 0, 5), (0, 1, 2)] and most_confused(confusion, 1) == [(2, 0, 5)]
@@ -173,16 +125,12 @@ def test_picture(classes, tmp_path):
 
 
 @pytest.mark.once
-def test_picture_of_a_result(tmp_path):
+def test_picture_of_a_result():
     pytest.importorskip("matplotlib")
     labels = np.arange(6) % 3
     result = evaluate(lambda x: x, (np.eye(3)[labels], labels), class_names=["ant", "bee", "cat"], progress=False)
     texts = [text.get_text() for text in draw_confusion(result).texts]
     assert "Nothing is mistaken" in texts and "6 of 6 images are right (100.00%), 3 classes" in texts
-    with pytest.raises(ValueError, match="2 names for 3 classes"):
-        draw_confusion(result, class_names=["ant", "bee"])
-    with pytest.raises(ValueError, match="must end with one of .*png"):
-        draw_confusion(result, tmp_path / "x.txt")
 
 
 # Test-time views, mistakes and the page.
@@ -239,7 +187,7 @@ def test_the_page_names_the_file_of_a_mistake(tmp_path):
         image.fromarray(np.full((64, 64, 3), 60 * number, "uint8")).save(path)
     damaged = tmp_path / "test/a/1.png"  # found when it is read: its header is whole
     damaged.write_bytes(damaged.read_bytes()[:-30])
-    model = VisionTransformer(dataclasses.replace(CONFIG, classes=2))
+    model = small_vit(classes=2)
     model.get_layer("head").bias.assign([0.0, 9.0])
     options = {"on_bad_image": "skip", "mistakes": 4, "progress": False}
     stream = open_data(tmp_path, image_size=8, batch_size=2, split="test", check="none", on_bad_image="skip")
@@ -271,10 +219,8 @@ def test_the_page_of_a_result(model, tmp_path):
     options = {"class_names": names, "mistakes": 20, "progress": False}
     result = evaluate(model, (IMAGES, LABELS), **options)
     page = write_report(result, tmp_path / "page.html", "A & B").read_text()
-    assert "A &amp; B" in page and "&lt;b&gt;3 taken for" in page and "<b>" not in page and "://" not in page
+    assert "A &amp; B" in page and " taken for &lt;b&gt;" in page and "<b>" not in page and "://" not in page
     assert page.count("<img") == 1 + len(result.mistakes) and page.count("<tr>") == 2 + 1 + 6
     assert len(draw_confusion(result).subfigs[1].axes) == 12
     several = evaluate(same, (np.eye(3), np.eye(3)), target="multilabel", outputs="logits", progress=False)
     assert "mAP" in write_report(several, tmp_path / "several.html").read_text()
-    with pytest.raises(ValueError, match="path must end with .html"):
-        write_report(result, tmp_path / "page.txt")

@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -16,7 +14,7 @@ import keras_vit
 from keras_vit._files import locked
 from keras_vit.evaluation import embed, embedding
 from tests.compute import forward
-from tests.processes import environment
+from tests.small_models import small_bit, small_vit
 from tests.tolerances import SAME_FUNCTION
 
 Image = pytest.importorskip("PIL.Image")
@@ -26,13 +24,7 @@ QUIET = {"progress": False}
 
 
 def make(seed=0, **fields):
-    config = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 2, "heads": 2, "mlp_width": 16, "classes": 3}
-    with keras_vit.layers.skip_initialization():
-        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**config | PIPELINE | fields))
-    rng = np.random.default_rng(seed)
-    for weight in model.trainable_weights:
-        weight.assign(rng.normal(0.05, 0.3, weight.shape))
-    return model
+    return small_vit(seed, **{"image_size": 16, "patch_size": 8, "width": 16} | PIPELINE | fields)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +72,7 @@ def stopped(monkeypatch):
 @pytest.mark.parametrize("kind", ["vit", "dynamic", "preprocessing", pytest.param("bit", marks=pytest.mark.once)])
 def test_features_are_those_of_the_extractor_on_the_preprocessed_images(kind, photos, tmp_path):
     if kind == "bit":
-        model = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3))
+        model = small_bit(image_size=32, stages=(1, 1))
     else:
         model = make(**{"dynamic": {"dynamic": True}, "preprocessing": {"include_preprocessing": True}}.get(kind, {}))
     name = {"dynamic": "block_-1", "bit": "stage_2"}.get(kind, "pre_logits")
@@ -143,38 +135,6 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos,
         output.unlink()
 
 
-KILLED = """
-import os, signal, sys
-from keras_vit.evaluation import embed, embedding
-
-append, count = embedding._Part.append, 0
-
-def append_and_be_killed(self, *args):
-    global count
-    count += 1
-    if count == 2:  # in the middle of writing
-        embedding.write_text = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    append(self, *args)
-
-embedding._Part.append = append_and_be_killed
-embed(*sys.argv[1:], batch_size=2)
-"""
-
-
-@pytest.mark.once
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_and_started_again(model, photos, tmp_path):
-    whole = embed(model, photos, tmp_path / "whole.npz", batch_size=2, **QUIET).path.read_bytes()
-    model.save(tmp_path / "model.keras")
-    output = tmp_path / "x.npz"
-    arguments = [str(path) for path in (tmp_path / "model.keras", photos, output)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment(), timeout=120)
-    assert done.returncode == -signal.SIGKILL and not output.exists()
-    rows = tmp_path / "x.npz.unfinished" / "0-of-1.features"
-    assert rows.stat().st_size == 2 * 2 * 16 * 4  # rows of 16 float32; the last two are not noted
-    assert embed(model, photos, output, batch_size=2, **QUIET).path.read_bytes() == whole
-
-
 @pytest.mark.once
 def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped):
     output = tmp_path / "x.npz"
@@ -230,25 +190,8 @@ def test_files_that_are_no_images(model, photos, tmp_path):
 
 
 @pytest.mark.once
-def test_what_makes_no_sense_is_refused(model, photos, tmp_path):
+def test_features_that_overflow_and_a_file_that_is_being_written(photos, tmp_path):
     output = tmp_path / "x.npz"
-    (tmp_path / "empty").mkdir()
-    for error, changes, message in [
-        (TypeError, {"model": None}, "model must be a VisionTransformer, a BiT or .* but is NoneType"),
-        (ValueError, {"output": tmp_path / "x.csv"}, "end with .npz"),
-        (ValueError, {"features": "block_2"}, "features must be a list of names"),
-        (ValueError, {"dtype": "int8"}, "dtype must be one of"),
-        (ValueError, {"shard": (2, 2)}, r"shard must be \(i, n\)"),
-        (ValueError, {"shard": "0/2"}, r"shard must be \(i, n\)"),
-        (ValueError, {"images": tmp_path / "empty"}, "There are no images in .*empty"),
-        (ValueError, {"images": [photos / "z.png", photos / "z.png"]}, "z.png is given twice"),
-        (TypeError, {"images": None}, "images must be a folder, or a list of files"),
-        (FileNotFoundError, {"images": photos / "none"}, "no file or folder .*none"),
-        (FileNotFoundError, {"output": tmp_path / "no" / "x.npz"}, "no folder .* for x.npz"),
-    ]:
-        with pytest.raises(error, match=message):
-            embed(**{"model": model, "images": photos, "output": output, **QUIET, **changes})
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     overflowing = make()
     overflowing.get_layer("encoder_norm").gamma.assign(np.full(16, 1e6))
     with pytest.raises(ValueError, match="The features of a0.png are not finite in float16"):

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.evaluation.few_shot import L2_SWEEP, LeastSquaresProbe, extract_features, few_shot
+from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
-
-CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=3)
 
 
 def planted(rng, examples=200, features=24, classes=5, distance=4.0):
@@ -73,7 +71,7 @@ def test_strength_is_chosen_on_held_out_images():
 def test_features_of_a_model():
     images = np.random.default_rng(0).uniform(-1, 1, (10, 8, 8, 3)).astype("float32")
     labels = np.arange(10) % 3
-    model = VisionTransformer(CONFIG.replace(representation_size=8))
+    model = small_vit(representation_size=8)
     features, found = extract_features(model, (images, labels), batch_size=4)  # the last batch is short
     wanted = keras_vit.feature_extractor(model, ["pre_logits"])(images)["pre_logits"]
     # In batches of another size, and compiled as a whole: sums in another order.
@@ -85,8 +83,6 @@ def test_features_of_a_model():
     # Pixels there and back in float32, after resizing twice as large images to the model's size.
     np.testing.assert_allclose(batched, features, rtol=0, atol=1e-4)
     np.testing.assert_array_equal(found, labels)
-    with pytest.raises(ValueError, match="one vector per image.*pooling"):
-        extract_features(VisionTransformer(CONFIG.replace(classes=None, pooling="none")), (images, labels))
 
 
 @pytest.mark.once
@@ -103,27 +99,3 @@ def test_digits_from_the_shipped_checkpoint():
     assert (np.diff(result.mean[:, 0]) > 0).all()
     plain = json.loads(json.dumps(result.to_dict()))
     assert plain["mean"] == result.mean.tolist() and plain["features"] == model.config.width
-
-
-X, Y = np.ones((8, 3)), np.arange(8) % 2
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shots": 50}, "50 shots need 50 training images of each class"),
-        ({"shots": []}, "shots must be integers"),
-        ({"l2": 0.0}, "l2 must be positive"),
-        ({"seeds": 0}, "seeds must be"),
-        ({"shots": 4, "l2": [1.0, 2.0]}, "none are left to choose"),
-        ({"train": (X, Y * 0)}, "one class only"),
-        ({"test": (X, Y + 1)}, "test has the label 2"),
-        ({"test": (X[:, :2], Y)}, "3 features and test 2"),
-        ({"train": (X, Y[:7])}, "must be of one length"),
-        ({"train": (X * np.nan, Y)}, "not finite"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        few_shot(None, **{"train": (X, Y), "test": (X, Y), "shots": 1, "progress": False, **changes})

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig, evaluation, load_image
+from keras_vit import evaluation, load_image
+from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
 
 Image = pytest.importorskip("PIL.Image")
-CONFIG = ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=3)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def photos(tmp_path):
 
 
 def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
-    model = VisionTransformer(CONFIG)
+    model = small_vit(width=16)
     path = evaluation.embed(model, photos, tmp_path / "x.npz", progress=False).path
     with np.load(path) as file:
         names, features = file["names"].tolist(), file["features"].astype("float64")
@@ -42,13 +42,8 @@ def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
     query = np.eye(16, dtype="f4")[3]
     by_query = evaluation.find_similar(None, path, query=query, k=2)
     assert by_query[0]["image"] == str(photos / names[features[:, 3].argmax()])
-    for image, given, words in (
-        (None, None, "Give either"),
-        ("x", query, "Give either"),
-        (None, query[:9], "16 numbers"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            evaluation.find_similar(image, path, query=given)
+    with pytest.raises(ValueError, match="16 numbers"):
+        evaluation.find_similar(None, path, query=query[:9])
     with pytest.raises(ValueError, match="does not say where its model is"):
         evaluation.find_similar(photos / "5.png", path)
     with pytest.raises(ValueError, match="of another model"):

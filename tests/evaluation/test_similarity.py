@@ -80,26 +80,3 @@ def test_equal_rows_are_duplicates_and_the_lowest_are_found(length):
             rows, _ = evaluation.search(same, same[:5], k=9)
         for i in range(5):
             assert rows[i].tolist() == np.flatnonzero(copies == copies[i])[:9].tolist()
-
-
-EYE, LABELS = np.eye(3), np.array([0, 1, 1])
-
-
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda: evaluation.search(EYE, EYE, 4), "k must be at most the number of features, 3"),
-        (lambda: evaluation.search(EYE, np.ones((2, 4)), 1), r"queries must be numbers \(rows, 3\)"),
-        (lambda: evaluation.search(np.ones((0, 3)), EYE, 1), "features must be"),
-        (lambda: evaluation.search(np.zeros((2, 3)), EYE, 1), "Row 0 of features has no direction"),
-        (lambda: evaluation.search(EYE, [[1, 2, 3], [1, np.nan, 0]], 1), "Row 1 of queries has no direction"),
-        (lambda: evaluation.knn(EYE, LABELS[:2], EYE, 1), "labels must be 3 integers"),
-        (lambda: evaluation.knn(EYE, LABELS / 2, EYE, 1), "labels must be 3 integers"),
-        (lambda: evaluation.knn(EYE, LABELS, EYE, 1, temperature=0), "temperature must be"),
-        (lambda: evaluation.knn(EYE, LABELS, EYE, 1, classes=1), "classes must be"),
-        (lambda: evaluation.near_duplicates(EYE, 95), "threshold must be"),
-    ],
-)
-def test_arguments_that_make_no_sense(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig, data, evaluation
+from keras_vit import data, evaluation
+from tests.small_models import small_vit
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
@@ -84,39 +85,24 @@ def test_a_table_says_what_its_labels_are_and_names_decide_the_columns(tmp_path)
     lines = ["file,label,age", *(f"{i}.png,{'cat|young' if i % 2 else 'dog'},{i}" for i in range(6))]
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     names = ("young", "owl", "dog", "cat")
-    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=4, class_names=names)
-    model = VisionTransformer(config)
+    model = small_vit(classes=4, class_names=names)
+    model.get_layer("head").kernel.assign(np.zeros((8, 4)))
     model.get_layer("head").bias.assign([3.0, -3.0, -3.0, 3.0])
     table = data.open_table(tmp_path / "labels.csv", separator="|")
     result = evaluation.evaluate(model, table, batch_size=4, progress=False)
     assert result.class_names == names and result.images_per_class.tolist() == [3, 0, 3, 3]
     np.testing.assert_allclose(result.f1, [2 / 3, np.nan, 0, 2 / 3])
     ages = data.open_table(tmp_path / "labels.csv", label="age", target="number")
-    one = VisionTransformer(config.replace(classes=1, class_names=None))
+    one = small_vit(classes=1)
     one.get_layer("head").kernel.assign(np.zeros((8, 1)))
     one.get_layer("head").bias.assign([2.0])
     assert evaluation.evaluate(one, ages, progress=False).mean_absolute_error == np.abs(np.arange(6) - 2).mean()
     for evaluated, source, options, words in (
         (model, table, {"target": "number"}, "target='number'"),
         (model, ages, {}, "need a model with one output, but it has 4"),
-        (VisionTransformer(config.replace(classifier_activation="softmax")), table, {}, "outputs are 'softmax'"),
-        (model, table, {"threshold": 5}, "threshold must be a probability"),
-        (same, (SCORES, LABELS), {"target": "several"}, "target must be one of"),
-        (same, (SCORES, LABELS[:, :4]), {"target": "multilabel", "outputs": "logits"}, "rows of 4, but .* 5 outputs"),
+        (small_vit(classes=4, class_names=names, classifier_activation="softmax"), table, {}, "outputs are 'softmax'"),
     ):
         with pytest.raises(ValueError, match=words):
             evaluation.evaluate(evaluated, source, progress=False, **options)
     with pytest.raises(ValueError, match="labels are of the kind 'multilabel'"):
         evaluation.few_shot(model, {"train": table}, {"test": table}, shots=[1], progress=False)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("function", ["average_precision", "f1_scores", "best_thresholds"])
-def test_arrays_that_make_no_sense(function):
-    for scores, labels, words in (
-        (SCORES, LABELS[:5], "must both be"),
-        (SCORES, LABELS + 1, "labels must be 0 and 1"),
-        (SCORES * np.nan, LABELS, "finite numbers"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            getattr(evaluation, function)(scores, labels)

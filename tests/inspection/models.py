@@ -1,9 +1,8 @@
-"""Small models of every kind whose weights are neither zero nor one, and images for them."""
+"""Small models of every kind for images of 8 x 12 pixels, and what stands around them."""
 
 import keras
-import numpy as np
 
-import keras_vit
+from tests import small_models
 
 KINDS = {
     "plain": {},
@@ -18,22 +17,11 @@ KINDS = {
 
 
 def make(kind="plain", dtype=None, **fields):
-    config = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
-    config = keras_vit.ViTConfig(**config | {"classes": 3} | KINDS[kind] | fields)
-    with keras_vit.layers.skip_initialization():
-        model = keras_vit.VisionTransformer(config, dtype=dtype)
-    return filled(model)
+    return small_models.small_vit(dtype=dtype, **{"image_size": (8, 12), "width": 16} | KINDS[kind] | fields)
 
 
-def filled(model, seed=0):
-    rng = np.random.default_rng(seed)
-    for weight in model.trainable_weights:
-        weight.assign(rng.normal(0.05, 0.3, weight.shape))
-    return model
-
-
-def images_for(model, batch=2):
-    return np.random.default_rng(1).uniform(-1, 1, (batch, *model.config.image_size, 3)).astype("f4")
+def images_for(model, count=2):
+    return small_models.images_for(model.config, count, seed=1)
 
 
 def around(model):

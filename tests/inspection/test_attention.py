@@ -9,6 +9,7 @@ from keras_vit import inspection
 from tests.compute import forward
 from tests.inspection.models import KINDS, around, images_for, make
 from tests.layers import in_numpy
+from tests.small_models import small_bit
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.long
@@ -174,7 +175,7 @@ def test_what_is_no_model():
     images, pixels, wrapped = images_for(model), keras.Input((8, 12, 3)), Wrapped(model)
     wrapped(images)
     two = keras.Model(pixels, [model(pixels), keras_vit.VisionTransformer(model.config, name="other")(pixels)])
-    bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3))
+    bit = small_bit(image_size=32, stages=(1,))
     contains = "model must be a VisionTransformer.*that contains one, pass that"
     for wrong, error, message in (
         (keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), TypeError, contains),

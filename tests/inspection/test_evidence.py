@@ -7,7 +7,8 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from tests.compute import compiled, forward
-from tests.inspection.models import filled, images_for, make
+from tests.inspection.models import images_for, make
+from tests.small_models import small_bit
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.long
@@ -102,7 +103,7 @@ def test_evidence_is_what_the_head_says_of_each_patch(kind):
 
 @pytest.mark.once
 def test_of_a_bit():
-    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3)))
+    bit = small_bit(image_size=32, stages=(1,))
     images = images_for(bit)
     evidence = inspection.class_evidence(bit, images, 1)
     assert evidence.shape == (2, 8, 8)

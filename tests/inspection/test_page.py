@@ -10,10 +10,10 @@ import subprocess
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import inspection
 from keras_vit._pictures import colour_numbers, palette
-from tests.inspection.models import filled, make
+from tests.inspection.models import make
+from tests.small_models import small_bit
 
 pytestmark = pytest.mark.once
 
@@ -103,7 +103,7 @@ def test_what_is_on_the_page(kind, tmp_path):
 
 
 def test_without_images_without_a_head_and_of_a_bit(tmp_path):
-    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=3)))
+    bit = small_bit(image_size=32, stages=(1, 1))
     for model, images, there, missing in (
         (make("plain"), None, ["How it is built"], ["What it says", "Where it looks"]),
         (make("plain", classes=None), photos(), ["no head", "Where it looks"], ["saliency"]),

@@ -7,7 +7,8 @@ import keras_vit
 from keras_vit import inspection
 from keras_vit._arguments import to_numpy
 from keras_vit.layers import sincos2d
-from tests.inspection.models import around, filled, make
+from tests.inspection.models import around, make
+from tests.small_models import small_bit
 
 pytestmark = pytest.mark.once
 
@@ -34,7 +35,7 @@ def test_filters_are_those_of_scikit_learn(kind):
 
 
 def test_filters_of_other_models():
-    bit = filled(keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3)))
+    bit = small_bit(image_size=32, stages=(1,))
     assert inspection.patch_filters(bit).shape == (28, 7, 7, 3)
     model = make("plain")
     np.testing.assert_array_equal(inspection.patch_filters(around(model), 3), inspection.patch_filters(model, 3))
@@ -70,7 +71,7 @@ def test_embeddings_of_zeros_are_like_nothing_and_a_bit_has_none():
     table = model.get_layer("position_embedding").table
     table.assign(np.zeros(table.shape))
     assert (inspection.position_similarity(model) == 0).all()
-    bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=3))
+    bit = small_bit(image_size=32, stages=(1,))
     with pytest.raises(TypeError, match="model must be a VisionTransformer"):
         inspection.position_similarity(bit)
 

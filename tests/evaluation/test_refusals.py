@@ -1,0 +1,127 @@
+"""What evaluation refuses: a table of calls, errors and words."""
+
+import functools
+import os
+
+import numpy as np
+import pytest
+
+from keras_vit import evaluation
+from tests.small_models import small_vit
+
+pytestmark = pytest.mark.once
+Image = pytest.importorskip("PIL.Image")
+
+ROWS, LABELS, EYE = np.zeros((4, 3)), np.arange(4) % 3, np.eye(3)
+X, Y = np.ones((8, 3)), np.arange(8) % 2
+MANY, SEVERAL = np.zeros((6, 5)), np.eye(5)[[0, 1, 2, 3, 4, 0]]
+model = functools.cache(small_vit)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs("photos")
+    os.makedirs("empty")
+    Image.new("RGB", (8, 8)).save("photos/z.png")
+
+
+def same(scores):
+    return scores
+
+
+def evaluate(**changes):
+    return evaluation.evaluate(**{"model": same, "data": (ROWS, LABELS), "progress": False} | changes)
+
+
+def few_shot(**changes):
+    return evaluation.few_shot(None, **{"train": (X, Y), "test": (X, Y), "shots": 1, "progress": False} | changes)
+
+
+def embed(**changes):
+    options = {"model": model(), "images": "photos", "output": "x.npz", "progress": False} | changes
+    return evaluation.embed(**options)
+
+
+# A call, words of the error, and its type where that is not ValueError.
+REFUSED = [
+    (lambda: evaluate(data=(ROWS, np.arange(4))), "a label 3, but the model has 3 outputs"),
+    (lambda: evaluate(data=(ROWS, [0, 1, 2, -1])), "image 3 of batch 0 has the label -1"),
+    (lambda: evaluate(data=(ROWS, [[0, 1.0, 0]] * 3 + [[0.5, 0.5, 0]])), "Row 3 .* not one-hot"),
+    (lambda: evaluate(data=[(ROWS, [0])]), "There are 4 images but 1 labels in batch 0"),
+    (lambda: evaluate(data=(ROWS * np.nan, LABELS)), "image 0 of a batch is not finite"),
+    (lambda: evaluate(data=[]), "data must hold images"),
+    (lambda: evaluate(data=[ROWS]), r"must yield \(images, labels\)"),
+    (lambda: evaluate(data="folder"), "needs a model of keras_vit, .* and so do image files"),
+    (lambda: evaluate(data=(ROWS, ROWS, ROWS)), r"data must be \(images, labels\)", TypeError),
+    (lambda: evaluate(preprocess=True), "preprocess=True needs a model of keras_vit"),
+    (lambda: evaluate(model=model(), data="x", preprocess=False), "preprocess=False is for data that holds what the"),
+    (lambda: evaluate(class_names=["a", "b"], data=(ROWS, LABELS % 2)), "2 names, but the model has 3 outputs"),
+    (lambda: evaluate(class_names=["a", "b"]), "has the label 2, but .* from 0 to 1, for 2 classes"),
+    (lambda: evaluate(top=0), "top must be"),
+    (lambda: evaluate(outputs="tanh"), "outputs must be one of"),
+    (lambda: evaluate(batch_size=0), "batch_size must be"),
+    (lambda: evaluate(model=small_vit(classes=None)), "no head"),
+    (lambda: evaluate(model=3), "model must be", TypeError),
+    (lambda: evaluate(threshold=5), "threshold must be a probability"),
+    (lambda: evaluate(target="several"), "target must be one of"),
+    (
+        lambda: evaluate(data=(MANY, SEVERAL[:, :4]), target="multilabel", outputs="logits"),
+        "rows of 4, but .* 5 outputs",
+    ),
+    (lambda: few_shot(shots=50), "50 shots need 50 training images of each class"),
+    (lambda: few_shot(shots=[]), "shots must be integers"),
+    (lambda: few_shot(l2=0.0), "l2 must be positive"),
+    (lambda: few_shot(seeds=0), "seeds must be"),
+    (lambda: few_shot(shots=4, l2=[1.0, 2.0]), "none are left to choose"),
+    (lambda: few_shot(train=(X, Y * 0)), "one class only"),
+    (lambda: few_shot(test=(X, Y + 1)), "test has the label 2"),
+    (lambda: few_shot(test=(X[:, :2], Y)), "3 features and test 2"),
+    (lambda: few_shot(train=(X, Y[:7])), "must be of one length"),
+    (lambda: few_shot(train=(X * np.nan, Y)), "not finite"),
+    (
+        lambda: evaluation.extract_features(small_vit(classes=None, pooling="none"), (np.zeros((1, 8, 8, 3)), [0])),
+        "one vector per image.*pooling",
+    ),
+    (lambda: evaluation.search(EYE, EYE, 4), "k must be at most the number of features, 3"),
+    (lambda: evaluation.search(EYE, np.ones((2, 4)), 1), r"queries must be numbers \(rows, 3\)"),
+    (lambda: evaluation.search(np.ones((0, 3)), EYE, 1), "features must be"),
+    (lambda: evaluation.search(np.zeros((2, 3)), EYE, 1), "Row 0 of features has no direction"),
+    (lambda: evaluation.search(EYE, [[1, 2, 3], [1, np.nan, 0]], 1), "Row 1 of queries has no direction"),
+    (lambda: evaluation.knn(EYE, LABELS[:2], EYE, 1), "labels must be 3 integers"),
+    (lambda: evaluation.knn(EYE, LABELS[:3] / 2, EYE, 1), "labels must be 3 integers"),
+    (lambda: evaluation.knn(EYE, LABELS[:3], EYE, 1, temperature=0), "temperature must be"),
+    (lambda: evaluation.knn(EYE, LABELS[:3], EYE, 1, classes=1), "classes must be"),
+    (lambda: evaluation.near_duplicates(EYE, 95), "threshold must be"),
+    (lambda: evaluation.confusion_shares(np.ones((2, 3))), "confusion must be counts"),
+    (lambda: evaluation.draw_confusion(np.eye(3), class_names=["ant", "bee"]), "2 names for 3 classes"),
+    (lambda: evaluation.draw_confusion(np.eye(3), "x.txt"), "must end with one of .*png"),
+    (lambda: evaluation.write_report(evaluate(), "page.txt"), "path must end with .html"),
+    (lambda: evaluation.find_similar(None, "x.npz"), "Give either"),
+    (lambda: evaluation.find_similar("x", "x.npz", query=EYE[0]), "Give either"),
+    (lambda: embed(model=None), "model must be a VisionTransformer, a BiT or .* but is NoneType", TypeError),
+    (lambda: embed(output="x.csv"), "end with .npz"),
+    (lambda: embed(output="no/x.npz"), "no folder .* for x.npz", FileNotFoundError),
+    (lambda: embed(features="block_2"), "features must be a list of names"),
+    (lambda: embed(dtype="int8"), "dtype must be one of"),
+    (lambda: embed(shard=(2, 2)), r"shard must be \(i, n\)"),
+    (lambda: embed(shard="0/2"), r"shard must be \(i, n\)"),
+    (lambda: embed(images="empty"), "There are no images in .*empty"),
+    (lambda: embed(images=["photos/z.png"] * 2), "z.png is given twice"),
+    (lambda: embed(images=None), "images must be a folder, or a list of files", TypeError),
+    (lambda: embed(images="photos/none"), "no file or folder .*none", FileNotFoundError),
+]
+for function in (evaluation.average_precision, evaluation.f1_scores, evaluation.best_thresholds):
+    REFUSED += [
+        (functools.partial(function, MANY, SEVERAL[:5]), "must both be"),
+        (functools.partial(function, MANY, SEVERAL + 1), "labels must be 0 and 1"),
+        (functools.partial(function, MANY * np.nan, SEVERAL), "finite numbers"),
+    ]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[1])
+def test_what_makes_no_sense_is_refused(case, tmp_path):
+    call, words, *error = case
+    with pytest.raises(*error or [ValueError], match=words):
+        call()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "photos"]
