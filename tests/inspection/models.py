@@ -16,8 +16,8 @@ KINDS = {
 }
 
 
-def make(kind="plain", dtype=None, **fields):
-    return small_models.small_vit(dtype=dtype, **{"image_size": (8, 12), "width": 16} | KINDS[kind] | fields)
+def make(kind="plain", **fields):
+    return small_models.small_vit(**{"image_size": (8, 12), "width": 16} | KINDS[kind] | fields)
 
 
 def images_for(model, count=2):

@@ -9,7 +9,6 @@ from keras_vit import inspection
 from tests.compute import forward
 from tests.inspection.models import KINDS, around, images_for, make
 from tests.layers import in_numpy
-from tests.small_models import small_bit
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.long
@@ -104,8 +103,6 @@ def test_distances_of_patterns_that_are_computed_by_hand():
     # What a query gives to the class token counts for nothing.
     right[..., 1:, 0] = 3.0
     close(inspection.attention_distance(right, (2, 3), (4, 10)), [10 * 2 / 3], 1e-12)
-    with pytest.raises(ValueError, match=r"weights must be .* 2 x 4 patches .* \(1, 1, 7, 7\)"):
-        inspection.attention_distance(right, (2, 4), (4, 10))
 
 
 @pytest.mark.parametrize("kind", ["plain", "hybrid"])
@@ -132,61 +129,8 @@ def test_inside_a_larger_model():
     close(inspection.attention_maps(outer, images), inspection.attention_maps(model, 0.5 * images))
     close(inspection.attention_rollout(outer, images), inspection.attention_rollout(model, 0.5 * images))
     plain = keras.Sequential([model])
-    with pytest.raises(TypeError, match="was built"):
-        inspection.attention_maps(plain, images)
     plain.build((None, 8, 12, 3))
     close(inspection.attention_maps(plain, images, 0), inspection.attention_maps(model, images, 0))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"block": 2}, ValueError, "block must be from -2 to 1 in .*, but got 2"),
-        ({"block": "block_0"}, TypeError, "block must be the number of a block"),
-        ({"block": "pooling"}, ValueError, "needs attention pooling, but .* pooling='token'"),
-        ({"batch_size": 0}, ValueError, "batch_size must be"),
-        ({"images": np.zeros((0, 8, 12, 3))}, ValueError, "images must be one or more"),
-        ({"images": np.zeros((8, 12, 3))}, ValueError, r"needs a batch axis: images\[None\]"),
-        ({"images": np.full((1, 8, 12, 3), "a")}, TypeError, "images must be an array of numbers"),
-        ({"images": np.zeros((1, 8, 4, 3))}, ValueError, "was built for images of 8 x 12 pixels"),
-    ],
-)
-@pytest.mark.once
-def test_arguments_that_make_no_sense(options, error, message):
-    model = make("plain")
-    with pytest.raises(error, match=message):
-        inspection.attention_maps(**{"model": model, "images": images_for(model), **options})
-
-
-class Wrapped(keras.Model):
-    """A subclassed model around one: nobody but its `call` knows what it does."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def call(self, images):
-        return self.inner(images) * 2
-
-
-@pytest.mark.once
-def test_what_is_no_model():
-    model = make("plain")
-    images, pixels, wrapped = images_for(model), keras.Input((8, 12, 3)), Wrapped(model)
-    wrapped(images)
-    two = keras.Model(pixels, [model(pixels), keras_vit.VisionTransformer(model.config, name="other")(pixels)])
-    bit = small_bit(image_size=32, stages=(1,))
-    contains = "model must be a VisionTransformer.*that contains one, pass that"
-    for wrong, error, message in (
-        (keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), TypeError, contains),
-        (wrapped, TypeError, contains),
-        (keras.Model(pixels, keras.layers.Rescaling(1.0)(wrapped(pixels))), TypeError, contains),
-        (3, TypeError, "model must be .* but int was given"),
-        (two, ValueError, "several models of keras_vit inside: vision_transformer"),
-        (bit, TypeError, "BiT bit has no attention"),
-    ):
-        with pytest.raises(error, match=message):
-            inspection.attention_rollout(wrong, images)
 
 
 @pytest.mark.once
@@ -207,8 +151,6 @@ def test_of_families():
     close(mixed * w["scale1/gamma"], features["block_1/attention"])
     unrotated = in_numpy.attention_weights(y, y, attention, 2)
     assert np.abs(unrotated - maps).max() > 0.01
-    with pytest.raises(ValueError, match="has no position embeddings"):
-        inspection.position_similarity(model)
     distilled = make("plain", distillation_token=True, distillation_head=True)
     reading = make("map", class_token=True, map_prefix=False)
     assert inspection.attention_maps(reading, images, "pooling").shape == (2, 2, 1, 6)

@@ -110,8 +110,6 @@ def test_of_a_bit():
     np.testing.assert_allclose(evidence.mean((1, 2)), inspection.class_scores(bit, images)[:, 1], rtol=1e-5)
     assert inspection.saliency(bit, images).shape == (2, 32, 32)
     assert inspection.nearest_patches(bit, images, (0, 1, 1), 3, layer="block1_unit1")[0].shape == (3, 3)
-    with pytest.raises(TypeError, match="has no attention"):
-        inspection.gradient_attention(bit, images)
 
 
 @once
@@ -120,25 +118,3 @@ def test_in_bfloat16():
     for function in (inspection.saliency, inspection.gradient_attention):
         exact, got = (function(one, images_for(model), 0) for one in (model, mixed))
         assert got.dtype == "float32" and np.corrcoef(got.ravel(), exact.ravel())[0, 1] > 0.98
-
-
-HEADLESS, EVERY_TOKEN = {"classes": None}, {"pooling": "none"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "function", "classes", "message"),
-    [
-        ({}, "saliency", -1, "classes must be from 0 to 2"),
-        ({}, "saliency", [0, 3], "classes must be from 0 to 2"),
-        ({}, "saliency", [0, 1, 2], "classes must be a class, or one for each of the 2 images"),
-        ({}, "saliency", "cat", "classes must be a class, or one for each of the 2 images"),
-        (HEADLESS, "saliency", None, "has no head"),
-        (EVERY_TOKEN, "saliency", None, "one number for each class and image"),
-        (EVERY_TOKEN, "class_evidence", None, "no head that would fit a single patch"),
-    ],
-)
-@pytest.mark.once
-def test_classes_that_are_none(fields, function, classes, message):
-    model = make("plain", **fields)
-    with pytest.raises(ValueError, match=message):
-        getattr(inspection, function)(model, images_for(model), classes)

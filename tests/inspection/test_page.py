@@ -136,21 +136,6 @@ def test_maps_are_pictures_of_their_values():
     assert colours.tolist() == [[0, 0, 4], [252, 255, 164]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"path": "page.pdf"}, ValueError, "path must end with .html"),
-        ({"model": 3}, TypeError, "model must be a VisionTransformer or a BiT, but int"),
-        ({"images": {"grey": np.zeros((4, 4, 1), "uint8")}}, ValueError, r"images must have shape .*\(4, 4, 1\)"),
-    ],
-)
-def test_what_is_refused(changes, error, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=message):
-        inspection.write_page(**{"model": make("plain"), "path": "page.html", **changes})
-    assert list(tmp_path.iterdir()) == []
-
-
 PROBE = """
 <script>
 const errors = [];

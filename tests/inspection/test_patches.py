@@ -27,23 +27,6 @@ def test_nearest_patches():
     assert inspection.nearest_patches(model, images, (0, 0, 0), layer="embedding")[0].shape == (12, 3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (((3, 0, 0),), {}, r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
-        (((0, -1, 0),), {}, "patch must be"),
-        (((0, 0, 0), 18), {}, "count must be from 1 to 17"),
-        (((0, 0, 0),), {"layer": "encoded"}, "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
-        (((0, 0, 0),), {"layer": "head"}, "'head' of .* has no places"),
-    ],
-)
-@pytest.mark.once
-def test_patches_that_are_none(arguments, options, message):
-    model = make("plain")
-    with pytest.raises(ValueError, match=message):
-        inspection.nearest_patches(model, images_for(model, 3), *arguments, **options)
-
-
 def components(vectors, count):
     """Scores of the first principal components by singular values; their signs are free."""
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)

@@ -66,26 +66,6 @@ def test_the_same_picture_is_the_same_file(tmp_path):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("mean_attention_distance", (np.ones((3, 2)), "picture"), "path must end with one of .*'.png', '.svg', '.pdf'"),
-        ("mean_attention_distance", (np.ones(3),), r"distances must be numbers \(blocks, heads\), but float64 \(3,\)"),
-        ("attention_heads", (np.ones((0, 2, 3)), PIXELS[0]), "attention must be numbers"),
-        ("attention_rollout", (MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
-        ("attention_rollout", (MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
-        ("feature_map", (MAPS, PIXELS), r"colours must be numbers \(batch, rows, columns, 3\)"),
-        ("patch_filters", (np.ones((2, 1, 1, 64)),), "filters must have 1 or 3 channels"),
-        ("class_evidence", (MAPS, PIXELS, None, "", ["cat"]), "class_names must name the class of each"),
-    ],
-)
-def test_what_is_refused(name, arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        getattr(inspection, f"plot_{name}")(*arguments)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_map_lies_where_its_patches_are():
     weights = np.zeros((2, 3))
     weights[1, 2] = 1

@@ -1,0 +1,127 @@
+"""What inspection refuses: a table of calls, words and errors."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import inspection
+from tests.inspection.models import images_for, make
+from tests.small_models import small_bit, small_vit
+
+pytestmark = pytest.mark.once
+pytest.importorskip("matplotlib")
+
+plain = functools.cache(make)
+bit = functools.cache(small_bit)
+PIXELS = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3)).astype("uint8")
+MAPS = np.ones((2, 2, 3))
+
+
+class Wrapped(keras.Model):
+    """A subclassed model around one: nobody but its `call` knows what it does."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, images):
+        return self.inner(images) * 2
+
+
+def wrapped():
+    model = Wrapped(plain())
+    model(images_for(plain()))
+    return model
+
+
+def around_wrapped():
+    pixels = keras.Input((8, 12, 3))
+    return keras.Model(pixels, keras.layers.Rescaling(1.0)(wrapped()(pixels)))
+
+
+def two():
+    pixels = keras.Input((8, 12, 3))
+    return keras.Model(pixels, [plain()(pixels), make(name="other")(pixels)])
+
+
+def maps(**changes):
+    return inspection.attention_maps(**{"model": plain(), "images": images_for(plain())} | changes)
+
+
+def rollout(model):
+    return inspection.attention_rollout(model, images_for(plain()))
+
+
+def saliency(classes=None, **fields):
+    return inspection.saliency(make(**fields), images_for(plain()), classes)
+
+
+def nearest(*arguments, **options):
+    return inspection.nearest_patches(plain(), images_for(plain(), 3), *arguments, **options)
+
+
+def page(**changes):
+    return inspection.write_page(**{"model": plain(), "path": "page.html"} | changes)
+
+
+CONTAINS = "model must be a VisionTransformer.*that contains one, pass that"
+# A call, words of the error, and its type where that is not ValueError.
+REFUSED = [
+    (lambda: maps(block=2), "block must be from -2 to 1 in .*, but got 2"),
+    (lambda: maps(block="block_0"), "block must be the number of a block", TypeError),
+    (lambda: maps(block="pooling"), "needs attention pooling, but .* pooling='token'"),
+    (lambda: maps(batch_size=0), "batch_size must be"),
+    (lambda: maps(images=np.zeros((0, 8, 12, 3))), "images must be one or more"),
+    (lambda: maps(images=np.zeros((8, 12, 3))), r"needs a batch axis: images\[None\]"),
+    (lambda: maps(images=np.full((1, 8, 12, 3), "a")), "images must be an array of numbers", TypeError),
+    (lambda: maps(images=np.zeros((1, 8, 4, 3))), "was built for images of 8 x 12 pixels"),
+    (lambda: maps(model=keras.Sequential([plain()])), "was built", TypeError),
+    (lambda: rollout(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])), CONTAINS, TypeError),
+    (lambda: rollout(wrapped()), CONTAINS, TypeError),
+    (lambda: rollout(around_wrapped()), CONTAINS, TypeError),
+    (lambda: rollout(3), "model must be .* but int was given", TypeError),
+    (lambda: rollout(two()), "several models of keras_vit inside: vision_transformer"),
+    (lambda: rollout(bit()), "BiT bit has no attention", TypeError),
+    (lambda: inspection.gradient_attention(bit(), np.zeros((1, 16, 16, 3))), "has no attention", TypeError),
+    (lambda: inspection.position_similarity(bit()), "model must be a VisionTransformer", TypeError),
+    (lambda: inspection.position_similarity(small_vit(position_embedding="none")), "has no position embeddings"),
+    (lambda: inspection.attention_distance(np.ones((1, 1, 7, 7)), (2, 4), (4, 10)), r"2 x 4 patches .* \(1, 1, 7, 7\)"),
+    (lambda: inspection.patch_filters(plain()), "components must be from 1 to 16, because .* 16 filters of 48 values"),
+    (lambda: saliency(-1), "classes must be from 0 to 2"),
+    (lambda: saliency([0, 3]), "classes must be from 0 to 2"),
+    (lambda: saliency([0, 1, 2]), "classes must be a class, or one for each of the 2 images"),
+    (lambda: saliency("cat"), "classes must be a class, or one for each of the 2 images"),
+    (lambda: inspection.saliency(make(classes=None), images_for(plain())), "has no head"),
+    (lambda: saliency(pooling="none"), "one number for each class and image"),
+    (lambda: inspection.class_evidence(make(pooling="none"), images_for(plain())), "no head that would fit a single"),
+    (lambda: nearest((3, 0, 0)), r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
+    (lambda: nearest((0, -1, 0)), "patch must be"),
+    (lambda: nearest((0, 0, 0), 18), "count must be from 1 to 17"),
+    (lambda: nearest((0, 0, 0), layer="encoded"), "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
+    (lambda: nearest((0, 0, 0), layer="head"), "'head' of .* has no places"),
+    (
+        lambda: inspection.plot_mean_attention_distance(np.ones((3, 2)), "x"),
+        "path must end with one of .*'.png', '.svg'",
+    ),
+    (lambda: inspection.plot_mean_attention_distance(np.ones(3)), r"numbers \(blocks, heads\), but float64 \(3,\)"),
+    (lambda: inspection.plot_attention_heads(np.ones((0, 2, 3)), PIXELS[0]), "attention must be numbers"),
+    (lambda: inspection.plot_attention_rollout(MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
+    (lambda: inspection.plot_attention_rollout(MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
+    (lambda: inspection.plot_feature_map(MAPS, PIXELS), r"colours must be numbers \(batch, rows, columns, 3\)"),
+    (lambda: inspection.plot_patch_filters(np.ones((2, 1, 1, 64))), "filters must have 1 or 3 channels"),
+    (lambda: inspection.plot_class_evidence(MAPS, PIXELS, class_names=["cat"]), "class_names must name the class"),
+    (lambda: page(path="page.pdf"), "path must end with .html"),
+    (lambda: page(model=3), "model must be a VisionTransformer or a BiT, but int", TypeError),
+    (lambda: page(images={"grey": np.zeros((4, 4, 1), "uint8")}), r"images must have shape .*\(4, 4, 1\)"),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[1])
+def test_what_makes_no_sense_is_refused(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call, words, *error = case
+    with pytest.raises(*error or [ValueError], match=words):
+        call()
+    assert list(tmp_path.iterdir()) == []
