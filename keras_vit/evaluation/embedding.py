@@ -283,21 +283,31 @@ def _write(
                 np.lib.format.write_array(file, np.array(text, dtype=str))
 
 
+def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
+    """Returns what a file of `embed` has under these names: arrays, or dicts; ValueError for any other file."""
+    try:
+        with open(path, "rb") as stream, np.load(stream) as file:
+            found = {name: file[name] for name in names}
+        texts = {name: json.loads(str(found[name])) for name in ("settings", "origin") if name in names}
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
+        fault = f"damaged, or not a file that embed wrote ({printable(error, 200)})"
+        raise ValueError(f"{printable(path)} is {fault}.") from None
+    return found | texts
+
+
 def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[int, list[str]] | None:
     """Number of rows and skipped images of the file at `output`, which must be the one that is asked for."""
     if not output.exists():
         return None
     try:
-        with output.open("rb") as file, np.load(file) as arrays:
-            old, skipped, count = json.loads(str(arrays["settings"])), arrays["skipped"].tolist(), len(arrays["names"])
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
-        fault = f"damaged, or not a file that embed wrote ({printable(error, 200)})"
-        words = f"{printable(output)} is {fault}. Choose another output, or give "
-        raise ValueError(Message(words, Code("overwrite=True"), ".")) from None
-    _check_same(output, old, settings, skipped if stop else [])
-    return count, skipped
+        file = read_embeddings(output, "settings", "skipped", "names")
+    except ValueError as error:
+        raise ValueError(Message(f"{error} Choose another output, or give ", Code("overwrite=True"), ".")) from None
+    skipped = file["skipped"].tolist()
+    _check_same(output, file["settings"], settings, skipped if stop else [])
+    return len(file["names"]), skipped
 
 
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:

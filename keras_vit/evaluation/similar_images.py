@@ -1,9 +1,6 @@
 """Images that are alike, by the features in a file of `embed`: those like a photo, and near-duplicates."""
 
-import dataclasses
-import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +10,14 @@ from keras_vit._arguments import Source, printable, to_numpy
 from keras_vit._page import html_tiles, small_image, thumbnail, write_page
 from keras_vit._pictures import plot_map
 from keras_vit._terminal import Table
-from keras_vit.evaluation.embedding import model_fingerprint
+from keras_vit.evaluation.embedding import model_fingerprint, read_embeddings
 from keras_vit.evaluation.similarity import near_duplicates, search
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
 from keras_vit.zoo import as_model
 
 PathLike = str | os.PathLike[str]
+_CONTENT = ("settings", "origin", "names", "features")  # of a file of `embed`
 
 
 def find_similar(
@@ -58,26 +56,25 @@ def find_similar(
     """
     if (image is None) == (query is None):
         raise ValueError("Give either an image or, with image=None, a query.")
-    file = _Embedded.read(features, folder)
-    source = file.origin["model"] if model is None else model
+    file = read_embeddings(features, *_CONTENT)
+    vectors, paths = _features_and_paths(file, folder)
+    source = file["origin"]["model"] if model is None else model
     if source is not None and (model is not None or query is None):
         model = as_model(source)
-        if model_fingerprint(model) != file.settings["model"]:
+        if model_fingerprint(model) != file["settings"]["model"]:
             raise ValueError(f"{printable(features)} has the features of another model than {printable(source)}.")
     if query is None:
         if model is None:
             raise ValueError(f"{printable(features)} does not say where its model is: give it as model.")
-        found = feature_extractor(model, [file.settings["features"]])(model.preprocess(image))
+        found = feature_extractor(model, [file["settings"]["features"]])(model.preprocess(image))
         query = next(iter(found.values()))
     query = to_numpy(query).reshape(-1)
-    if len(query) != file.features.shape[1]:
-        raise ValueError(
-            f"query must have {file.features.shape[1]} numbers, as the {file.settings['features']!r} of "
-            f"{printable(features)}, but {len(query)} were given."
-        )
-    rows, similarities = search(file.features, query, min(k, len(file.features)))
+    if len(query) != vectors.shape[1]:
+        wanted = f"{vectors.shape[1]} numbers, as the {file['settings']['features']!r} of {printable(features)}"
+        raise ValueError(f"query must have {wanted}, but {len(query)} were given.")
+    rows, similarities = search(vectors, query, min(k, len(vectors)))
     pairs = zip(rows, similarities.tolist(), strict=True)
-    return Table({"image": file.paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)
+    return Table({"image": paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)
 
 
 def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: PathLike | None = None) -> Table:
@@ -98,10 +95,10 @@ def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: Path
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
         >>> pairs = evaluation.find_duplicates(features, threshold=0.99)
     """
-    file = _Embedded.read(features, folder)
-    pairs, similarities = near_duplicates(file.features, threshold)
+    vectors, paths = _features_and_paths(read_embeddings(features, *_CONTENT), folder)
+    pairs, similarities = near_duplicates(vectors, threshold)
     return Table(
-        {"image": file.paths[first], "like": file.paths[second], "similarity": round(similarity, 4)}
+        {"image": paths[first], "like": paths[second], "similarity": round(similarity, 4)}
         for (first, second), similarity in zip(pairs, similarities.tolist(), strict=True)
     )
 
@@ -138,27 +135,8 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
         plot_map(tiles, path, title=title, columns=6, side=2, gap=0.15)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Embedded:
-    """A file of `embed`: features as rows, paths of the images, and how it was made."""
-
-    paths: Sequence[str]
-    features: np.ndarray
-    settings: dict[str, Any]
-    origin: dict[str, str | None]
-
-    @classmethod
-    def read(cls, path: PathLike, folder: PathLike | None) -> "_Embedded":
-        try:
-            with open(path, "rb") as stream, np.load(stream) as file:
-                settings, origin = json.loads(str(file["settings"])), json.loads(str(file["origin"]))
-                names, features = file["names"].tolist(), file["features"]
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
-            raise ValueError(
-                f"{printable(path)} is no file of this version's embed: {printable(error, 200)}."
-            ) from None
-        home = origin["images"] if folder is None else folder
-        paths = [os.fspath(Path(home or "", name)) for name in names]
-        return cls(paths, features.reshape(len(features), -1), settings, origin)
+def _features_and_paths(file: dict[str, Any], folder: PathLike | None) -> tuple[np.ndarray, list[str]]:
+    """Features as rows, and the paths of their images."""
+    home = file["origin"]["images"] if folder is None else folder
+    paths = [os.fspath(Path(home or "", name)) for name in file["names"].tolist()]
+    return file["features"].reshape(len(paths), -1), paths
