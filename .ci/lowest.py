@@ -1,6 +1,6 @@
 """Prints the lowest versions that pyproject.toml allows of what the package imports, as constraints for pip.
 
-    python .ci/lowest.py torch demo hub
+    python .ci/lowest.py torch demo
 
 The arguments are the extras that count beside the package's own dependencies; test tools stay as they are.
 """

@@ -152,18 +152,17 @@ def measure(options):
 def _line(row):
     name = f"| {row['model']} | {row['backend']} | {row['format']} | {row['precision']} |"
     if "why" in row:
-        return f"{name} does not work: {row['why']} | | | | | |"
+        return f"{name} does not work: {row['why']} | | | | |"
     agreement = "" if row["top1_agreement"] is None else f"{100 * row['top1_agreement']:.0f} %"
-    memory = "" if row["peak_memory_bytes"] is None else f"{row['peak_memory_bytes'] / 1e6:.0f} MB"
     return (
         f"{name} {row['max_abs_error']:.1e} | {agreement} | {row['bytes'] / row['weights']:.3f} | "
-        f"{row['latency_ms'] / row['keras_ms']:.2g} | {row['load_seconds']:.2f} s | {memory} |"
+        f"{row['latency_ms'] / row['keras_ms']:.2g} | {row['load_seconds']:.2f} s |"
     )
 
 
 def table(rows):
-    head = "| model | backend | format | precision | error | same top class | size | time | load | memory |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|---|", *map(_line, rows)]) + "\n"
+    head = "| model | backend | format | precision | error | same top class | size | time | load |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|", *map(_line, rows)]) + "\n"
 
 
 def main():

@@ -15,13 +15,13 @@ import numpy as np
 from rich.console import Console
 
 import keras_vit
-from keras_vit import training
+from keras_vit import inspection, training
 from keras_vit._arguments import require_packages, whole_number
 from keras_vit._files import weights_folder, write_text
 from keras_vit._keras import set_random_seed
+from keras_vit._pictures import plot_map
 from keras_vit._terminal import Table, megabytes
 from keras_vit.checkpoints import save_model
-from keras_vit.demo.picture import draw_picture
 from keras_vit.export import FORMATS, export
 from keras_vit.models import VisionTransformer
 
@@ -38,6 +38,7 @@ RECIPE = training.recipe("finetune/cifar10").replace(
     augmentation=training.Augmentation(crop="resize", flip=False),  # a cut or mirrored digit is another one, or none
 )
 NEEDS = ("sklearn", "matplotlib")
+COLUMNS, ROWS = 12, 4  # of test digits in the picture
 
 
 class Digits(NamedTuple):
@@ -150,7 +151,7 @@ def run(
         "picture": str(output / "demo.png"),
     }
     with console.status("Drawing ..."):
-        draw_picture(model, test, logits, result, output / "demo.png")
+        _draw(model, test, logits, result)
     result["total_seconds"] = time.perf_counter() - started
     write_text(output / "demo.json", json.dumps(result, indent=2) + "\n")
     console.print(
@@ -158,6 +159,25 @@ def run(
     )
     console.print(f"The picture: [bold]{output / 'demo.png'}[/]")
     return result
+
+
+def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: dict[str, Any]) -> None:
+    """Draws test digits with what the model reads, misread ones first, and where it looks in the last of them."""
+    read = logits.argmax(-1)
+    shown = np.argsort(read == test.labels, kind="stable")[: COLUMNS * ROWS]
+    names = [str(read[i]) if read[i] == test.labels[i] else f"{read[i]}, not {test.labels[i]}" for i in shown]
+    tiles = [(name, 255 - test.pixels[i]) for name, i in zip(names, shown, strict=True)]
+    images = model.preprocess(test.pixels[shown[-COLUMNS:]])
+    for name, block in (("first block", 0), ("last block", -1)):
+        for image, attention in zip(images, inspection.patch_attention(model, images, block).mean(1), strict=True):
+            tiles.append((name, inspection.overlay((image[..., :1] + 1) / 2, attention)))
+    transfer, scratch = (f"{result['accuracy'][name]:.1%}" for name in ("transfer", "scratch"))
+    words = (
+        f"{transfer} of {len(test.labels)} digits are right after {result['epochs']} epochs (from scratch {scratch}); "
+        f"the {result['mistakes']} misread ones first. Below: where the class token looks."
+    )
+    title = "From printed characters to handwriting"
+    plot_map(tiles, result["picture"], title=title, words=words, columns=COLUMNS, side=1.2, gap=0.25)
 
 
 def _write_files(

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
-from keras_vit.export.formats import Format
-from keras_vit.export.processes import FORMATS, PRECISIONS
+from keras_vit.export.format import Format
+from keras_vit.export.formats import FORMATS, PRECISIONS
 
 # What needs Keras, which the process that checks a file does without.
 if TYPE_CHECKING:

@@ -18,20 +18,13 @@ from rich.console import Console
 
 from keras_vit._arguments import Source, require_packages, softmax, whole_number
 from keras_vit._files import check_folder, make_folder
+from keras_vit._messages import Code, Message
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
-from keras_vit.export.formats import Format
-from keras_vit.export.images import (
-    another_size,
-    as_taken,
-    built_in_images,
-    calibration_images,
-    check_images,
-    check_labels,
-    held_out,
-)
-from keras_vit.export.processes import FORMATS, Job, run_in_fresh_process, write_anywhere
+from keras_vit.export.format import Format
+from keras_vit.export.formats import FORMATS
+from keras_vit.export.images import check_labels, compared_images
+from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
 from keras_vit.export.served_model import (
-    INPUT,
     Signature,
     check_model,
     classes_of,
@@ -56,7 +49,6 @@ Examples:
 # class, in relation to the size of the answers: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05
 NAMED = 0.8  # share of the images that have to keep their class however undecided the model is
-COMPARED = 64  # calibration images that answers are compared on where no others are given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +74,6 @@ class ExportReport(PlainData):
         model_accuracy: The model's accuracy on them.
         load_seconds: From opening the file to its first answer, without importing the runtime.
         latency_ms: Median time of an answer to `batch` images, or to one; None if it was not measured.
-        peak_memory_bytes: Most memory for it, above what the runtime takes without a file; None if that is not known.
         seconds: What the export took.
         note: What the runtime does by itself that this check has not measured; None for nothing.
 
@@ -109,7 +100,6 @@ class ExportReport(PlainData):
     model_accuracy: float | None
     load_seconds: float
     latency_ms: float | None
-    peak_memory_bytes: int | None
     seconds: float
     note: str | None = None
 
@@ -122,7 +112,7 @@ class ExportReport(PlainData):
         def percent(share: float | None) -> str | None:
             return None if share is None else f"{100 * share:.2f} %"
 
-        accuracy, memory, latency = self.accuracy, self.peak_memory_bytes, self.latency_ms
+        accuracy, latency = self.accuracy, self.latency_ms
         return pairs_table(
             self.path,
             {
@@ -136,7 +126,6 @@ class ExportReport(PlainData):
                 "accuracy": accuracy and f"{percent(accuracy)} (the model: {percent(self.model_accuracy)})",
                 "load": f"{self.load_seconds:.2f} s to the first answer",
                 "latency": latency and f"{latency:.2f} ms for a batch of {self.batch or 1}",
-                "memory": memory and f"{megabytes(memory)} at most",
                 "operators": ", ".join(self.operators),
                 "outside the runtime": ", ".join(self.select_operators) or "none",
                 "export took": f"{self.seconds:.1f} s",
@@ -262,62 +251,49 @@ def export(
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
     signature = Signature.of(reference, batch_size, uint8_input, softmax)
-    config = input_config(model)
-    if calibration is not None:
-        calibration = calibration_images(calibration, config, signature)
-        held = held_out(calibration)
-    batches = _batches(config, signature, images, calibration)
+    compared = compared_images(model, signature, images, labels, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
-    if labels is not None:
-        if images is None:
-            raise ValueError("labels were given without the images that they belong to.")
-        labels = check_labels(labels, batches[0], classes if len(model.outputs[0].shape) == 2 else None)
-    expected = [_answers(reference, signature, as_taken(batch, "float32", config)) for batch in batches]
-    inputs = [as_taken(batch, signature.dtype, config) for batch in batches]
-    if calibration is not None:
-        calibration = as_taken(calibration[~held], signature.dtype, config)
-    shape = ", ".join("any" if n is None else str(n) for n in signature.shape)
-    values = "" if signature.value_range is None else ", {:.4g}..{:.4g}".format(*signature.value_range)
+    if compared.labels is not None:
+        check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
+    expected = [_answers(reference, signature, batch) for batch in compared.taken("float32")]
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
     status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
     try:
         with status, _workspace(path) as temporary:
-            folder = Path(temporary)
-            written = folder / f"exported{row.suffix}"
-            operators = write_anywhere(served_model(reference), job, calibration, written)
+            written = Path(temporary, f"exported{row.suffix}")
+            operators = write_anywhere(served_model(reference), job, compared.calibration, written)
             if operators["select"] and not allow_select_ops:
                 words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(operators['select'])}"
-                raise RuntimeError(f"{words}. Pass allow_select_ops=True.")
+                raise RuntimeError(Message(words, ". Pass ", Code("allow_select_ops=True"), "."))
             status.update(f"Checking {path.name} ...")
+            inputs = compared.taken(signature.dtype)
             answers, measured = run_in_fresh_process(row, written, inputs, batch_size, measure)
             if len(signature.outputs) == 1:  # PyTorch's has no name
                 answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
             limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
             size = _size_of(written, row)
-            _place(written, path, row, folder)
+            _place(written, path, row, Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
-    accuracy = [_accuracy(each[0][signature.outputs[0]], labels) for each in (answers, expected)]
     return ExportReport(
         format=row.name,
         path=str(path),
         precision=precision,
         bytes=size,
         batch=batch_size,
-        input=f"{INPUT}: {signature.dtype} ({shape}){values}",
+        input=signature.describe_input(),
         output=", ".join(signature.outputs),
         operators=tuple(operators["operators"]),
         select_operators=tuple(operators["select"]),
-        images=sum(map(len, batches)),
+        images=sum(map(len, compared.images)),
         max_abs_error=agreement.max_abs_error,
         mean_abs_error=agreement.mean_abs_error,
         tolerance=limit,
         top1_agreement=agreement.top1_agreement,
-        accuracy=accuracy[0],
-        model_accuracy=accuracy[1],
+        accuracy=_accuracy(answers[0][signature.outputs[0]], compared.labels),
+        model_accuracy=_accuracy(expected[0][signature.outputs[0]], compared.labels),
         load_seconds=measured["load_seconds"],
         latency_ms=measured.get("latency_ms"),
-        peak_memory_bytes=measured["peak_memory_bytes"],
         seconds=time.perf_counter() - started,
         note=row.note,
     )
@@ -349,8 +325,11 @@ def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
 def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     """An error of the same kind that says what it means for the user."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    text = f"{text}{'' if text.endswith('.') else '.'} Nothing was written to {path}."
-    return OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)
+    end = f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
+    if isinstance(error, OSError):
+        return OSError(error.errno, text + end)
+    message = error.args[0] if error.args else text
+    return RuntimeError(Message(*message.parts, end) if isinstance(message, Message) else text + end)
 
 
 def format_of(path: Path, name: str | None) -> Format:
@@ -408,20 +387,6 @@ def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[
     return [*class_names]
 
 
-def _batches(
-    config: Any, signature: Signature, images: ArrayLike | None, calibration: np.ndarray | None
-) -> list[np.ndarray]:
-    """The images to compare answers on, in arrays of one size each."""
-    if images is not None:
-        images = check_images("images", images, signature)
-    elif calibration is not None:  # real ones, which noise is not; first those that are not calibrated with
-        held = held_out(calibration)
-        images = np.concatenate([calibration[held], calibration[~held]])[:COMPARED]
-    else:
-        images = built_in_images(signature, config.image_size if signature.any_size else signature.shape[1:3])
-    return [images, built_in_images(signature, another_size(config))[:2]] if signature.any_size else [images]
-
-
 def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
     """What a model answers to images, by the names in the file."""
     answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
@@ -437,7 +402,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
         if not target.exists() and not target.is_symlink():
             continue
         if not overwrite:
-            raise FileExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
+            raise FileExistsError(Message(f"{target} exists already. Pass ", Code("overwrite=True"), " to replace it."))
         is_folder = target.is_dir() and not target.is_symlink()
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
             raise FileExistsError(f"{target} is a folder that is no SavedModel, which overwrite=True does not delete.")

@@ -1,22 +1,25 @@
 """The images of an export: those that the answers are compared on, and those that int8 is calibrated with."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import split_folders
 from keras_vit.data.sources import is_pipeline
-from keras_vit.export.served_model import Config, Signature
+from keras_vit.export.served_model import Config, Signature, input_config
 from keras_vit.models import BiT, BiTConfig, VisionTransformer
 
 BUILT_IN = 8  # images: a batch of 1 and one of 7
 FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
 CONTRAST = 0.1  # of the range of values: what reaches over less of it is an image of one colour
+COMPARED = 64  # calibration images that answers are compared on where no others are given
 MOST = 300  # calibration images of a folder or a data set: more make the ranges no better
 
 
@@ -105,16 +108,14 @@ def held_out(images: np.ndarray) -> np.ndarray:
     return held if np.count_nonzero(~held) >= FEWEST else np.zeros_like(held)
 
 
-def check_labels(labels: ArrayLike, images: np.ndarray, classes: int | None) -> np.ndarray:
-    """The labels of images, `(n,)` integers; ValueError if they fit neither images nor classes, or there are none."""
-    labels = np.asarray(labels)
+def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) -> None:
+    """Raises ValueError unless labels are `(n,)` integers that fit images and classes, of which there are some."""
     if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise ValueError(f"labels must be {len(images)} integers, but {labels.dtype} {labels.shape} were given.")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"labels must be in 0..{classes - 1}, but reach {labels.min()}..{labels.max()}.")
-    return labels
 
 
 def as_taken(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
@@ -126,6 +127,55 @@ def as_taken(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarra
         return images
     pixels = images.astype("float32")
     return pixels if config is None or config.include_preprocessing else config.pipeline.normalized(pixels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """The images that a file's answers are compared on, and those that it is calibrated with.
+
+    Attributes:
+        images: In arrays of one size each.
+        labels: The classes of the first array's; None for none.
+        calibration: As the file takes them; None for none.
+        config: Says how the model's images are normalised; None where nothing does.
+    """
+
+    images: list[np.ndarray]
+    labels: np.ndarray | None
+    calibration: np.ndarray | None
+    config: Config | None
+
+    def taken(self, dtype: str) -> list[np.ndarray]:
+        """The images in a dtype, as a file or a model takes them."""
+        return [as_taken(batch, dtype, self.config) for batch in self.images]
+
+
+def compared_images(
+    model: keras.Model, signature: Signature, images: ArrayLike | None, labels: ArrayLike | None, calibration: Any
+) -> Compared:
+    """The images of an export; ValueError or TypeError where those that were given make no sense."""
+    config, of_file = input_config(model), None
+    if labels is not None and images is None:
+        raise ValueError("labels were given without the images that they belong to.")
+    if calibration is not None:
+        calibration = calibration_images(calibration, config, signature)
+        of_file = as_taken(calibration[~held_out(calibration)], signature.dtype, config)
+    batches = _batches(config, signature, images, calibration)
+    return Compared(batches, None if labels is None else np.asarray(labels), of_file, config)
+
+
+def _batches(
+    config: Any, signature: Signature, images: ArrayLike | None, calibration: np.ndarray | None
+) -> list[np.ndarray]:
+    """The images to compare answers on, in arrays of one size each."""
+    if images is not None:
+        images = check_images("images", images, signature)
+    elif calibration is not None:  # real ones, which noise is not; first those that are not calibrated with
+        held = held_out(calibration)
+        images = np.concatenate([calibration[held], calibration[~held]])[:COMPARED]
+    else:
+        images = built_in_images(signature, config.image_size if signature.any_size else signature.shape[1:3])
+    return [images, built_in_images(signature, another_size(config))[:2]] if signature.any_size else [images]
 
 
 def labelled_pictures(

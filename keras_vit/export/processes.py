@@ -1,15 +1,12 @@
-"""The formats, and the processes of an export: one writes a file where Keras runs on another backend, one runs it.
+"""The processes of an export: one writes a file where Keras runs on another backend, one runs it without Keras.
 
     KERAS_BACKEND=tensorflow python -c "from keras_vit.export.processes import write_job; write_job(FOLDER, FILE)"
-    python -m keras_vit.export.processes JOB
+    python -m keras_vit.export.processes FOLDER
 
-The first reads `job.json`, `model.keras` and, for precisions that need images, `calibration.npy` in a folder, and
-leaves what `write` returns there as `result.json`. The second imports no Keras; its job is JSON, as
-`run_in_fresh_process` makes it, and it prints what it measured.
+Both read `job.json` in a folder, with arrays and a model beside it, and leave what they found there as `result.json`.
 """
 
 import dataclasses
-import importlib
 import json
 import os
 import statistics
@@ -18,37 +15,20 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.export import formats
-from keras_vit.export.formats import Answers, Format, Precision, litert, onnx, openvino
+from keras_vit.export.format import Answers, Format
+from keras_vit.export.formats import FORMATS
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.export.served_model import Metadata, Signature
 
-FORMATS: dict[str, Format] = {
-    row.name: row
-    for row in (formats.SAVED_MODEL, litert.FORMAT, onnx.FORMAT, openvino.FORMAT, formats.TORCH, formats.STABLEHLO)
-}
-"""The formats that `export` writes, by name.
-
-Examples:
-    >>> sorted(export.FORMATS)
-    ['litert', 'onnx', 'openvino', 'saved_model', 'stablehlo', 'torch']
-"""
-PRECISIONS: dict[str, dict[str, Precision]] = {name: row.precisions for name, row in FORMATS.items()}
-"""For each format the precisions that a file can have, what each needs, and why it cannot have the others.
-
-Examples:
-    >>> export.PRECISIONS["litert"]["int8"].calibration
-    True
-"""
 SIZES = (1, 7, 32)  # of the batches that a file is run with, where it takes any; the last one repeats
 WRITER = "import sys; from keras_vit.export.processes import write_job; write_job(*sys.argv[1:])"
 
@@ -63,21 +43,21 @@ class Job(NamedTuple):
 
 
 def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
-    """Writes a file under the format's backend; gives its `"operators"`, and as `"select"` those its runtime lacks.
+    """Writes a file under the format's backend; returns its `"operators"`, and as `"select"` those its runtime lacks.
 
     `calibration` is images as the file takes them, for precisions that need some.
     """
     row = FORMATS[job.format]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the converters about their own insides
-        if job.precision == "float32" or row.change_precision is None:
+        if job.precision == "float32":
             row.write(model, job.signature, path)
         else:
             float32 = path.with_name(f"float32{path.suffix}")
             row.write(model, job.signature, float32)
             row.change_precision(float32, path, job.precision, calibration)
         row.annotate(path, job.metadata)
-        operators, select = row.operators(path) if row.operators else ([], [])
+        operators, select = row.operators(path)
     return {"operators": operators, "select": select}
 
 
@@ -102,20 +82,28 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
         np.save(folder / "calibration.npy", calibration)
     save_job(job, folder)
     command = [sys.executable, "-c", WRITER, str(folder), str(path)]
+    _run(command, {"KERAS_BACKEND": row.backend}, failed)
+    (folder / "model.keras").unlink()
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def _run(command: list[str], environment: Mapping[str, str], failed: str) -> None:
+    """Runs a process that finds this package and computes on the CPU; RuntimeError with its last words if it fails.
+
+    It is killed when this process is interrupted. Where this one is killed itself, the pipe to the other one closes.
+    """
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    environment = process_environment() | {"KERAS_BACKEND": row.backend}
+    environment = {**process_environment(), **environment}
     with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
         try:
             output = process.stdout.read()  # ty: ignore[missing-union-attribute] (a pipe)
         except BaseException:
             process.kill()
             raise
-    if code := process.returncode:
+    code = process.returncode
+    if code:
         ended = f"it was killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit status {code}"
-        # The last lines tell what went wrong.
         raise RuntimeError(f"{failed} ({ended}). It said:\n{output.strip()[-4000:]}")
-    (folder / "model.keras").unlink()
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
 def save_job(job: Job, folder: Path) -> None:
@@ -180,34 +168,25 @@ def run_in_fresh_process(
         np.save(f"{name}.npy", batch_of_images)
     sizes = SIZES if batch is None else (int(batch),)
     job = {"format": row.name, "file": str(path), "names": names, "sizes": sizes, "latency": latency}
-    command = [sys.executable, "-P", "-m", "keras_vit.export.processes", json.dumps(job)]
-    done = subprocess.run(command, env=process_environment(), capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        raise RuntimeError(
-            f"The exported {row.name} file does not run in its own runtime (exit status {done.returncode}), which "
-            f"said:\n{(done.stderr or done.stdout).strip()[-4000:]}"
-        )
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "keras_vit.export.processes", str(folder)]
+    _run(command, {}, f"The exported {row.name} file does not run in its own runtime")
     answers = [dict(np.load(f"{name}.npz", allow_pickle=False)) for name in names]
-    return answers, json.loads(done.stdout.strip().splitlines()[-1])
+    return answers, json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
-def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float | None]:
+def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float]:
     """The process that runs: writes the answers to each `NAME.npy` to `NAME.npz`; returns what it measured."""
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
     first = _filled(images[0][: sizes[0]], sizes[0])
-    if format == "openvino":
-        sys.modules.setdefault(openvino.TELEMETRY, None)  # ty: ignore[no-matching-overload]
-    for module in row.runtime:  # before anything is measured
-        importlib.import_module(module)
-    before, started = peak_memory(), time.perf_counter()
+    row.import_runtime()  # before anything is measured
+    started = time.perf_counter()
     run = row.load(Path(file))
     run(first)
-    measured: dict[str, float | None] = {"load_seconds": time.perf_counter() - started}
+    measured = {"load_seconds": time.perf_counter() - started}
     if latency:
         measured["latency_ms"] = 1000 * _median_seconds(run, first)
-    after = peak_memory()
-    measured["peak_memory_bytes"] = None if before is None or after is None else after - before
     for name, batch in zip(names, images, strict=True):
         answers: dict[str, Any] = _in_batches(run, batch, sizes)
         np.savez(f"{name}.npz", **answers)
@@ -241,21 +220,6 @@ def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) ->
     return statistics.median(times)
 
 
-def peak_memory() -> int | None:
-    """The most memory that this process has had so far, in bytes; None where the system does not tell."""
-    try:
-        # Not `getrusage`, if it can be helped: on Linux a new process starts with the figure of the one that made it.
-        with open("/proc/self/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        pass
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 if __name__ == "__main__":
-    print(json.dumps(run_job(**json.loads(sys.argv[1]))))
+    found = run_job(**json.loads(Path(sys.argv[1], "job.json").read_text(encoding="utf-8")))
+    Path(sys.argv[1], "result.json").write_text(json.dumps(found), encoding="utf-8")

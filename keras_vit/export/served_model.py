@@ -59,6 +59,12 @@ class Signature:
         """Whether images of any height and width are taken."""
         return self.shape[1] is None
 
+    def describe_input(self) -> str:
+        """The input's name, dtype, shape and range of values."""
+        shape = ", ".join("any" if length is None else str(length) for length in self.shape)
+        values = "" if self.value_range is None else ", {:.4g}..{:.4g}".format(*self.value_range)
+        return f"{INPUT}: {self.dtype} ({shape}){values}"
+
     @classmethod
     def of(cls, model: keras.Model, batch: int | None = None, uint8: bool = False, softmax: bool = False) -> Self:
         """The signature of the file that a model becomes; options as in `export`.

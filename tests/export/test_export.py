@@ -77,8 +77,8 @@ def test_the_report_is_true(exported):
     assert report.bytes == sum(file.stat().st_size for file in files)
     assert set(path.parent.iterdir()) == set(row.files(path))  # and nothing else is left
     assert report.top1_agreement == (1.0 if model.config.classes else None)
-    assert bool(report.operators) == (row.operators is not None) and report.select_operators == ()
-    assert report.load_seconds > 0 and report.latency_ms > 0 and report.peak_memory_bytes > 0
+    assert bool(report.operators) == (row.name in ("litert", "onnx", "openvino")) and report.select_operators == ()
+    assert report.load_seconds > 0 and report.latency_ms > 0
     assert report.input.startswith("images: uint8" if options.get("uint8_input") else "images: float32")
     assert report.output == OUTPUTS.get(row.name, "logits")
     assert ("computes in it unless" in str(report)) == (row.name == "openvino")  # bfloat16

@@ -42,7 +42,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export.formats import litert, onnx, openvino
+from keras_vit.export import FORMATS
 from keras_vit.export.served_model import Signature
 
 folder = Path(sys.argv[1])
@@ -52,13 +52,12 @@ for weight in model.weights:
     scale = weight.shape[0] ** -0.5 if "kernel" in weight.path and len(weight.shape) == 2 else 0.3
     weight.assign(rng.normal(float("gamma" in weight.path), scale, weight.shape))
 signature = Signature.of(model, None, False)
-litert.write(model, signature, folder / "litert.tflite")
-onnx.write(model, signature, folder / "onnx.onnx")
-openvino.write(model, signature, folder / "openvino.xml")
+for name, file in {"litert": "litert.tflite", "onnx": "onnx.onnx", "openvino": "openvino.xml"}.items():
+    FORMATS[name].write(model, signature, folder / file)
 for weight in model.weights:
     if weight.path.endswith("bias"):
         weight.assign(np.zeros(weight.shape))
-litert.write(model, Signature.of(model, 3, False), folder / "unbiased.tflite")
+FORMATS["litert"].write(model, Signature.of(model, 3, False), folder / "unbiased.tflite")
 """
 
 

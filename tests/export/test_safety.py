@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.export import FORMATS, export, processes
-from keras_vit.export.formats import Format, Precision
+from keras_vit.export.format import Format, Precision
 from tests.export.tiny import fake_export, new_model, shared_model, skip_without
 
 pytestmark = pytest.mark.once

@@ -71,7 +71,6 @@ def fake_export(monkeypatch, difference=0.0, select=(), write=None):
         return [answers_to(batch) for batch in images], {
             "load_seconds": 0.1,
             "latency_ms": 2.0 if latency else None,
-            "peak_memory_bytes": 3_000_000,
         }
 
     def answers_to(images):

@@ -15,98 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.formats import FLATBUFFER, Answers, Format, Precision, append_archive, batches, tensorflow_module
+from keras_vit.export.format import FLATBUFFER, Answers, Format, Precision, append_archive, batches
+from keras_vit.export.formats.saved_model import tensorflow_module
 
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.export.served_model import Signature
+    from keras_vit.export.served_model import Metadata, Signature
 
 CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
-
-
-def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
-    """Writes the file, perhaps with TensorFlow's own operators: `operators` names them, and the caller decides."""
-    import tensorflow as tf
-
-    module = tensorflow_module(model, signature)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
-    path.write_bytes(converter.convert())
-
-
-def load(path: Path) -> Callable[[np.ndarray], Answers]:
-    """Opens a file with LiteRT (`pip install ai-edge-litert`)."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path))
-    (input_,) = interpreter.get_input_details()
-    outputs = interpreter.get_signature_runner().get_output_details()
-    shape = None
-
-    def run(images: np.ndarray) -> Answers:
-        nonlocal shape
-        if shape != images.shape:
-            # A file for any batch is stored for a batch of 1 and is resized to the one that comes.
-            interpreter.resize_tensor_input(input_["index"], images.shape, strict=True)
-            interpreter.allocate_tensors()
-            shape = images.shape
-        interpreter.set_tensor(input_["index"], images)
-        interpreter.invoke()
-        return {name: interpreter.get_tensor(output["index"]) for name, output in outputs.items()}
-
-    return run
-
-
-def operators(path: Path) -> tuple[list[str], list[str]]:
-    """The operators of the file, and those that are not builtin: Flex operators run TensorFlow's code."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
-    builtins, custom = set(), set()
-    for code in model.operatorCodes:
-        # The first field had a byte; operators beyond 127 are in the second.
-        builtin = max(code.builtinCode, code.deprecatedBuiltinCode)
-        if builtin == schema.BuiltinOperator.CUSTOM:
-            custom.add(code.customCode.decode())
-        else:
-            builtins.add(names[builtin])
-    return sorted(builtins | custom), sorted(custom)
-
-
-def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
-    """Makes a file of another precision from one in float32, without TensorFlow.
-
-    `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"` the
-    runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the ranges are
-    those seen on the calibration images, and the products' answers are int8 as well.
-    """
-    from ai_edge_litert.tools import flatbuffer_utils
-    from ai_edge_quantizer import qtyping, quantizer, recipe_manager
-
-    recipe = recipe_manager.RecipeManager()
-    for kind in (qtyping.TFLOperationName.FULLY_CONNECTED, qtyping.TFLOperationName.CONV_2D):
-        if precision == "float16":
-            recipe.add_weight_only_config(".*", kind, 16, algorithm_key="float_casting")
-        elif precision == "dynamic_int8":
-            recipe.add_dynamic_config(".*", kind, 8)
-        else:
-            recipe.add_static_config(".*", kind, 8, 8)
-    # The quantizer draws progress bars on standard error, and warns of the memory that calibration takes.
-    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ranges = None if calibration is None else _ranges(source, recipe, calibration)
-        result = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
-            ranges, enable_progress_bar=False, enable_progress_report=False
-        )
-    # Inner tensors without names, which in a small model weigh as much as the graph.
-    model = flatbuffer_utils.read_model_from_bytearray(bytearray(result.quantized_model))
-    for graph in model.subgraphs:
-        ends = {*map(int, graph.inputs), *map(int, graph.outputs)}
-        for index, tensor in enumerate(graph.tensors):
-            tensor.name = tensor.name if index in ends else None
-    flatbuffer_utils.write_model(model, str(target))
 
 
 def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
@@ -129,24 +46,107 @@ def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
 
 
 _NEEDS = (("ai_edge_litert", "ai_edge_quantizer"), "export")
-FORMAT = Format(
-    name="litert",
-    suffix=".tflite",
-    backend="tensorflow",
-    needs=("tensorflow", "ai_edge_litert"),
-    extra="export",
-    runtime=("ai_edge_litert.interpreter",),
-    write=write,
-    load=load,
-    annotate=append_archive,  # the way TensorFlow Lite packs label files
-    operators=operators,
-    change_precision=change_precision,
-    precisions={
+
+
+class LiteRT(Format):
+    """A file for phones and small boards, `.tflite`."""
+
+    name = "litert"
+    suffix = ".tflite"
+    backend = "tensorflow"
+    needs = ("tensorflow", "ai_edge_litert")
+    extra = "export"
+    runtime = ("ai_edge_litert.interpreter",)
+    precisions = {
         "float32": Precision(),
         "float16": Precision(*_NEEDS),
         "bfloat16": Precision(reason="LiteRT has no operations for bfloat16: float16 is as small and more accurate."),
         "dynamic_int8": Precision(*_NEEDS),
         "int8": Precision(*_NEEDS, calibration=True),
-    },
-    largest=FLATBUFFER,
-)
+    }
+    largest = FLATBUFFER
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the file, perhaps with TensorFlow's own operators: `operators` names them, and the caller decides."""
+        import tensorflow as tf
+
+        module = tensorflow_module(model, signature)
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+        path.write_bytes(converter.convert())
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with LiteRT (`pip install ai-edge-litert`)."""
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_path=str(path))
+        (input_,) = interpreter.get_input_details()
+        outputs = interpreter.get_signature_runner().get_output_details()
+        shape = None
+
+        def run(images: np.ndarray) -> Answers:
+            nonlocal shape
+            if shape != images.shape:
+                # A file for any batch is stored for a batch of 1 and is resized to the one that comes.
+                interpreter.resize_tensor_input(input_["index"], images.shape, strict=True)
+                interpreter.allocate_tensors()
+                shape = images.shape
+            interpreter.set_tensor(input_["index"], images)
+            interpreter.invoke()
+            return {name: interpreter.get_tensor(output["index"]) for name, output in outputs.items()}
+
+        return run
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        append_archive(path, metadata)  # the way TensorFlow Lite packs label files
+
+    def operators(self, path: Path) -> tuple[list[str], list[str]]:
+        """The operators of the file, and those that are not builtin: Flex operators run TensorFlow's code."""
+        from ai_edge_litert import schema_py_generated as schema
+
+        model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+        names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
+        builtins, custom = set(), set()
+        for code in model.operatorCodes:
+            # The first field had a byte; operators beyond 127 are in the second.
+            builtin = max(code.builtinCode, code.deprecatedBuiltinCode)
+            if builtin == schema.BuiltinOperator.CUSTOM:
+                custom.add(code.customCode.decode())
+            else:
+                builtins.add(names[builtin])
+        return sorted(builtins | custom), sorted(custom)
+
+    def change_precision(
+        self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
+    ) -> None:
+        """Makes a file of another precision from one in float32, without TensorFlow.
+
+        `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"`
+        the runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the
+        ranges are those seen on the calibration images, and the products' answers are int8 as well.
+        """
+        from ai_edge_litert.tools import flatbuffer_utils
+        from ai_edge_quantizer import qtyping, quantizer, recipe_manager
+
+        recipe = recipe_manager.RecipeManager()
+        for kind in (qtyping.TFLOperationName.FULLY_CONNECTED, qtyping.TFLOperationName.CONV_2D):
+            if precision == "float16":
+                recipe.add_weight_only_config(".*", kind, 16, algorithm_key="float_casting")
+            elif precision == "dynamic_int8":
+                recipe.add_dynamic_config(".*", kind, 8)
+            else:
+                recipe.add_static_config(".*", kind, 8, 8)
+        # The quantizer draws progress bars on standard error, and warns of the memory that calibration takes.
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ranges = None if calibration is None else _ranges(source, recipe, calibration)
+            result = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
+                ranges, enable_progress_bar=False, enable_progress_report=False
+            )
+        # Inner tensors without names, which in a small model weigh as much as the graph.
+        model = flatbuffer_utils.read_model_from_bytearray(bytearray(result.quantized_model))
+        for graph in model.subgraphs:
+            ends = {*map(int, graph.inputs), *map(int, graph.outputs)}
+            for index, tensor in enumerate(graph.tensors):
+                tensor.name = tensor.name if index in ends else None
+        flatbuffer_utils.write_model(model, str(target))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.formats import FLATBUFFER, Answers, Format, Precision, as_strings, batches, tensorflow_module
+from keras_vit.export.format import FLATBUFFER, Answers, Format, Precision, as_strings, batches
+from keras_vit.export.formats.saved_model import tensorflow_module
 
 if TYPE_CHECKING:
     import keras
@@ -18,45 +19,6 @@ if TYPE_CHECKING:
 
 OPSET = 18  # the newest that tf2onnx writes
 PRODUCTS = ["MatMul", "Gemm"]
-
-
-def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
-    """Writes the file through tf2onnx."""
-    import onnx
-    import tf2onnx
-
-    module = tensorflow_module(model, signature)
-    with _quiet(path.parent):
-        proto, _ = tf2onnx.convert.from_function(
-            module.serve,
-            input_signature=module.serve.input_signature,
-            opset=OPSET,
-            custom_op_handlers={"Erfc": (_erfc, [])},
-        )
-    # What may have any length gets a name, where tf2onnx says `unk__123`.
-    _set_dimensions(proto.graph.input[0], signature.shape)
-    for output in proto.graph.output:
-        _set_dimensions(output, (signature.batch,))
-    proto.producer_name = "keras_vit"
-    onnx.save_model(proto, str(path))
-
-
-def annotate(path: Path, metadata: "Metadata") -> None:
-    """Puts the metadata into the file's `metadata_props`."""
-    import onnx
-
-    proto = onnx.load_model(str(path))
-    onnx.helper.set_model_props(proto, as_strings(metadata))
-    onnx.save_model(proto, str(path))
-
-
-def operators(path: Path) -> tuple[list[str], list[str]]:
-    """The operators of the file, and those of another domain than ONNX's own."""
-    import onnx
-
-    nodes = {(node.domain, node.op_type) for node in _nodes(onnx.load_model(str(path)).graph)}
-    foreign = {f"{domain}.{name}" for domain, name in nodes if domain not in ("", "ai.onnx")}
-    return sorted({name for domain, name in nodes if domain in ("", "ai.onnx")} | foreign), sorted(foreign)
 
 
 def _nodes(graph: Any) -> Any:
@@ -85,55 +47,6 @@ def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
             dimension.dim_param = name
         else:
             dimension.dim_value = length
-
-
-def load(path: Path) -> Callable[[np.ndarray], Answers]:
-    """Opens a file with ONNX Runtime (`pip install onnxruntime`)."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
-
-
-def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
-    """Makes a file of another precision from one in float32, with the tools that ONNX Runtime brings along.
-
-    With `"dynamic_int8"`, what weights of matrix products are multiplied with is quantized when it is there;
-    convolutions stay in float32, because ONNX Runtime's integer convolution is slower. With `"int8"`, products with
-    weights take int8 alone, within the ranges seen on calibration images.
-    """
-    if precision == "float16":
-        _to_float16(source, target)
-        return
-    import onnx
-    from onnxruntime import quantization
-
-    model = onnx.load_model(str(source))
-    # Unsigned: with signed weights, processors without VNNI add pairs of products in 16 bits, which overflow. The error
-    # was three to six times as large there, and not detected by anything. The products of attention stay in float32.
-    unsigned, extra = quantization.QuantType.QUInt8, {"MatMulConstBOnly": True}
-    options: dict[str, Any] = {"per_channel": True, "weight_type": unsigned}
-    with _quiet(target.parent):
-        if precision == "dynamic_int8":
-            options |= {"op_types_to_quantize": PRODUCTS, "extra_options": extra}
-            quantization.quantize_dynamic(model, str(target), **options)
-            return
-
-        class Images(quantization.CalibrationDataReader):
-            # The length of a batch is 0 where any number will do.
-            parts = batches(calibration, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1)
-
-            def get_next(self) -> dict[str, np.ndarray] | None:
-                """The next batch; None after the last one."""
-                part = next(self.parts, None)
-                return None if part is None else {"images": part}
-
-        # A product's answer is a float32 sum already: rounding it again would cost half of the accuracy.
-        extra |= {"OpTypesToExcludeOutputQuantization": PRODUCTS}
-        options |= {"op_types_to_quantize": [*PRODUCTS, "Conv"], "activation_type": unsigned, "extra_options": extra}
-        options |= {"quant_format": quantization.QuantFormat.QDQ}
-        quantization.quantize_static(model, str(target), Images(), **options)
 
 
 def _to_float16(source: Path, target: Path) -> None:
@@ -168,24 +81,112 @@ def _quiet(folder: Path) -> Iterator[Any]:
 
 
 _NEEDS = (("onnx", "onnxruntime"), "onnx")
-FORMAT = Format(
-    name="onnx",
-    suffix=".onnx",
-    backend="tensorflow",
-    needs=("tensorflow", "tf2onnx", "onnx", "onnxruntime"),
-    extra="onnx",
-    runtime=("onnxruntime",),
-    write=write,
-    load=load,
-    annotate=annotate,
-    operators=operators,
-    change_precision=change_precision,
-    precisions={
+
+
+class ONNX(Format):
+    """A file for ONNX Runtime and others, `.onnx`."""
+
+    name = "onnx"
+    suffix = ".onnx"
+    backend = "tensorflow"
+    needs = ("tensorflow", "tf2onnx", "onnx", "onnxruntime")
+    extra = "onnx"
+    runtime = ("onnxruntime",)
+    precisions = {
         "float32": Precision(),
         "float16": Precision(*_NEEDS),
         "bfloat16": Precision(reason="ONNX Runtime has no bfloat16 convolution on CPUs: take float16."),
         "dynamic_int8": Precision(*_NEEDS),
         "int8": Precision(*_NEEDS, calibration=True),
-    },
-    largest=FLATBUFFER,
-)
+    }
+    largest = FLATBUFFER
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the file through tf2onnx."""
+        import onnx
+        import tf2onnx
+
+        module = tensorflow_module(model, signature)
+        with _quiet(path.parent):
+            proto, _ = tf2onnx.convert.from_function(
+                module.serve,
+                input_signature=module.serve.input_signature,
+                opset=OPSET,
+                custom_op_handlers={"Erfc": (_erfc, [])},
+            )
+        # What may have any length gets a name, where tf2onnx says `unk__123`.
+        _set_dimensions(proto.graph.input[0], signature.shape)
+        for output in proto.graph.output:
+            _set_dimensions(output, (signature.batch,))
+        proto.producer_name = "keras_vit"
+        onnx.save_model(proto, str(path))
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with ONNX Runtime (`pip install onnxruntime`)."""
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Puts the metadata into the file's `metadata_props`."""
+        import onnx
+
+        proto = onnx.load_model(str(path))
+        onnx.helper.set_model_props(proto, as_strings(metadata))
+        onnx.save_model(proto, str(path))
+
+    def operators(self, path: Path) -> tuple[list[str], list[str]]:
+        """The operators of the file, and those of another domain than ONNX's own."""
+        import onnx
+
+        nodes = {(node.domain, node.op_type) for node in _nodes(onnx.load_model(str(path)).graph)}
+        foreign = {f"{domain}.{name}" for domain, name in nodes if domain not in ("", "ai.onnx")}
+        return sorted({name for domain, name in nodes if domain in ("", "ai.onnx")} | foreign), sorted(foreign)
+
+    def change_precision(
+        self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
+    ) -> None:
+        """Makes a file of another precision from one in float32, with the tools that ONNX Runtime brings along.
+
+        With `"dynamic_int8"`, what weights of matrix products are multiplied with is quantized when it is there;
+        convolutions stay in float32, because ONNX Runtime's integer convolution is slower. With `"int8"`, products with
+        weights take int8 alone, within the ranges seen on calibration images.
+        """
+        if precision == "float16":
+            _to_float16(source, target)
+            return
+        import onnx
+        from onnxruntime import quantization
+
+        model = onnx.load_model(str(source))
+        # Unsigned: with signed weights, processors without VNNI add pairs of products in 16 bits, which overflow. The
+        # error was three to six times as large there, and not detected by anything. The products of attention stay in
+        # float32.
+        unsigned, extra = quantization.QuantType.QUInt8, {"MatMulConstBOnly": True}
+        options: dict[str, Any] = {"per_channel": True, "weight_type": unsigned}
+        with _quiet(target.parent):
+            if precision == "dynamic_int8":
+                options |= {"op_types_to_quantize": PRODUCTS, "extra_options": extra}
+                quantization.quantize_dynamic(model, str(target), **options)
+                return
+
+            class Images(quantization.CalibrationDataReader):
+                # The length of a batch is 0 where any number will do.
+                parts = batches(calibration, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1)
+
+                def get_next(self) -> dict[str, np.ndarray] | None:
+                    """The next batch; None after the last one."""
+                    part = next(self.parts, None)
+                    return None if part is None else {"images": part}
+
+            # A product's answer is a float32 sum already: rounding it again would cost half of the accuracy.
+            extra |= {"OpTypesToExcludeOutputQuantization": PRODUCTS}
+            options |= {
+                "op_types_to_quantize": [*PRODUCTS, "Conv"],
+                "activation_type": unsigned,
+                "extra_options": extra,
+            }
+            options |= {"quant_format": quantization.QuantFormat.QDQ}
+            quantization.quantize_static(model, str(target), Images(), **options)

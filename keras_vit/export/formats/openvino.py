@@ -8,90 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.formats import Answers, Format, Precision, as_strings, tensorflow_module
+from keras_vit.export.format import Answers, Format, Precision, as_strings
+from keras_vit.export.formats.saved_model import tensorflow_module
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.export.served_model import Metadata, Signature
-
-# OpenVINO reports to its makers, from a forked process, where this package can be imported; it does without.
-TELEMETRY = "openvino_telemetry"
-
-
-def write(model: "keras.Model", signature: "Signature", path: Path) -> None:
-    """Writes `path` and the `.bin` file beside it."""
-    sys.modules.setdefault(TELEMETRY, None)  # ty: ignore[no-matching-overload]
-    import openvino
-
-    if sys.version_info >= (3, 13):  # where OpenVINO 2026.4 fails as it asks for TensorFlow's version: exec("del ...")
-        import tensorflow as tf
-        from openvino.frontend.tensorflow import utils
-
-        utils.get_environment_setup = lambda framework: {"tensorflow": tf.__version__}
-
-    converted = openvino.convert_model(tensorflow_module(model, signature).serve)
-    converted.inputs[0].get_tensor().set_names({"images"})
-    for output, name in zip(converted.outputs, sorted(signature.outputs), strict=True):  # as TensorFlow orders them
-        output.get_tensor().set_names({name})
-    openvino.save_model(converted, str(path), compress_to_fp16=False)
-
-
-def annotate(path: Path, metadata: "Metadata") -> None:
-    """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`."""
-    tree = xml.etree.ElementTree.parse(path)
-    root = tree.getroot()
-    info = root.find("rt_info")
-    info = xml.etree.ElementTree.SubElement(root, "rt_info") if info is None else info
-    section = xml.etree.ElementTree.SubElement(info, "model_info")
-    for key, value in as_strings(metadata).items():
-        xml.etree.ElementTree.SubElement(section, key, value=value)
-    tree.write(path, encoding="utf-8", xml_declaration=True)
-
-
-def load(path: Path) -> Callable[[np.ndarray], Answers]:
-    """Opens a file with OpenVINO (`pip install openvino`). The `.bin` file lies beside the `.xml` file."""
-    sys.modules.setdefault(TELEMETRY, None)  # ty: ignore[no-matching-overload]
-    import openvino
-
-    # Without the hint, processors that have bfloat16 units compute in bfloat16: faster, with errors of 5e-2.
-    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-
-    def run(images: np.ndarray) -> Answers:
-        answers = compiled(images)
-        return {output.get_any_name(): np.asarray(answers[output]) for output in compiled.outputs}
-
-    return run
-
-
-def operators(path: Path) -> tuple[list[str], list[str]]:
-    """The operators of the model, and those of no opset of OpenVINO's."""
-    layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
-    kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
-    foreign = {name for name, version in kinds if not version.startswith("opset")}
-    return sorted({name for name, _ in kinds}), sorted(foreign)
-
-
-def change_precision(source: Path, target: Path, precision: str, calibration: np.ndarray | None = None) -> None:
-    """Makes a file of smaller constants from one in float32, by OpenVINO itself: no other package is needed.
-
-    In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix products
-    and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are multiplied
-    with when it has it, where the processor has such instructions, and widens the weights elsewhere.
-    """
-    import openvino
-    from openvino import opset13
-
-    model = openvino.Core().read_model(str(source))
-    if precision == "dynamic_int8":
-        for operator in model.get_ordered_ops():
-            if (found := _weights(operator)) is None:
-                continue
-            integers, scales = symmetric_int8(*found)
-            widened = opset13.convert(opset13.constant(integers, dtype=np.int8), "f32")
-            weights = opset13.multiply(widened, opset13.constant(scales))
-            operator.input(1).replace_source_output(weights.output(0))
-    openvino.save_model(model, str(target), compress_to_fp16=precision == "float16")
 
 
 def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,28 +40,106 @@ def _weights(operator: Any) -> tuple[np.ndarray, int] | None:
 
 
 _NEEDS = (("openvino",), "openvino")
-FORMAT = Format(
-    name="openvino",
-    suffix=".xml",
-    beside=(".bin",),
-    backend="tensorflow",
-    needs=("tensorflow", "openvino"),
-    extra="openvino",
-    runtime=("openvino",),
-    write=write,
-    load=load,
-    annotate=annotate,
-    operators=operators,
-    change_precision=change_precision,
-    note=(
+
+
+class OpenVINO(Format):
+    """Two files for Intel's processors and graphics, `.xml` and `.bin`."""
+
+    name = "openvino"
+    suffix = ".xml"
+    beside = (".bin",)
+    backend = "tensorflow"
+    needs = ("tensorflow", "openvino")
+    extra = "openvino"
+    runtime = ("openvino",)
+    note = (
         "on processors with bfloat16, OpenVINO computes in it unless the file is loaded with "
         "INFERENCE_PRECISION_HINT=f32, as it was for this check"
-    ),
-    precisions={
+    )
+    precisions = {
         "float32": Precision(),
         "float16": Precision(*_NEEDS),
         "bfloat16": Precision(reason="OpenVINO decides when it loads a file (INFERENCE_PRECISION_HINT): take float16."),
         "dynamic_int8": Precision(*_NEEDS),
         "int8": Precision(reason="NNCF calibrates the float32 file; dynamic_int8 is as small without it."),
-    },
-)
+    }
+
+    def import_runtime(self) -> None:
+        """Imports OpenVINO, which reports to its makers from a forked process where it finds a package for that."""
+        sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
+        super().import_runtime()
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes `path` and the `.bin` file beside it."""
+        self.import_runtime()
+        import openvino
+
+        if sys.version_info >= (
+            3,
+            13,
+        ):  # where OpenVINO 2026.4 fails as it asks for TensorFlow's version: exec("del ...")
+            import tensorflow as tf
+            from openvino.frontend.tensorflow import utils
+
+            utils.get_environment_setup = lambda framework: {"tensorflow": tf.__version__}
+
+        converted = openvino.convert_model(tensorflow_module(model, signature).serve)
+        converted.inputs[0].get_tensor().set_names({"images"})
+        for output, name in zip(converted.outputs, sorted(signature.outputs), strict=True):  # as TensorFlow orders them
+            output.get_tensor().set_names({name})
+        openvino.save_model(converted, str(path), compress_to_fp16=False)
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with OpenVINO (`pip install openvino`). The `.bin` file lies beside the `.xml` file."""
+        self.import_runtime()
+        import openvino
+
+        # Without the hint, processors that have bfloat16 units compute in bfloat16: faster, with errors of 5e-2.
+        compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+        def run(images: np.ndarray) -> Answers:
+            answers = compiled(images)
+            return {output.get_any_name(): np.asarray(answers[output]) for output in compiled.outputs}
+
+        return run
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`."""
+        tree = xml.etree.ElementTree.parse(path)
+        root = tree.getroot()
+        info = root.find("rt_info")
+        info = xml.etree.ElementTree.SubElement(root, "rt_info") if info is None else info
+        section = xml.etree.ElementTree.SubElement(info, "model_info")
+        for key, value in as_strings(metadata).items():
+            xml.etree.ElementTree.SubElement(section, key, value=value)
+        tree.write(path, encoding="utf-8", xml_declaration=True)
+
+    def operators(self, path: Path) -> tuple[list[str], list[str]]:
+        """The operators of the model, and those of no opset of OpenVINO's."""
+        layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
+        kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
+        foreign = {name for name, version in kinds if not version.startswith("opset")}
+        return sorted({name for name, _ in kinds}), sorted(foreign)
+
+    def change_precision(
+        self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
+    ) -> None:
+        """Makes a file of smaller constants from one in float32, by OpenVINO itself: no other package is needed.
+
+        In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix products
+        and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are multiplied
+        with when it has it, where the processor has such instructions, and widens the weights elsewhere.
+        """
+        import openvino
+        from openvino import opset13
+
+        model = openvino.Core().read_model(str(source))
+        if precision == "dynamic_int8":
+            for operator in model.get_ordered_ops():
+                if (found := _weights(operator)) is None:
+                    continue
+                integers, scales = symmetric_int8(*found)
+                widened = opset13.convert(opset13.constant(integers, dtype=np.int8), "f32")
+                weights = opset13.multiply(widened, opset13.constant(scales))
+                operator.input(1).replace_source_output(weights.output(0))
+        openvino.save_model(model, str(target), compress_to_fp16=precision == "float16")

@@ -1,0 +1,169 @@
+"""What a format is: `Format`, which each file of `formats` fills in, and what several of them share.
+
+Nothing here or in `formats` imports Keras or a framework before it is used: files are checked in a process with their
+own runtime alone. Metadata goes where a format has a place for it: as strings, as files, or as an archive at the end.
+"""
+
+import abc
+import dataclasses
+import importlib
+import importlib.util
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+import numpy as np
+
+from keras_vit._arguments import require_packages
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Metadata, Signature
+
+FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
+Answers: TypeAlias = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """One precision of one format: what it needs, or why there is no such file.
+
+    Attributes:
+        packages: What has to be installed.
+        extra: The extra of keras-vit that brings it.
+        calibration: Whether images are needed.
+        reason: Why there is no such file, and what to do instead; empty where there is one.
+    """
+
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    calibration: bool = False
+    reason: str = ""
+
+
+class Format(abc.ABC):
+    """One way to ship a model: what writes a file, what runs it, and what both need.
+
+    Attributes:
+        name: The format's name.
+        suffix: What the path has to end in; empty for a folder.
+        backend: The Keras backend that writes it.
+        needs: Packages that have to be installed, to write the file and to check it.
+        extra: The extra of keras-vit that brings them.
+        runtime: Modules that `load` imports.
+        precisions: The precisions that a file can have, and those that it cannot have.
+        beside: Suffixes of further files that lie beside the one at the path.
+        largest: Bytes of weights that a file can hold; None for any number.
+        any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
+        note: What the runtime does by itself that a check does not measure; None for nothing.
+
+    Examples:
+        >>> export.FORMATS["litert"].suffix
+        '.tflite'
+    """
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    backend: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]]
+    extra: ClassVar[str]
+    runtime: ClassVar[tuple[str, ...]]
+    precisions: ClassVar[dict[str, Precision]]
+    beside: ClassVar[tuple[str, ...]] = ()
+    largest: ClassVar[int | None] = None
+    any_size: ClassVar[str | None] = None
+    note: ClassVar[str | None] = None
+
+    def import_runtime(self) -> None:
+        """Imports what `load` needs, which takes time of its own."""
+        for module in self.runtime:
+            importlib.import_module(module)
+
+    @abc.abstractmethod
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes a model as the signature says to a path, in float32, under the format's backend."""
+
+    @abc.abstractmethod
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with its runtime.
+
+        Returns a function from a batch of images, float32 or uint8 as the file takes them, to the answers by name. It
+        can be copied into a program that ships the file.
+        """
+
+    @abc.abstractmethod
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Puts metadata into a written file, where the format has a place for it."""
+
+    def operators(self, path: Path) -> tuple[list[str], list[str]]:
+        """The names of the operators in a file, and of those among them that are not the runtime's own.
+
+        Both are empty where any runtime knows all that a file can hold.
+        """
+        return [], []
+
+    def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
+        """Makes a file of another precision from one in float32, without the model.
+
+        Calibration images are as the file takes them, None for precisions that need none.
+        """
+        raise NotImplementedError(f"{self.name} has only float32.")
+
+    def run(self, path: Path, images: np.ndarray) -> Answers:
+        """The answers of a written file to a batch of images by name, computed in this process without the model."""
+        return self.load(path)(images)
+
+    def files(self, path: Path) -> list[Path]:
+        """Everything that an export to a path leaves: first what lies beside it, and the path itself last."""
+        return [*(path.with_suffix(suffix) for suffix in self.beside), path]
+
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+    def precision(self, name: str) -> Precision:
+        """The row of a precision; ValueError if no such file can be made, ImportError if a package is missing."""
+        offered = [known for known, row in self.precisions.items() if not row.reason]
+        row = self.precisions.get(name)
+        if row is None or row.reason:
+            words = f"precision must be one of {offered} for the format {self.name!r}, but {name!r} was given"
+            raise ValueError(f"{words}: {row.reason}" if row else f"{words}.")
+        require_packages(f"The precision {name!r} of {self.name!r}", row.packages, row.extra)
+        return row
+
+
+def as_strings(metadata: "Metadata") -> dict[str, str]:
+    """The metadata as pairs of strings: anything but strings as JSON."""
+    return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in metadata.items()}
+
+
+def as_files(metadata: "Metadata") -> dict[str, str]:
+    """The metadata for a format that stores files: one of JSON, and one with a class name on every line."""
+    files = {"keras_vit.json": json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
+    if "class_names" in metadata:
+        files["labels.txt"] = "\n".join(metadata["class_names"]) + "\n"
+    return files
+
+
+def append_archive(path: Path, metadata: "Metadata") -> None:
+    """Appends the files of the metadata as a zip archive, which formats that are read from the front ignore."""
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in as_files(metadata).items():
+            # With a fixed date, so that the same model gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name), text)
+
+
+def batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """The images in batches of one size; the first images come again to fill the last one."""
+    for start in range(0, len(images), size):
+        yield images.take(range(start, start + size), axis=0, mode="wrap")
+
+
+def only_float32(what: str, instead: str) -> dict[str, Precision]:
+    """The precisions of a format whose programs name the dtype of every step."""
+    reason = f"{what} names the dtype of each of its operations, so the weights cannot change without them: {instead}"
+    others = ("float16", "bfloat16", "dynamic_int8", "int8")
+    return {"float32": Precision(), **dict.fromkeys(others, Precision(reason=reason))}

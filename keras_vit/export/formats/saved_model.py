@@ -1,0 +1,93 @@
+"""TensorFlow: a SavedModel, and the function that LiteRT, ONNX and OpenVINO files are made from as well."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit.export.format import Answers, Format, as_files, only_float32
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Metadata, Signature
+
+
+def tensorflow_module(model: "keras.Model", signature: "Signature", *, whole_products: bool = True) -> Any:
+    """A `tf.Module` with one traced function, `serve`, from `images` to a dictionary with the answers.
+
+    It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. With
+    `whole_products`, a product of a sequence and a matrix is one operation, as other runtimes like it.
+    """
+    import keras
+    import tensorflow as tf
+
+    from keras_vit._keras import layers_inside
+    from keras_vit.export.served_model import INPUT, serve
+
+    spec = tf.TensorSpec(signature.shape, signature.dtype, name=INPUT)
+    module = tf.Module(name="keras_vit")
+    module.weights = [weight.value for weight in model.weights]
+    module.serve = tf.function(functools.partial(serve, model, signature), input_signature=[spec], autograph=False)
+    dense = [layer for layer in layers_inside(model) if isinstance(layer, keras.layers.Dense) and whole_products]
+    dense = [layer for layer in dense if "call" not in vars(layer)]  # one that somebody has replaced stays
+    try:
+        for layer in dense:
+            layer.call = functools.partial(_whole_product, layer)
+        module.serve.get_concrete_function()  # traced now, and not again
+    finally:
+        for layer in dense:
+            del layer.call
+    return module
+
+
+def _whole_product(layer: Any, inputs: Any, training: bool | None = None) -> Any:
+    """What `keras.layers.Dense.call` computes, as one operation.
+
+    Keras 3.15 multiplies a sequence by a matrix with `tf.tensordot`, which flattens the sequence to a shape that it
+    computes at run time: ten operations, which converters keep, and which cut the graph into pieces for LiteRT.
+    """
+    import keras
+    import tensorflow as tf
+
+    outputs = tf.matmul(inputs, keras.ops.convert_to_tensor(layer.kernel))
+    outputs = outputs if layer.bias is None else keras.ops.add(outputs, layer.bias)
+    return layer.activation(outputs)
+
+
+class SavedModel(Format):
+    """A folder for TensorFlow."""
+
+    name = "saved_model"
+    suffix = ""
+    backend = "tensorflow"
+    needs = ("tensorflow",)
+    extra = "export"
+    runtime = ("tensorflow",)
+    precisions = only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files.")
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        import tensorflow as tf
+
+        module = tensorflow_module(model, signature, whole_products=False)
+        tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(str(path))
+
+        def run(images: np.ndarray) -> Answers:
+            # `loaded` is named here, so that it lives as long: a signature does not keep its variables.
+            answers = loaded.signatures["serving_default"](images=tf.constant(images))
+            return {name: answer.numpy() for name, answer in answers.items()}
+
+        return run
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        folder = path / "assets.extra"  # the folder in a SavedModel that is anybody's to fill
+        folder.mkdir(exist_ok=True)
+        for name, text in as_files(metadata).items():
+            (folder / name).write_text(text, encoding="utf-8")
