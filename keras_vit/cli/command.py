@@ -140,7 +140,10 @@ def derived(
                 shown = default(parameter.name)
             elif parameter.default not in (None, inspect.Parameter.empty, False):
                 shown = str(parameter.default)
-            settings = {"help": f"{text} (default: {shown})" if shown else text, **_argparse_type(kind)}
+            settings = {
+                "help": f"{text} (default: {shown})" if shown else text,
+                **_READERS.get(_without_none(kind), {}),
+            }
             if parameter.default is inspect.Parameter.empty:
                 yield Option((parameter.name,), {**settings, "metavar": parameter.name.upper()})
             else:
@@ -180,25 +183,6 @@ def _as_help(text: str) -> str:
     return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
-def _argparse_type(kind: Any) -> dict[str, Any]:
-    """How argparse reads values of a type, of which None is no part."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind = reduce(operator.or_, [one for one in typing.get_args(kind) if one is not type(None)])
-    if kind is bool:
-        return {"action": "store_const", "const": True}
-    if kind is int:
-        return {"type": COUNT, "metavar": "N"}
-    if kind is float:
-        return {"type": at_least_0, "metavar": "X"}
-    if kind == int | float:
-        return {"type": lambda text: COUNT_OR_0(text) if text.isdecimal() else at_least_0(text), "metavar": "N"}
-    if kind == int | tuple[int, int]:
-        return {"type": image_size, "metavar": "N|HxW"}
-    if kind == tuple[int, int]:
-        return {"type": int, "nargs": 2, "metavar": ("N", "M")}
-    return {}
-
-
 def whole(least: int) -> Callable[[str], int]:
     """Reads whole numbers from `least` on."""
 
@@ -234,3 +218,25 @@ def _number(kind: type, text: str, name: str) -> float:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be {name}, but {text!r} was given") from None
+
+
+def _count_or_share(text: str) -> float:
+    return COUNT_OR_0(text) if text.isdecimal() else at_least_0(text)
+
+
+def _without_none(kind: Any) -> Any:
+    """A type without None, where that is a part of it."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    return reduce(operator.or_, [one for one in typing.get_args(kind) if one is not type(None)])
+
+
+# How argparse reads values of a type; text in all other cases.
+_READERS: dict[Any, dict[str, Any]] = {
+    bool: {"action": "store_const", "const": True},
+    int: {"type": COUNT, "metavar": "N"},
+    float: {"type": at_least_0, "metavar": "X"},
+    int | float: {"type": _count_or_share, "metavar": "N"},
+    int | tuple[int, int]: {"type": image_size, "metavar": "N|HxW"},
+    tuple[int, int]: {"type": int, "nargs": 2, "metavar": ("N", "M")},
+}

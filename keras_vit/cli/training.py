@@ -56,12 +56,12 @@ def _of_the_recipe(name: str) -> str:
 
 
 @command(
-    "Fine-tunes a checkpoint on images of your own, as in the paper; a run that was killed goes on.",
+    "Fine-tunes a checkpoint on your images, as in the paper; a run that was killed goes on.",
     WEIGHTS,
     option("data", metavar="DATA", help=DATA),
     option("--output", default="runs/finetune", help="folder of the run"),
     switch("--restart", "start again instead of going on with OUTPUT"),
-    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, of masks {MASK_RECIPE})"),
+    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, for segmentation {MASK_RECIPE})"),
     group(
         "the recipe, changed",
         derived(

@@ -194,7 +194,7 @@ def export(
     measure: bool = True,
     overwrite: bool = False,
 ) -> ExportReport:
-    """Writes a model to a file that runs without Keras, and checks that it gives the same answers.
+    """Writes a model to a file that runs without Keras, and checks that it returns the same.
 
     Each format is written by one framework, which has to be installed, under another backend in a second process. The
     file is run by its own runtime in a fresh process and compared with the model. Only then does it appear at `path`.

@@ -34,7 +34,7 @@ WRITER = "import sys; from keras_vit.export.processes import write_job; write_jo
 
 
 class Job(NamedTuple):
-    """What is to be written, as plain data: what the file takes and gives, and what it says about itself."""
+    """What is to be written, as plain data: the file's signature and its metadata."""
 
     format: str
     precision: str

@@ -1,4 +1,4 @@
-"""What a file holds: the model as it is served, what that takes and gives, and what the file says about itself."""
+"""What a file holds: the model as it is served, what that takes and returns, and what the file says about itself."""
 
 import dataclasses
 from typing import Any, Self, TypeAlias
@@ -197,7 +197,7 @@ def check_model(model: Any) -> None:
 
 
 def plain_model(model: keras.Model) -> keras.Model:
-    """The model itself where it computes in float32 and has no adapters; otherwise one that gives its answers so."""
+    """The model itself where it computes in float32 and has no adapters; otherwise one that computes the same so."""
     layers = layers_inside(model)
     ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
     if any(map(has_adapters, layers)):

@@ -1,55 +1,35 @@
 """Every command with every kind of model: it does its work, or says in a sentence that it is for another kind."""
 
+import functools
+import json
 import re
+import shutil
 
 import pytest
 
-import keras_vit
 from keras_vit.checkpoints import save_model
+from keras_vit.cli import inputs
+from tests.small_models import (
+    small_backbone_config,
+    small_bit,
+    small_eomt,
+    small_linear_depth,
+    small_linear_segmenter,
+    small_text_encoder,
+    small_vit,
+)
 
 pytestmark = pytest.mark.once
 
-VIT = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16}
-
-
-def classifier():
-    return keras_vit.VisionTransformer(keras_vit.ViTConfig(**VIT, classes=3))
-
-
-def features():
-    return keras_vit.VisionTransformer(keras_vit.ViTConfig(**VIT, classes=None))
-
-
-def bit():
-    return keras_vit.BiT(keras_vit.BiTConfig(image_size=8, stages=(1,), width=32, classes=3))
-
-
-def _backbone(depth=1):
-    fields = VIT | {"depth": depth, "pooling": "none", "final_norm": "tokens", "classes": None, "dynamic": True}
-    return keras_vit.ViTConfig(**fields)
-
-
-def segmenter():
-    sizes = {"short_side": 8, "crop_size": 8, "stride": 8}
-    config = keras_vit.LinearSegmenterConfig(backbone=_backbone(), classes=3, blocks=(0,), **sizes)
-    return keras_vit.LinearSegmenter(config)
-
-
-def queries():
-    sizes = {"classes": 3, "queries": 4, "query_blocks": 1, "upscale_blocks": 1}
-    return keras_vit.EoMT(keras_vit.EoMTConfig(backbone=_backbone(2).replace(dynamic=False), **sizes))
-
-
-def depths():
-    return keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=_backbone(), blocks=(0,), bins=4))
-
-
-def words():
-    sizes = {"vocabulary": 11, "context": 5, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16}
-    return keras_vit.TextEncoder(keras_vit.TextConfig(**sizes))
-
-
-KINDS = {f.__name__: f for f in (classifier, features, bit, segmenter, queries, depths, words)}
+KINDS = {
+    "classifier": small_vit,
+    "features": functools.partial(small_vit, classes=None),
+    "bit": functools.partial(small_bit, image_size=8),
+    "segmenter": functools.partial(small_linear_segmenter, backbone=small_backbone_config(dynamic=True)),
+    "queries": small_eomt,
+    "depths": functools.partial(small_linear_depth, backbone=small_backbone_config(dynamic=True)),
+    "words": small_text_encoder,
+}
 COMMANDS = {
     "info": ("info", "MODEL"),
     "predict": ("predict", "PHOTO", "--weights", "MODEL"),
@@ -104,10 +84,6 @@ def test_it_works_or_says_whom_it_is_for(run, files, photo, colours, tmp_path, m
 
 def test_a_folder_of_pictures_is_predicted_in_parts(run, files, colours, monkeypatch):
     """As many answers as pictures, and no more pictures in memory than asked for."""
-    import json
-
-    from keras_vit.cli import inputs
-
     model = files / "classifier.keras"
     whole = json.loads(run("predict", colours / "train", "--weights", model, "--json").out)
     monkeypatch.setattr(inputs, "BATCH", 5)
@@ -118,9 +94,6 @@ def test_a_folder_of_pictures_is_predicted_in_parts(run, files, colours, monkeyp
 
 def test_a_folder_of_pictures_for_every_pixel(run, files, colours, tmp_path):
     """What is no picture ends the command or, where that is asked for, is said; a mistyped folder is not made."""
-    import json
-    import shutil
-
     photos = tmp_path / "photos"
     photos.mkdir()
     for number, path in enumerate(sorted((colours / "train").rglob("*.png"))[:2]):

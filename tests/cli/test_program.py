@@ -13,6 +13,7 @@ import pytest
 
 from keras_vit._messages import Code, Message
 from keras_vit.cli import main
+from keras_vit.cli.modes import ONLY, refuse_unused
 from keras_vit.cli.program import COMMANDS, _parser
 from tests.processes import REPOSITORY, environment
 
@@ -203,6 +204,31 @@ def test_values_that_make_no_sense_are_wrong_usage(run, command):
 @pytest.mark.parametrize(("wrong", "right"), [("finetun", "finetune"), ("Predict", "predict"), ("exprt", "export")])
 def test_a_wrong_command_is_answered_with_the_nearest(run, wrong, right):
     assert f"there is no command {wrong!r}. Did you mean {right!r}?" in run(wrong, "glyphs", code=2).err
+
+
+# Options and what they apply to
+
+PAIRS = [(command, name) for command, rows in ONLY.items() for names in rows for name in names.split()]
+# What a command line has to ask for so that no option of the table applies.
+ELSEWHERE = {
+    "finetune": [{"task": "other"}, {"task": "classification", "data": "photos", "teacher": None}],
+    "evaluate": [{"task": "other"}, {"task": "classification", "data": "photos", "few_shot": [], "knn": 3}],
+    "embed": [{"texts": True}],
+    "verify": [{"data": "photos"}, {"data": None}],
+}
+
+
+@pytest.mark.parametrize(("command", "name"), PAIRS)
+def test_an_option_that_does_not_apply_is_refused(command, name):
+    assert name in {option.name for option in COMMANDS[command].options()}
+    refused = []
+    for values in ELSEWHERE[command]:
+        try:
+            refuse_unused(command, {name}, values)
+        except ValueError as error:
+            refused.append(str(error).startswith(f"--{name.replace('_', '-')} is for "))
+    assert refused and all(refused)
+    refuse_unused(command, set(), ELSEWHERE[command][0])
 
 
 # Messages

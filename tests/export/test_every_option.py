@@ -1,37 +1,29 @@
 """Every option of `export` with every kind of model: it changes what is written or reported, or it is refused."""
 
 import dataclasses
+import functools
 import inspect
 
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import BiTConfig, DPTConfig, EoMTConfig, LinearSegmenterConfig, ViTConfig
 from keras_vit.export import export
 from tests.export.tiny import fake_export
+from tests.small_models import small_bit, small_depth_model, small_eomt, small_linear_segmenter, small_vit
 
 pytestmark = pytest.mark.once
 
-VIT = ViTConfig(image_size=8, patch_size=4, width=8, depth=4, heads=2, mlp_width=8, classes=3)
-BACKBONE = VIT.replace(classes=None, pooling="none")
-HEAD = {"widths": (8, 8, 8, 8), "fusion_width": 8, "head_width": 4}
 MODELS = {
-    "classifier": lambda: keras_vit.VisionTransformer(VIT),
-    "probabilities": lambda: keras_vit.VisionTransformer(VIT.replace(classifier_activation="softmax")),
-    "features": lambda: keras_vit.VisionTransformer(VIT.replace(classes=None)),
-    "any size": lambda: keras_vit.VisionTransformer(VIT.replace(dynamic=True)),
-    "bit": lambda: keras_vit.BiT(BiTConfig(image_size=8, stages=(1,), width=32, classes=3)),
-    "extractor": lambda: keras_vit.feature_extractor(keras_vit.VisionTransformer(VIT), ["block_0", "encoded"]),
-    "segmenter": lambda: keras_vit.LinearSegmenter(
-        LinearSegmenterConfig(backbone=BACKBONE, classes=3, blocks=(3,), crop_size=8, stride=8)
-    ),
-    "queries": lambda: keras_vit.EoMT(
-        EoMTConfig(backbone=BACKBONE, classes=3, queries=2, query_blocks=1, upscale_blocks=1)
-    ),
-    "depth": lambda: keras_vit.DPT(
-        DPTConfig(backbone=BACKBONE, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False, **HEAD)
-    ),
+    "classifier": small_vit,
+    "probabilities": functools.partial(small_vit, classifier_activation="softmax"),
+    "features": functools.partial(small_vit, classes=None),
+    "any size": functools.partial(small_vit, dynamic=True),
+    "bit": functools.partial(small_bit, image_size=8),
+    "extractor": lambda: keras_vit.feature_extractor(small_vit(), ["block_0", "encoded"]),
+    "segmenter": small_linear_segmenter,
+    "queries": small_eomt,
+    "depth": small_depth_model,
 }
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
 CALIBRATION = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3)).astype("uint8")
@@ -47,12 +39,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def models():
-    found = {kind: make() for kind, make in MODELS.items()}
-    for model in found.values():
-        for number, weight in enumerate(model.weights):
-            values = np.random.default_rng(number).normal(0, 0.3, weight.shape)
-            weight.assign(abs(values) if "variance" in weight.path else values)
-    return found
+    return {kind: make() for kind, make in MODELS.items()}
 
 
 def outcome(model, path, monkeypatch, options):

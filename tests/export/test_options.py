@@ -157,18 +157,11 @@ def test_calibration_wants_contrast(monkeypatch, tmp_path):
 
 @pytest.mark.once
 def test_classes_count_as_one_only_beside_the_model_s_own_spread():
-    """Answers that lie near each other are no excuse: it is their own spread that 5 % are of, and 20 % the most."""
+    """Answers that lie near each other are no excuse: it is their own spread that 5 % are of."""
     rng = np.random.default_rng(0)
     expected = rng.normal(0, 0.01, (100, 10)).astype("float32")
     with pytest.raises(RuntimeError, match="names another class"):
         Agreement.of([np.roll(expected, 1, 1)], [expected], True).require("onnx", "int8", 1.0)
-    near = np.tile(np.linspace(0, 1, 10), (100, 1)).astype("float32")
-    near[:, -2] = 0.99  # within 5 % of the best: the model is undecided
-    flipped = near.copy()
-    flipped[:30, -1] = 0.98
-    with pytest.raises(RuntimeError, match="for 30% of the images, where 5% may change, and 20% where the model is"):
-        Agreement.of([flipped], [near], True).require("onnx", "int8", 1.0)
-    Agreement.of([np.concatenate([near[:85], flipped[:15]])], [near], True).require("onnx", "int8", 1.0)
 
 
 @pytest.mark.once

@@ -50,7 +50,7 @@ def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
 
 
 def _to_float16(source: Path, target: Path) -> None:
-    """Lets everything compute in float16; the file still takes and gives what it did."""
+    """Lets everything compute in float16; the file still takes and returns float32."""
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
