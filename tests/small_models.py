@@ -5,6 +5,7 @@ are 8 x 8 pixels (16 x 16 where there is a ResNet), patches 4 x 4, tokens 8 numb
 classes. A fresh head or class token is zero, so that tests on it could not fail: here they are not.
 """
 
+import keras
 import numpy as np
 
 import keras_vit
@@ -63,52 +64,48 @@ def small_linear_depth_config(**changes):
 
 
 def small_vit(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_vit_config(**changes), seed, name, dtype)
+    return model_of(small_vit_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_hybrid(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_hybrid_config(**changes), seed, name, dtype)
+    return model_of(small_hybrid_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_bit(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_bit_config(**changes), seed, name, dtype)
+    return model_of(small_bit_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_text_encoder(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_text_encoder_config(**changes), seed, name, dtype)
+    return model_of(small_text_encoder_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_eomt(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_eomt_config(**changes), seed, name, dtype)
+    return model_of(small_eomt_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_linear_segmenter(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_linear_segmenter_config(**changes), seed, name, dtype)
+    return model_of(small_linear_segmenter_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_depth_model(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_depth_model_config(**changes), seed, name, dtype)
+    return model_of(small_depth_model_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_linear_depth(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_linear_depth_config(**changes), seed, name, dtype)
+    return model_of(small_linear_depth_config(**changes), seed, name=name, dtype=dtype)
 
 
-CLASSES = {"ViTConfig": "VisionTransformer", "BiTConfig": "BiT", "TextConfig": "TextEncoder"}
-CLASSES |= {f"{kind}Config": kind for kind in ("EoMT", "LinearSegmenter", "DPT", "LinearDepth")}
-
-
-def model_of(config, seed=0, name=None, dtype=None):
+def model_of(config, seed=0, **options):
     """A model of any config with random weights."""
     with skip_initialization():
-        model = getattr(keras_vit, CLASSES[type(config).__name__])(config, name=name, dtype=dtype)
+        model = getattr(keras_vit, config.model)(config, **options)
     return randomized(model, seed)
 
 
 def randomized(model, seed=0):
     """The model, with other weights: kernels keep the size of what they multiply, the rest is between 0.2 and 1."""
     for path, weight in weights_by_path(model).items():
-        rng = np.random.default_rng([*path.encode(), seed])
+        rng = np.random.default_rng([*path.encode(), seed] if seed else [*path.encode()])
         if path.endswith("periods"):  # of rotations: computed, not learned
             continue
         if len(weight.shape) > 1:
@@ -117,6 +114,11 @@ def randomized(model, seed=0):
         else:
             weight.assign(rng.uniform(0.2, 1.0, weight.shape))
     return model
+
+
+def values_of(model):
+    """The weights of a model as NumPy arrays, by their paths."""
+    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
 
 
 def images_for(config, count=2, seed=0):

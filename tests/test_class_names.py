@@ -12,20 +12,16 @@ import keras_vit
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints import save_model
 from keras_vit.zoo import load
+from tests.small_models import model_of, small_bit_config, small_vit_config
 
 pytestmark = pytest.mark.once
 
 NAMES = ("Straßenbahn", "猫", "a, b")
-VIT = keras_vit.ViTConfig(
-    image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, class_names=NAMES
-)
-BIT = keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3, class_names=NAMES)
+VIT, BIT = (config(classes=3, class_names=NAMES) for config in (small_vit_config, small_bit_config))
 
 
 def make(config=VIT):
-    model = (keras_vit.BiT if isinstance(config, keras_vit.BiTConfig) else keras_vit.VisionTransformer)(config)
-    model.get_layer("head").kernel.assign(np.ones(model.get_layer("head").kernel.shape))  # no head of zeros
-    return model
+    return model_of(config)
 
 
 def with_note(path, note):

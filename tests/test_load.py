@@ -6,15 +6,13 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import save_model
-from keras_vit.models import weights_by_path
+from tests.small_models import model_of, small_bit_config, small_vit_config, values_of
 
 pytestmark = pytest.mark.once
 
 NAMES = ("a", "b", "c")
-VIT = keras_vit.ViTConfig(
-    image_size=16, patch_size=8, width=8, depth=1, heads=2, mlp_width=12, classes=3, representation_size=6
-)
-BIT = keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=3, dynamic=True)
+VIT = small_vit_config(image_size=16, patch_size=8, representation_size=6)
+BIT = small_bit_config(dynamic=True)
 CONFIGS = {"vit": VIT, "bit": BIT}
 ENDINGS = (".npz", ".keras", ".weights.h5")
 
@@ -81,7 +79,7 @@ OPTIONS = {
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     for family, config in CONFIGS.items():
-        model = (keras_vit.BiT if family == "bit" else keras_vit.VisionTransformer)(config, name="mine")
+        model = model_of(config, name="mine")
         model.get_layer("head").kernel.assign(np.ones(model.get_layer("head").kernel.shape))
         for ending in ENDINGS:
             save_model(model, folder / f"{family}{ending}")
@@ -222,8 +220,7 @@ def test_unknown_options_are_answered_with_the_nearest(files):
 
 
 def test_weights_arrive(files):
-    models = [keras_vit.load(files / f"vit{ending}") for ending in ENDINGS]
-    for path, weight in weights_by_path(models[0]).items():
-        for other in models[1:]:
-            wanted = keras.ops.convert_to_numpy(weights_by_path(other)[path])
-            np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), wanted, err_msg=path)
+    first, *others = (values_of(keras_vit.load(files / f"vit{ending}")) for ending in ENDINGS)
+    for path, value in first.items():
+        for other in others:
+            np.testing.assert_array_equal(value, other[path], err_msg=path)

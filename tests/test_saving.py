@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit.models import weights_by_path
 from tests.compute import forward
 from tests.processes import environment
+from tests.small_models import model_of
 from tests.tolerances import SAME_FUNCTION
 
 # Keras 3.15 reads variables of any backend with `np.array(variable)`, by an `__array__` without NumPy 2's `copy`.
@@ -29,12 +30,7 @@ RATES = {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1}
 
 
 def make(config=CONFIG, seed=0, **options):
-    """A model none of whose weights is zero or one: what a reload forgets shows."""
-    with keras_vit.layers.skip_initialization():
-        model = keras_vit.VisionTransformer(config, **options)
-    rng = np.random.default_rng(seed)
-    model.set_weights([rng.normal(0.1, 0.3, w.shape) for w in model.get_weights()])
-    return model
+    return model_of(config, seed, **options)
 
 
 @pytest.fixture
@@ -112,11 +108,7 @@ FAMILIES = {
 def original(request):
     """A model with all that a clone could forget."""
     config, frozen = FAMILIES[request.param]
-    kind = keras_vit.VisionTransformer if request.param == "vit" else keras_vit.BiT
-    with keras_vit.layers.skip_initialization():
-        model = kind(config, name="mine", dtype="mixed_bfloat16")
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(0.1, 0.3, w.shape) for w in model.get_weights()])
+    model = make(config, name="mine", dtype="mixed_bfloat16")
     model.get_layer("head").enable_lora(2, lora_alpha=3)
     if request.param == "vit":
         model.get_layer("block_1").mlp.fc1.enable_lora(2)
@@ -146,8 +138,7 @@ def test_a_copy(original):
 def test_clones_of_keras_answer_train_and_save(family, tmp_path):
     """Keras makes them layer by layer: plain functional models, with new weights and without the config."""
     config, _ = FAMILIES[family]
-    model = (keras_vit.VisionTransformer if family == "vit" else keras_vit.BiT)(config)
-    model.set_weights([np.random.default_rng(0).normal(0.1, 0.3, w.shape) for w in model.get_weights()])
+    model = make(config)
     model.get_layer("head").enable_lora(2, lora_alpha=3)
     model.get_layer("head").lora_kernel_b.assign(np.ones((2, 5), "f4"))
     clone = keras.models.clone_model(model)
@@ -234,8 +225,7 @@ def test_double_precision(backend, family):
     if backend == "jax":
         pytest.skip("JAX has float64 only where jax_enable_x64 is set for the whole process")
     config, _ = FAMILIES[family]
-    kind = keras_vit.VisionTransformer if family == "vit" else keras_vit.BiT
-    model = kind(config.replace(classifier_activation="softmax"), dtype="float64")
+    model = make(config.replace(classifier_activation="softmax"), dtype="float64")
     assert {weight.dtype for weight in model.weights} == {"float64"}
     assert model.get_layer("head").compute_dtype == model.get_layer("predictions").compute_dtype == "float64"
     assert forward(model, images()).dtype == np.float64
@@ -277,9 +267,6 @@ def test_quantized_weights_are_not_copied_into_another_model(tmp_path):
     assert named.name == "named" and named.config.class_names == tuple("abcde")
     assert_same_weights(named, quantized)
     np.testing.assert_array_equal(forward(named, images()), forward(quantized, images()))
-
-
-# LoRA
 
 
 # Other backends

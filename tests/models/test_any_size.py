@@ -4,11 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
+from tests.small_models import small_hybrid, small_vit
 
-CONFIG = keras_vit.ViTConfig(
-    image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=12, classes=3, dynamic=True
-)
 GOOD = ((8, 8), (8, 12), (12, 8))  # after two sizes, TensorFlow compiles one graph for all
 CALLS = {
     (8, 9): lambda model, x: model(x),
@@ -22,7 +19,7 @@ def images(*size):
 
 def test_no_whole_patches():
     for size, call in CALLS.items():
-        model = keras_vit.VisionTransformer(CONFIG)
+        model = small_vit(dynamic=True)
         for good in GOOD:
             assert call(model, images(*good)).shape == (2, 3)
         with pytest.raises(Exception, match=r"multiple of the patch size .*4"):
@@ -30,7 +27,7 @@ def test_no_whole_patches():
 
 
 def test_no_whole_patches_when_trained_or_compiled(backend):
-    model = keras_vit.VisionTransformer(CONFIG)
+    model = small_vit(dynamic=True)
     model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for size in GOOD:
         model.train_on_batch(images(*size), np.array([0, 1]))
@@ -51,7 +48,7 @@ def test_no_whole_patches_when_trained_or_compiled(backend):
 
 def test_hybrids_round_up():
     """The ResNet of a hybrid takes any size; its last map must be whole patches."""
-    hybrid = keras_vit.VisionTransformer(CONFIG.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32))
+    hybrid = small_hybrid(image_size=32, dynamic=True)
     for good in ((32, 32), (29, 32)):
         assert hybrid.predict(images(*good), verbose=0).shape == (2, 3)
     with pytest.raises(Exception, match="multiple of the patch size"):

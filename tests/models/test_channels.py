@@ -1,15 +1,14 @@
 """Pretrained weights for other channels than red, green and blue: timm's rule, computed once more."""
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.models import weights_by_path
 from tests.compute import forward
 from tests.models.test_bit import definition
 from tests.models.test_bit import small as bit
 from tests.models.test_families import VIT, answer, float64, images, make
+from tests.small_models import values_of
 from tests.tolerances import SAME_FUNCTION
 
 HYBRID = VIT.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32)
@@ -20,10 +19,6 @@ def adapted(kernel, channels):
     if channels == 1:
         return (kernel[:, :, 0] + kernel[:, :, 1] + kernel[:, :, 2])[:, :, None]
     return np.stack([kernel[:, :, c % 3] * np.float32(3 / channels) for c in range(channels)], 2)
-
-
-def values(model):
-    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
 
 
 @pytest.mark.parametrize("channels", [1, 4, *(pytest.param(n, marks=pytest.mark.once) for n in (2, 5, 13))])
@@ -39,9 +34,9 @@ def test_against_numpy(channels):
         (bit(), bit().with_config(channels=channels), "conv_root/kernel"),
         (make(HYBRID), make(HYBRID).with_config(channels=channels), "conv_root/kernel"),
     ):
-        for path, value in values(old).items():
+        for path, value in values_of(old).items():
             wanted = adapted(value, channels) if path == first else value
-            np.testing.assert_array_equal(values(new)[path], wanted, err_msg=path)
+            np.testing.assert_array_equal(values_of(new)[path], wanted, err_msg=path)
     # Means and deviations stand in the order of the weights.
     turns = [(0.1, 0.2, 0.3)[c % 3] for c in range(channels)] if channels > 1 else [0.2]
     np.testing.assert_allclose(other.config.pixel_mean, turns, rtol=1e-12)

@@ -6,11 +6,12 @@ import pytest
 
 import keras_vit
 import keras_vit.preprocessing
-from keras_vit import layers
 from keras_vit.models import weights_by_path
 from keras_vit.training.pretraining import masked_patch_model
 from tests.compute import forward, gradients
 from tests.layers import in_numpy
+from tests.small_models import model_of as make
+from tests.small_models import values_of
 
 SIZE = {"image_size": (16, 24), "patch_size": 8, "width": 16, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
 VIT = keras_vit.ViTConfig(**SIZE, gelu="exact", layer_norm_epsilon=1e-3, interpolation="bicubic")
@@ -41,17 +42,6 @@ some_families = pytest.mark.parametrize("family", SOME)
 every_family_once = pytest.mark.parametrize(
     "family", [pytest.param(family, marks=[] if family in SOME else pytest.mark.once) for family in FAMILIES]
 )
-
-
-def make(config, seed=0, **options):
-    """A model none of whose weights is zero or one; periods stay what they are."""
-    with layers.skip_initialization():
-        model = keras_vit.VisionTransformer(config, **options)
-    rng = np.random.default_rng(seed)
-    for path, weight in weights_by_path(model).items():
-        if not path.endswith("/periods"):
-            weight.assign(rng.normal(0.1, 0.3, weight.shape))
-    return model
 
 
 def images(size=(16, 24), batch=2, channels=3):
@@ -105,7 +95,7 @@ def answer(config, w, x):
 
 
 def float64(model):
-    return {path: keras.ops.convert_to_numpy(w).astype("f8") for path, w in weights_by_path(model).items()}
+    return {path: values.astype("f8") for path, values in values_of(model).items()}
 
 
 @every_family_once

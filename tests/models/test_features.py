@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from tests.compute import forward
 from tests.layers import in_numpy
+from tests.small_models import images_for, small_vit
 from tests.tolerances import SAME_FUNCTION
 
 KINDS = {
@@ -24,19 +25,8 @@ KINDS = {
 
 
 def make(kind="plain"):
-    """A model with weights that are neither zero nor one."""
-    fields = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
-    fields |= {"classes": 3, "classifier_activation": "softmax"}
-    with keras_vit.layers.skip_initialization():
-        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | KINDS[kind]))
-    rng = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(rng.normal(0.05, 0.3, weight.shape))
-    return model
-
-
-def images_for(model, batch=2):
-    return np.random.default_rng(1).uniform(-1, 1, (batch, *model.config.image_size, 3)).astype("f4")
+    sizes = {"image_size": (8, 12), "width": 16, "mlp_width": 24, "classifier_activation": "softmax"}
+    return small_vit(**sizes | KINDS[kind])
 
 
 @pytest.mark.parametrize(
@@ -46,9 +36,9 @@ def images_for(model, batch=2):
 def test_every_name_that_is_listed_works_in_one_pass(kind):
     model = make(kind)
     names = keras_vit.feature_names(model)
-    features = forward(keras_vit.feature_extractor(model, names), images_for(model))
+    features = forward(keras_vit.feature_extractor(model, names), images_for(model.config))
     assert features.keys() == set(names)
-    wanted = forward(model, images_for(model))
+    wanted = forward(model, images_for(model.config))
     np.testing.assert_allclose(features["predictions"], wanted, rtol=0, atol=SAME_FUNCTION)
 
 
@@ -56,7 +46,7 @@ def test_every_name_that_is_listed_works_in_one_pass(kind):
 def test_maps_are_tokens_where_they_lie(kind):
     model = make(kind)
     names = ["stem", "embedded", "block_-1", "block_0/mlp", "encoded", "pre_logits", "block_0/attention_weights"]
-    images = images_for(model)
+    images = images_for(model.config)
     tokens = forward(keras_vit.feature_extractor(model, names), images)
     maps = forward(keras_vit.feature_extractor(model, names, layout="map"), images)
     rows, columns = model.config.grid_size
@@ -72,7 +62,7 @@ def test_maps_are_tokens_where_they_lie(kind):
 @pytest.mark.parametrize("kind", ["plain", "gap", "tanh", "tokens", "hybrid"])
 def test_logits_of_every_patch(kind):
     model = make(kind)
-    got = forward(keras_vit.feature_extractor(model, ["encoded", "logits", "logits_2d"]), images_for(model))
+    got = forward(keras_vit.feature_extractor(model, ["encoded", "logits", "logits_2d"]), images_for(model.config))
     rows, columns = model.config.grid_size
     patches = got["encoded"][:, model.config.prefix_tokens :].astype("f8")
     head = in_numpy.weights_of(model.get_layer("head"))
@@ -96,16 +86,16 @@ def test_an_extractor_is_saved_and_trained_like_any_model(tmp_path):
     model = make("plain")
     names = ["block_0/attention", "block_-1", "logits_2d"]
     extractor = keras_vit.feature_extractor(model, names, layout="map")
-    wanted = forward(extractor, images_for(model))
+    wanted = forward(extractor, images_for(model.config))
     extractor.save(tmp_path / "features.keras")
-    got = forward(keras.saving.load_model(tmp_path / "features.keras"), images_for(model))
+    got = forward(keras.saving.load_model(tmp_path / "features.keras"), images_for(model.config))
     assert got.keys() == wanted.keys()
     for name in names:
         np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=SAME_FUNCTION)
     # The weights are those of the model, which stays as it was.
     assert {id(w) for w in extractor.weights} == {id(w) for w in model.weights}
     model.get_layer("block_0").mlp.fc1.kernel.assign_add(np.ones((16, 24)))
-    assert np.abs(forward(extractor, images_for(model))["block_-1"] - wanted["block_-1"]).max() > 1e-3
+    assert np.abs(forward(extractor, images_for(model.config))["block_-1"] - wanted["block_-1"]).max() > 1e-3
 
 
 @pytest.mark.once
@@ -125,7 +115,7 @@ def test_what_is_refused():
 def test_without_head_and_pooling_a_model_gives_the_encoded_tokens(kind):
     """A normalisation that comes after pooling is none of tokens: timm's `forward_features` has none, either."""
     model = make(kind)
-    images = images_for(model)
+    images = images_for(model.config)
     given = forward(keras_vit.feature_extractor(model, ["before_norm", "encoded"]), images)
     headless = model.with_config(classes=None, classifier_activation=None, pooling="none")
     np.testing.assert_allclose(forward(headless, images), given["encoded"], rtol=0, atol=SAME_FUNCTION)

@@ -1,13 +1,12 @@
 """Models with patches of another size: FlexiViT's way to resize the patch embedding, on arrays and on models."""
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import resize_patch_kernel, resize_table, skip_initialization
-from keras_vit.models import weights_by_path
+from keras_vit.layers import resize_patch_kernel, resize_table
 from tests.compute import forward
+from tests.small_models import small_vit, values_of
 from tests.tolerances import LOGITS
 
 
@@ -22,29 +21,7 @@ def test_kernels_against_the_original(golden):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-6 * np.abs(wanted).max(), err_msg=name)
 
 
-SIZE = {"image_size": 64, "patch_size": 16, "width": 12, "depth": 1, "heads": 3, "mlp_width": 16, "classes": 5}
-MODELS = {
-    "token": {},
-    "token without a position": {"position_embedding": "learned_patches"},
-    "gap": {"class_token": False, "pooling": "avg"},
-    "map": {"class_token": False, "pooling": "map"},
-    "sincos": {"class_token": False, "pooling": "avg", "position_embedding": "sincos2d"},
-    "flexi": {"class_token": False, "pooling": "avg", "interpolation": "bilinear_antialias"},
-    "hybrid": {"stem_stages": (1,), "stem_width": 32, "image_size": (32, 64), "patch_size": 2},
-}
-
-
-def build(name, **changes):
-    with skip_initialization():
-        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**SIZE | MODELS[name] | changes))
-    rng = np.random.default_rng(1)
-    for weight in model.weights:  # no zeros in the head
-        weight.assign(rng.normal(0, 0.3, weight.shape))
-    return model
-
-
-def values(model):
-    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
+SIZE = {"image_size": 64, "patch_size": 16, "width": 12, "heads": 3, "classes": 5}
 
 
 def test_images_enlarged_with_their_patches(golden):
@@ -63,7 +40,7 @@ def test_flexivit(golden, tmp_path):
     """A file as FlexiViT's: kernels of 32 x 32 and 7 x 7 positions, used at 240 pixels with patches of 20 and 30."""
     ref = golden("patch_resize").ref
     table = golden("posemb_resize").ref["7to12/in"][:, 1:]
-    model = build("gap", image_size=224, patch_size=32)
+    model = small_vit(**SIZE | {"image_size": 224, "patch_size": 32, "class_token": False, "pooling": "avg"})
     kernel = np.concatenate([ref["32to16/in_hwio"]] * 3, -1)[..., :12]
     model.get_layer("embedding").kernel.assign(kernel)
     model.get_layer("position_embedding").table.assign(table)
@@ -71,26 +48,26 @@ def test_flexivit(golden, tmp_path):
 
     flexi = keras_vit.from_checkpoint(tmp_path / "flexi.npz", interpolation="bilinear_antialias")
     assert (flexi.config.patch_size, flexi.config.image_size) == ((32, 32), (224, 224))
-    at_16 = values(flexi.with_patch_size(16, image_size=240))
+    at_16 = values_of(flexi.with_patch_size(16, image_size=240))
     wanted = np.concatenate([ref["32to16/flexi_pi"]] * 3, -1)[..., :12]
     np.testing.assert_allclose(at_16["embedding/kernel"], wanted, rtol=0, atol=5e-6 * np.abs(wanted).max())
     assert at_16["position_embedding/table"].shape == (1, 15 * 15, 12)
     at_20 = flexi.with_patch_size(20, image_size=240)
     assert at_20.config.grid_size == (12, 12)
     wanted = golden("posemb_resize").ref["7to12/flexi_linear"]
-    np.testing.assert_allclose(values(at_20)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
+    np.testing.assert_allclose(values_of(at_20)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
     # Sizes are to be derived from the file's: by way of another, positions would be resized twice.
-    detour = values(flexi.with_patch_size(30, image_size=240).with_patch_size(20))
+    detour = values_of(flexi.with_patch_size(30, image_size=240).with_patch_size(20))
     assert np.abs(detour["position_embedding/table"] - wanted).max() > 0.1
     # The interpolation is the model's own: a plain model resizes as the official code does.
     plain = keras_vit.from_checkpoint(tmp_path / "flexi.npz").with_patch_size(20, image_size=240)
     wanted = golden("posemb_resize").ref["7to12/vit_jax_notoken"]
-    np.testing.assert_allclose(values(plain)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
+    np.testing.assert_allclose(values_of(plain)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
 
 
 @pytest.mark.once
 def test_sizes_that_do_not_fit():
-    model = build("token")
+    model = small_vit(**SIZE)
     with pytest.raises(ValueError, match="multiple of the patch size: height 64 .* of 30. The nearest .* 60 or 90"):
         model.with_patch_size(30)
     assert model.with_patch_size(30, image_size=(60, 90)).config.grid_size == (2, 3)

@@ -2,15 +2,14 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import skip_initialization
 from keras_vit.models import weights_by_path
 from keras_vit.models.changes import CHANGES
 from tests.compute import forward
+from tests.small_models import images_for, model_of, values_of
 from tests.tolerances import SAME_FUNCTION
 
 SIZE = {"image_size": 16, "patch_size": 8, "width": 8, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
@@ -56,18 +55,7 @@ CASES = [
 
 
 def make(family, **options):
-    """A model with a name and a dtype policy of its own, parts of it frozen, and none of its weights zero or one."""
-    config = FAMILIES[family]
-    with skip_initialization():
-        model = (keras_vit.BiT if family == "bit" else keras_vit.VisionTransformer)(config, **options)
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(rng.normal(0.1, 0.3, weight.shape))
-    return model
-
-
-def values(model):
-    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights_by_path(model).items()}
+    return model_of(FAMILIES[family], **options)
 
 
 def trained(model):
@@ -87,7 +75,7 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
     for name in frozen:
         layer = model.get_layer(name.partition("/")[0])
         (layer.mlp if name.endswith("/mlp") else layer).trainable = False
-    before = values(model)
+    before = values_of(model)
     other = model.with_config(fresh=fresh, **changes)
 
     assert type(other) is type(model) and other is not model
@@ -97,7 +85,7 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
     assert {name: policies(other)[name] for name in shared} == {name: policies(model)[name] for name in shared}
 
     anew = {*fresh, *(("head",) if "classes" in changes else ())}
-    after = values(other)
+    after = values_of(other)
     expected = {path for path in after if path.partition("/")[0] in anew or path in trained(model)}
     assert trained(other) == expected
     table = {"position_embedding/table"}
@@ -116,7 +104,7 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
         else:
             np.testing.assert_array_equal(value, before[path], err_msg=path)
     # The old model is what it was, and shares nothing with the new one.
-    for path, value in values(model).items():
+    for path, value in values_of(model).items():
         np.testing.assert_array_equal(value, before[path])
     ids = {id(weight) for weight in model.weights}
     assert not any(id(weight) in ids for weight in other.weights)
@@ -197,10 +185,10 @@ def test_fresh_layers_are_drawn_and_train():
         layer.trainable = False
     other = model.with_config(representation_size=None, classes=4)
     assert trained(other) == {"head/kernel", "head/bias"}
-    assert not any(np.any(value) for path, value in values(other).items() if path.startswith("head/"))
+    assert not any(np.any(value) for path, value in values_of(other).items() if path.startswith("head/"))
     other = model.with_config(representation_size=4, fresh=("pre_logits", "head"))
     assert trained(other) == {f"{layer}/{name}" for layer in ("pre_logits", "head") for name in ("kernel", "bias")}
-    assert 0 < np.abs(values(other)["pre_logits/kernel"]).max() < 1.0  # Glorot's bound is sqrt(6 / (8 + 4))
+    assert 0 < np.abs(values_of(other)["pre_logits/kernel"]).max() < 1.0  # Glorot's bound is sqrt(6 / (8 + 4))
 
 
 @pytest.mark.once
@@ -219,8 +207,8 @@ def test_the_shorthands_do_the_same():
     ]
     for one, two in pairs:
         assert one.get_config() == two.get_config()
-        for path, value in values(two).items():
-            np.testing.assert_array_equal(values(one)[path], value, err_msg=path)
+        for path, value in values_of(two).items():
+            np.testing.assert_array_equal(values_of(one)[path], value, err_msg=path)
     assert model.with_classes(3).config.class_names is None  # a new head stands for nothing yet
     with pytest.raises((TypeError, ValueError), match="image_size"):
         model.with_patch_size(4, image_size=0)
@@ -229,12 +217,12 @@ def test_the_shorthands_do_the_same():
 @pytest.mark.parametrize("family", ["hybrid", "bit"])
 def test_folded_models_compute_the_same(family):
     model = make(family)
-    images = np.random.default_rng(1).uniform(-1, 1, (2, *model.config.image_size, 3)).astype("f4")
+    images = images_for(model.config)
     folded = model.folded()
     np.testing.assert_allclose(forward(folded, images), forward(model, images), rtol=0, atol=SAME_FUNCTION)
     again = folded.folded()
-    for path, value in values(folded).items():
-        np.testing.assert_array_equal(values(again)[path], value, err_msg=path)
+    for path, value in values_of(folded).items():
+        np.testing.assert_array_equal(values_of(again)[path], value, err_msg=path)
 
 
 def test_adapters_travel():
@@ -245,7 +233,7 @@ def test_adapters_travel():
     query.lora_kernel_b.assign(np.random.default_rng(2).normal(0, 0.3, query.lora_kernel_b.shape))
     for path, weight in weights_by_path(model).items():
         weight.trainable = "lora" in path
-    images = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype("f4")
+    images = images_for(model.config)
     other = model.with_config(interpolation="bicubic")
     assert other.get_layer("block_0").attention.query.lora_alpha == 3
     np.testing.assert_array_equal(forward(other, images), forward(model, images))

@@ -6,13 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
-
-CONFIG = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 12, "classes": 3}
+from tests.small_models import small_vit
 
 
 def made(**changes):
-    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**CONFIG | changes))
+    model = small_vit(**changes)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     return model
 

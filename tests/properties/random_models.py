@@ -3,17 +3,16 @@
 import dataclasses
 import os
 
-import keras
 import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 import keras_vit
-from keras_vit.layers import skip_initialization
-from keras_vit.models import FAMILIES, ModelConfig
+from keras_vit.models import FAMILIES
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import FILTERS
 from tests.compute import forward
+from tests.small_models import model_of, values_of
 
 # As many times the examples of the suite are tried where this variable says so; none of them depends on chance.
 TIMES = int(os.environ.get("KERAS_VIT_EXAMPLES", "1"))
@@ -122,38 +121,20 @@ def _changed(draw, config, without=()):
 def _replaced(config, **changes):
     """The config with these changes, or as it is where it refuses them."""
     try:
-        return config.replace(**changes) if isinstance(config, ModelConfig) else dataclasses.replace(config, **changes)
+        return config.replace(**changes)
     except (TypeError, ValueError):
         return config
 
 
-def kind_of(config):
-    """The name of a config's class of models."""
-    return {"ViTConfig": "VisionTransformer", "BiTConfig": "BiT", "TextConfig": "TextEncoder"}.get(
-        type(config).__name__
-    ) or config.model
-
-
 def made(config, dtype=None):
     """A model of a config, whose weights depend on nothing but their names and shapes; its answers vary."""
-    with skip_initialization():
-        model = getattr(keras_vit, kind_of(config))(config, dtype=dtype, name="mine")
-    for name, weight in sorted(keras_vit.models.weights_by_path(model).items()):
-        rng = np.random.default_rng([*name.encode()])
-        if name.endswith("periods"):  # of rotations: computed, not learned
-            continue
-        if len(weight.shape) > 1:
-            inputs = weight.shape[0] if len(weight.shape) == 2 else np.prod(weight.shape[:-1])
-            weight.assign(rng.normal(0, max(int(inputs), 4) ** -0.5, weight.shape))
-        else:
-            weight.assign(rng.uniform(0.2, 1.0, weight.shape))
-    return model
+    return model_of(config, dtype=dtype, name="mine")
 
 
 def inputs_of(config):
     """Two inputs for a model of this config."""
     rng = np.random.default_rng(0)
-    if kind_of(config) == "TextEncoder":
+    if config.model == "TextEncoder":
         return rng.integers(0, config.vocabulary, (2, config.context)).astype("int32")
     shape = (2, *config.image_size, config.channels)
     if config.include_preprocessing:
@@ -187,9 +168,8 @@ def assert_same_model(found, wanted):
     states = state(found), state(wanted)
     other = {name: (value, states[1][name]) for name, value in states[0].items() if value != states[1][name]}
     assert not other, other
-    others = keras_vit.models.weights_by_path(wanted)
-    for name, weight in keras_vit.models.weights_by_path(found).items():
-        pair = [keras.ops.convert_to_numpy(value) for value in (weight, others[name])]
-        np.testing.assert_array_equal(*pair, err_msg=name)
+    others = values_of(wanted)
+    for name, value in values_of(found).items():
+        np.testing.assert_array_equal(value, others[name], err_msg=name)
     for name, values_ in answers(wanted).items():
         np.testing.assert_array_equal(answers(found)[name], values_, err_msg=name)
