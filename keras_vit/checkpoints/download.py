@@ -3,18 +3,17 @@
 Where a file is looked for, in this order:
 
 1. a path that exists, or the name of a checkpoint that comes along with the package (`"glyphs"`);
-2. the folders in `KERAS_VIT_MIRROR`: a folder or base address of your own, or several separated by `;`. A mirror
-   holds `<name>.npz` by the names of the catalogue (`imagenet21k/ViT-B_16.npz`), or the bare file name where no two
-   files have the same;
+2. `KERAS_VIT_MIRROR`, where it is a folder; it may be a base address as well. A mirror holds `<name>.npz` by the names
+   of the catalogue (`imagenet21k/ViT-B_16.npz`), or the bare file name where no two files have the same;
 3. the cache: `KERAS_VIT_HOME`, by default `keras_vit` in the user's folder for caches;
-4. the addresses in `KERAS_VIT_MIRROR`, then the published one and its mirrors;
+4. the address in `KERAS_VIT_MIRROR`, then the published one;
 5. a repository of the Hugging Face Hub that has the same weights, where the catalogue knows one (see `hub`).
 
 `KERAS_VIT_OFFLINE=1` leaves out step 4, and takes from step 5 what is on this machine.
 """
 
-import base64
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import os
@@ -124,56 +123,80 @@ def is_copy(source: Source, path: pathlib.Path) -> bool:
 def fetch(source: Entry | str) -> pathlib.Path:
     """The path of a published file in a mirror or in the cache, to which it is downloaded if it is not there yet.
 
-    A download is moved into place when it is complete and checked: its size where the catalogue knows it, the MD5 that
-    storage servers send, and that it is an `.npz` at all. What breaks off is tried again from its start. Of several
-    processes that want the same file one fetches it and the others wait. Raises DownloadError.
+    A download is moved into place when it is complete and checked: its size where the catalogue knows it, and that it
+    is an `.npz` at all. What breaks off is tried again from its start. Of several processes that want the same file one
+    fetches it and the others wait. Raises DownloadError.
     """
-    if isinstance(source, Entry):
-        title, in_cache, urls, npz, size = source.name, f"{source.name}.npz", source.urls, True, source.bytes
-        alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
-        in_mirror = [in_cache, f"{source.basename}.npz"] if alone else [in_cache]
-    else:
-        title, in_cache, urls, in_mirror = source, _name_in_cache(source), (source,), []
-        npz, size = source.partition("?")[0].endswith(".npz"), None
-    target = cache_folder().absolute() / in_cache
-    advice = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
-    if in_mirror:
-        advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {in_cache}."
-    mirrors = [value.strip() for value in os.environ.get("KERAS_VIT_MIRROR", "").split(";") if value.strip()]
-    folders = [pathlib.Path(mirror).expanduser().absolute() for mirror in mirrors if "://" not in mirror]
-    addresses = [mirror.rstrip("/") + "/" for mirror in mirrors if "://" in mirror]
-    for address in addresses:
-        if not address.startswith(("http://", "https://")):
-            raise ValueError(f"KERAS_VIT_MIRROR must name folders, http:// or https:// addresses, but has {address!r}.")
+    wanted = _wanted(source)
+    target = cache_folder().absolute() / wanted.in_cache
+    folder, base = _mirror()
+    places = [] if folder is None else [folder / name for name in wanted.in_mirror]
     attempts = []  # what was tried, and the answer
-    for path in [*(folder / name for folder in folders for name in in_mirror), target]:
-        problem = _problem(path, npz)
+    for path in [*places, target]:
+        problem = _problem(path, wanted.is_npz)
         if problem is None:
             return path
         if path != target or path.exists():
             attempts.append((str(path), problem))
+    advice = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
+    if wanted.in_mirror:
+        advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {wanted.in_cache}."
     if _is_offline():
-        message = f"{title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
+        message = f"{wanted.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
         raise DownloadError(message, attempts, advice)
-    name = title.rpartition("/")[2]
+    name = wanted.title.rpartition("/")[2]
+    # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
+    sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in wanted.in_mirror]
+    sources += [(url, wanted.bytes) for url in wanted.urls]
     with ProgressBar(f"Downloading {name}", in_bytes=True, stays=True) as bar, contextlib.ExitStack() as stack:
         waiting = f"Another process downloads {name}; waiting for it."
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(target.with_name(f"{target.name}.lock"), lambda: bar.say(waiting)))
         except OSError as error:
-            message = f"{title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
-            raise DownloadError(message) from error
-        if _problem(target, npz) is None:  # another process has fetched it
+            advice = "Set KERAS_VIT_HOME to a folder to write to."
+            raise DownloadError(f"{wanted.title} cannot be kept in the cache: {error}. {advice}") from error
+        if _problem(target, wanted.is_npz) is None:  # another process has fetched it
             return target
-        mirrors = [published_url(base, name.removesuffix(".npz")) for base in addresses for name in in_mirror]
-        for url in [*mirrors, *urls]:
-            # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
-            answer = _try(url, target, npz, None if url in mirrors else size, bar)
+        for url, size in sources:
+            answer = _try(url, target, wanted.is_npz, size, bar)
             if answer is None:
                 return target
             attempts.append((url, answer))
-    raise DownloadError(f"{title} could not be downloaded.", attempts, advice)
+    raise DownloadError(f"{wanted.title} could not be downloaded.", attempts, advice)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """A file to have: what messages call it, its path in the cache and its names in a mirror, and where it is."""
+
+    title: str
+    in_cache: str
+    in_mirror: tuple[str, ...]
+    urls: tuple[str, ...]
+    is_npz: bool
+    bytes: float | None
+
+
+def _wanted(source: Entry | str) -> _Wanted:
+    if isinstance(source, str):
+        return _Wanted(source, _name_in_cache(source), (), (source,), source.partition("?")[0].endswith(".npz"), None)
+    in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
+    is_alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
+    in_mirror = (in_cache, bare) if is_alone else (in_cache,)
+    return _Wanted(source.name, in_cache, in_mirror, source.urls, True, source.bytes)
+
+
+def _mirror() -> tuple[pathlib.Path | None, str | None]:
+    """The folder, or the base address, in `KERAS_VIT_MIRROR`; ValueError for another kind of address."""
+    value = os.environ.get("KERAS_VIT_MIRROR", "").strip()
+    if not value:
+        return None, None
+    if "://" not in value:
+        return pathlib.Path(value).expanduser().absolute(), None
+    if not value.startswith(("http://", "https://")):
+        raise ValueError(f"KERAS_VIT_MIRROR must name a folder, an http:// or https:// address, but has {value!r}.")
+    return None, value.rstrip("/") + "/"
 
 
 def cache_folder() -> pathlib.Path:
@@ -278,7 +301,7 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
 
 def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:
     """Fetches a file from one address, checks it and moves it to `target`."""
-    from pooch import HTTPDownloader, file_hash
+    from pooch import HTTPDownloader
 
     responses: list[Any] = []
     headers = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}
@@ -293,12 +316,6 @@ def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar
         problem, received = _problem(temporary, npz), temporary.stat().st_size
         if problem is None and size is not None and abs(received - size) > _ROUNDING * size:
             problem = f"it has {received:,} bytes, expected about {size:,.0f}"
-        # Google's storage has its own header. An ETag is no hash in general and is not taken for one.
-        sent = responses[-1].headers
-        md5 = re.search(r"\bmd5=([\w+/]{22}==)", f"{sent.get('x-goog-hash')},md5={sent.get('Content-MD5')}")
-        expected = md5 and base64.b64decode(md5[1]).hex()
-        if problem is None and expected and file_hash(str(temporary), "md5") != expected:
-            problem = f"its md5 is not {expected}"
         if problem:
             raise ValueError(f"sent a wrong file: {problem}")
 
