@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_vit import models
 from keras_vit._arguments import printable, warn_caller
-from keras_vit.checkpoints.like import COMPUTATION, PREPROCESSING, STATED, Like, Sidecars, check_like
+from keras_vit.checkpoints.files import Sidecars
+from keras_vit.checkpoints.like import COMPUTATION, PREPROCESSING, STATED, Like, check_like
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ModelConfig, ViTConfig
 
@@ -94,6 +95,11 @@ class Layout:
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     settled_by: str | None = None
     config_type: type[Any] = ViTConfig
+
+
+def having(*arrays: str) -> Callable[[Collection[str], Sidecars], bool]:
+    """A `Layout.recognise`: whether a file has one of these arrays."""
+    return lambda names, sidecars: any(name in names for name in arrays)
 
 
 def _not_read() -> "Plan":

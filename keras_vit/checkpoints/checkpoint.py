@@ -27,9 +27,17 @@ from keras_vit.checkpoints.accounting import (
     settle,
 )
 from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
-from keras_vit.checkpoints.files import ENDINGS, open_file, read_sidecars, weights_in, write_npz, write_with_sidecars
+from keras_vit.checkpoints.files import (
+    ENDINGS,
+    Sidecars,
+    open_file,
+    read_sidecars,
+    weights_in,
+    write_npz,
+    write_with_sidecars,
+)
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN
-from keras_vit.checkpoints.like import Sidecars, check_like, like_of_options
+from keras_vit.checkpoints.like import check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
 from keras_vit.models.depth_config import DepthConfig
@@ -110,7 +118,8 @@ def open_checkpoint(
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
-    known = like_of_options(like, architecture, heads)
+    is_told = any(option is not None for option in (like, architecture, heads))
+    known = like_of_options(like, architecture, heads) if is_told else None
     told: dict[str, Any] = {"like": known, "heads": heads, "grid_size": grid_size}
     told["image_size"] = None if image_size is None else pair("image_size", image_size)
     if head is None:
@@ -123,12 +132,8 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **told: Any) -> Pl
     """How a file is read by the first layout that recognises it, with what the user (`told`) and its note say."""
     file, source = open_file(path), str(path)
     sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **told)
-    dense = next((layout for layout in DENSE if layout.recognise(file, sidecars)), None)
     try:
-        _refuse_foreign(file)
-        plan = None if dense is None else dense.plan(file, sidecars)
-        if plan is not None and sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
-            raise ValueError(f"it returns no depth: leave max_depth={sidecars.max_depth!r} out.")
+        plan = _plan_of_dense(file, sidecars)
     except ValueError as error:
         raise ValueError(f"{path} is no dense model that is known here: {error}") from error
     if plan is not None:
@@ -159,6 +164,20 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **told: Any) -> Pl
         plan = _with_grid(plan, grid, source)
     plan = _with_note(plan, file.note, source)
     return _with_official_numbers(plan, source) if numerics == "official" else plan
+
+
+def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
+    """How a dense model is read; None for a model of other kinds, and ValueError for one that is not computed here."""
+    layout = described.LAYOUT if "model" in file.note else None
+    if layout is None:
+        _refuse_foreign(file)
+        layout = next((layout for layout in DENSE if layout.recognise(file, sidecars)), None)
+    if layout is None:
+        return None
+    plan = layout.plan(file, sidecars)
+    if sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
+        raise ValueError(f"it returns no depth: leave max_depth={sidecars.max_depth!r} out.")
+    return plan
 
 
 def _with_outside(plan: Plan, file: ArrayFile) -> Plan:

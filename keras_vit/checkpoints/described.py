@@ -5,13 +5,13 @@ That has each weight by its path, and the config in the note beside them.
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit import layers, models
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import MOST_BLOCKS, Layout, Plan, Row
-from keras_vit.checkpoints.like import Sidecars
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import (
     BiTConfig,
@@ -55,11 +55,6 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
 
 
-def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether the note beside the arrays names a model."""
-    return "model" in sidecars.note
-
-
 def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> DenseConfig:
     """The config in the note, which may be a stranger's; ValueError where it or its size makes no sense."""
     note = sidecars.note
@@ -94,4 +89,4 @@ def note_of_dense(config: Any) -> dict[str, Any]:
     return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
 
 
-LAYOUT = Layout("keras_vit", _rows, recognise, plan, config_type=DenseConfig)
+LAYOUT = Layout("keras_vit", _rows, plan=plan, config_type=DenseConfig)

@@ -5,6 +5,7 @@ taken. `.npz` goes through `zipfile` and `numpy.lib.format`, `.safetensors` thro
 no checksums: damage to values shows only where they become infinite or no numbers), PyTorch's through `torch_file`.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import re
 import shutil
 import threading
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
 from keras_vit._messages import Code, Message
 from keras_vit.checkpoints import stored_array
-from keras_vit.checkpoints.like import Sidecars
+from keras_vit.checkpoints.like import Like
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
 
@@ -294,6 +295,40 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
     if len(files) != 2 or len(heads) != 1:
         return source, None
     return next(file for file in files if file != heads[0]), heads[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sidecars:
+    """What is known of a file beside its arrays: the JSON files there, its note, and what the user says in their place.
+
+    Attributes:
+        config: The config.json of timm or transformers; empty for none.
+        open_clip: The open_clip_config.json.
+        preprocessor: The preprocessor_config.json; None for none.
+        name: The path of the file.
+        note: What is noted beside the arrays in an `.npz`.
+        container: In a training state of PyTorch, the dict that the arrays were in.
+        like, heads, grid_size, image_size, max_depth: What the user says of a model whose file does not tell it.
+        backbone: How the backbone of a head is read (a `Plan`), which is in another file.
+    """
+
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    open_clip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    preprocessor: Mapping[str, Any] | None = None
+    name: str = ""
+    note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    container: str = ""
+    like: Like | None = None
+    heads: int | None = None
+    grid_size: tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
+    max_depth: float | str | None = None
+    backbone: Any = None
+
+    @property
+    def architecture(self) -> str:
+        """The name of timm's that the user says; empty for none."""
+        return "" if self.like is None or self.like.config is not None else self.like.name
 
 
 def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:

@@ -1,8 +1,7 @@
-"""What is known of a file beside its arrays: JSON files, and `like=`, a model that stands for what is not said."""
+"""`like=`: a model that everybody knows, which stands for what a bare file of PyTorch does not tell."""
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import did_you_mean, listing, warn_caller
@@ -31,68 +30,26 @@ class Like:
 
     Attributes:
         name: What the user has called it.
-        config: Its config, where it is a variant of this package.
-        architecture: Otherwise timm's name of it, without owner and tag.
+        config: Its config, where it is a variant of this package; None where it is a name of timm's.
     """
 
     name: str
     config: ViTConfig | None = None
-    architecture: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sidecars:
-    """What is known of a file beside its arrays: the JSON files there, its note, and what the user says in their place.
-
-    Attributes:
-        config: The config.json of timm or transformers; empty for none.
-        open_clip: The open_clip_config.json.
-        preprocessor: The preprocessor_config.json; None for none.
-        name: The path of the file.
-        note: What is noted beside the arrays in an `.npz`.
-        container: In a training state of PyTorch, the dict that the arrays were in.
-        like, heads, grid_size, image_size, max_depth: What the user says of a model whose file does not tell it.
-        backbone: How the backbone of a head is read (a `Plan`), which is in another file.
-    """
-
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    open_clip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    preprocessor: Mapping[str, Any] | None = None
-    name: str = ""
-    note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    container: str = ""
-    like: Like | None = None
-    heads: int | None = None
-    grid_size: tuple[int, int] | None = None
-    image_size: tuple[int, int] | None = None
-    max_depth: float | str | None = None
-    backbone: Any = None
-
-    @property
-    def architecture(self) -> str:
-        """The name of timm's that the user says; empty for none."""
-        return "" if self.like is None or self.like.config is not None else self.like.name
-
-
-def plain_architecture(name: Any) -> str:
-    """An architecture's name without the address and the tag that repositories have."""
-    return str(name).rpartition("/")[2].partition(".")[0]
 
 
 def find_like(name: Any) -> Like:
     """The model that a name means: a variant, or one of timm's; TypeError or ValueError where it is neither."""
     if not isinstance(name, str):
         raise TypeError(f"like must be a variant such as 'DINOv2-S/14' or a name of timm's, but {name!r} was given.")
-    architecture = plain_architecture(name)
     is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
     # `mixer_b16_224` is a spelling of a variant as well.
-    if is_timms and re.search(r"patch\d+|^mixer_\w+_\d+$", architecture):
-        return Like(name, architecture=architecture)
+    if is_timms and re.search(r"patch\d+|^(\w+/)?mixer_\w+_\d+(\.|$)", name):
+        return Like(name)
     try:
         variant = find_variant(name)
     except ValueError:
         if is_timms:
-            return Like(name, architecture=architecture)
+            return Like(name)
         near = did_you_mean(name, {variant.lower(): variant for variant in VARIANTS})
         raise ValueError(
             f"like must be a variant such as 'DINOv2-S/14' (see list_models()) or a name of timm's such as "
@@ -122,7 +79,7 @@ def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
         raise TypeError(f"architecture must be a name of one of timm's models, but {architecture!r} was given.")
     if not _TIMM_NAMES.fullmatch(architecture.rpartition("/")[2]):
         raise ValueError(f"timm has no architecture={architecture!r}. Names are like 'vit_base_patch16_224'.")
-    return Like(architecture, architecture=plain_architecture(architecture))
+    return Like(architecture)
 
 
 def check_like(config: ModelConfig, like: Like, told: tuple[str, ...], source: str) -> None:

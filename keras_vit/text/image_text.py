@@ -27,10 +27,10 @@ from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill
-from keras_vit.checkpoints.files import open_file, read_sidecars
+from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars
 from keras_vit.checkpoints.layouts.sidecars import mapping
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
-from keras_vit.checkpoints.like import Sidecars, like_of_options
+from keras_vit.checkpoints.like import like_of_options
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, TextEncoder, VisionTransformer
 from keras_vit.preprocessing.images import is_file

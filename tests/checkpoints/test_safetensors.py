@@ -9,8 +9,7 @@ import pytest
 import safetensors
 
 from keras_vit.checkpoints import files, open_checkpoint
-from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
-from keras_vit.checkpoints.like import Sidecars
+from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, write_safetensors
 from keras_vit.checkpoints.stored_array import PIECE
 
 pytestmark = pytest.mark.once

@@ -9,8 +9,8 @@ import re
 from collections.abc import Collection, Mapping
 
 from keras_vit.checkpoints.accounting import Layout, Plan, Row, check_fields, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.flax import FOLDED, best_prefix, check_single, model_under, renamed, stages
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, convolutions
 

@@ -6,6 +6,7 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, plain_values, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
 from keras_vit.checkpoints.layouts.sidecars import (
@@ -17,7 +18,6 @@ from keras_vit.checkpoints.layouts.sidecars import (
     preparation,
     preparation_in,
 )
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 

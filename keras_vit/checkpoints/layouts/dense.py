@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from keras_vit.checkpoints.accounting import Layout, Plan, Row, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Row, having, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import LinearSegmenterConfig, ViTConfig
 from keras_vit.models.dense_config import WITHOUT_TOP
@@ -98,11 +98,6 @@ def _rows(config: LinearSegmenterConfig, names: Names) -> list[Row]:
     return [*rows, Row(f"{names.matrix}.bias", "head/bias", (config.classes,))]
 
 
-def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether a linear head for segmentation is among the arrays."""
-    return any(f"{head.matrix}.weight" in names for head in HEADS)
-
-
 def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars, backbone: ViTConfig) -> LinearSegmenterConfig:
     """The config of a head and its backbone; ValueError where they do not belong together."""
     names = _names(arrays)
@@ -156,5 +151,8 @@ def _class_names(path: str, classes: int) -> tuple[str, ...] | None:
 
 
 LINEAR = Layout(
-    "linear segmentation", functools.partial(_rows, names=HEADS[0]), recognise, plan, config_type=LinearSegmenterConfig
+    "linear segmentation",
+    functools.partial(_rows, names=HEADS[0]),
+    having(*(f"{head.matrix}.weight" for head in HEADS)),
+    plan,
 )

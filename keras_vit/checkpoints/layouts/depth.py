@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, having, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import dense, huggingface, library_configs, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
 from keras_vit.checkpoints.layouts.sidecars import Fields, is_length, mapping, not_done, number
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models import DPTConfig, LinearDepthConfig, ViTConfig
@@ -139,11 +139,6 @@ def _head_rows(config: Any, names: Names | None) -> list[Row]:
 
 
 # Reading
-
-
-def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether a depth model, or a head of one, is among the arrays."""
-    return LINEAR_ANCHOR in names or any(known.anchor in names for known in NAMES.values())
 
 
 def _kind(names: Collection[str]) -> str:
@@ -375,4 +370,9 @@ def _sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
     return {"config.json": stated, "preprocessor_config.json": pictures}
 
 
-LAYOUT = Layout("depth", functools.partial(_head_rows, names=None), recognise, plan, settled_by="")
+LAYOUT = Layout(
+    "depth",
+    functools.partial(_head_rows, names=None),
+    having(LINEAR_ANCHOR, *(names.anchor for names in NAMES.values())),
+    plan,
+)

@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, bounded, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, bounded, having, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, library_configs, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import (
@@ -26,7 +27,6 @@ from keras_vit.checkpoints.layouts.sidecars import (
     number,
     preparation,
 )
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import EoMTConfig, ViTConfig
 
@@ -117,11 +117,6 @@ def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = Fals
     if written:
         rows = [dataclasses.replace(row, shape=row.shape[1:]) if row.path == TABLE else row for row in rows]
     return rows
-
-
-def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether queries of an EoMT are among the arrays."""
-    return _OF_AUTHORS.queries in names or _OF_TRANSFORMERS.queries in names
 
 
 def config(
@@ -380,4 +375,9 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
     return {"config.json": stated, "preprocessor_config.json": pictures}
 
 
-LAYOUT = Layout("eomt", functools.partial(_rows, family=_AUTHORS, names=_OF_AUTHORS), recognise, plan, settled_by="")
+LAYOUT = Layout(
+    "eomt",
+    functools.partial(_rows, family=_AUTHORS, names=_OF_AUTHORS),
+    having(_OF_AUTHORS.queries, _OF_TRANSFORMERS.queries),
+    plan,
+)

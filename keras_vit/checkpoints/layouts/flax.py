@@ -21,8 +21,8 @@ import numpy as np
 
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import mixer
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, ViTConfig, convolutions
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, shape_of, with_prefix_positions
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import library_configs, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear
 from keras_vit.checkpoints.layouts.sidecars import (
@@ -28,7 +29,6 @@ from keras_vit.checkpoints.layouts.sidecars import (
     transformers_size,
     used_at,
 )
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 

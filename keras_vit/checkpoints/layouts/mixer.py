@@ -19,9 +19,9 @@ from keras_vit.checkpoints.accounting import (
     shape_of,
     squarest_grid,
 )
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import pytorch
 from keras_vit.checkpoints.layouts.sidecars import Fields, class_names, preparation_in, timm_stated
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_vit._arguments import is_class_name, printable
 from keras_vit.checkpoints.accounting import Remark
-from keras_vit.checkpoints.like import Sidecars, plain_architecture
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.models import ViTConfig
 
 Fields = dict[str, Any]  # of a config
@@ -284,6 +284,11 @@ class TimmStated:
     input_size: tuple[int, int] | None = None
     test_size: tuple[int, int] | None = None
     remarks: tuple[Remark, ...] = ()
+
+
+def plain_architecture(name: Any) -> str:
+    """An architecture's name without the address and the tag that repositories have."""
+    return str(name).rpartition("/")[2].partition(".")[0]
 
 
 def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:

@@ -13,11 +13,11 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig
 

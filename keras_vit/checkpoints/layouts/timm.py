@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
+from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import library_configs, mixer, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.sidecars import (
@@ -31,7 +32,6 @@ from keras_vit.checkpoints.layouts.sidecars import (
     timm_stated,
     used_at,
 )
-from keras_vit.checkpoints.like import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
