@@ -22,13 +22,13 @@ ROOMS: dict[str, dict[str, str]] = {
         ),
     },
     "keras_vit.checkpoints": {
-        "keras_vit.checkpoints.augreg": "augreg_index best_augreg",
-        "keras_vit.checkpoints.catalogue": "list_models list_weights recommended",
+        "keras_vit.checkpoints.catalogue": "augreg_index best_augreg list_models list_weights recommended",
         "keras_vit.checkpoints.checkpoint": (
-            "CheckpointInfo LAYOUTS inspect_checkpoint is_keras_file is_variant load_model open_checkpoint "
-            "resolve_source to_checkpoint"
+            "CheckpointInfo LAYOUTS inspect_checkpoint load_model open_checkpoint to_checkpoint"
         ),
-        "keras_vit.checkpoints.download": "find_checkpoint find_recommended is_copy",
+        "keras_vit.checkpoints.download": (
+            "find_checkpoint find_recommended is_copy is_keras_file is_variant resolve_source"
+        ),
         "keras_vit.checkpoints.files": "names_beside pair_in",
         "keras_vit.checkpoints.hub": "DownloadError",
         "keras_vit.checkpoints.keras_files": "check_format class_names config_in_file read_keras save_model",

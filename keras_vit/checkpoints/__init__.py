@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from keras_vit.checkpoints.augreg import augreg_index as augreg_index
-    from keras_vit.checkpoints.augreg import best_augreg as best_augreg
+    from keras_vit.checkpoints.catalogue import augreg_index as augreg_index
+    from keras_vit.checkpoints.catalogue import best_augreg as best_augreg
     from keras_vit.checkpoints.catalogue import list_models as list_models
     from keras_vit.checkpoints.catalogue import list_weights as list_weights
     from keras_vit.checkpoints.catalogue import recommended as recommended
     from keras_vit.checkpoints.checkpoint import LAYOUTS as LAYOUTS
     from keras_vit.checkpoints.checkpoint import CheckpointInfo as CheckpointInfo
     from keras_vit.checkpoints.checkpoint import inspect_checkpoint as inspect_checkpoint
-    from keras_vit.checkpoints.checkpoint import is_keras_file as is_keras_file
-    from keras_vit.checkpoints.checkpoint import is_variant as is_variant
     from keras_vit.checkpoints.checkpoint import load_model as load_model
     from keras_vit.checkpoints.checkpoint import open_checkpoint as open_checkpoint
-    from keras_vit.checkpoints.checkpoint import resolve_source as resolve_source
     from keras_vit.checkpoints.checkpoint import to_checkpoint as to_checkpoint
     from keras_vit.checkpoints.download import find_checkpoint as find_checkpoint
     from keras_vit.checkpoints.download import find_recommended as find_recommended
     from keras_vit.checkpoints.download import is_copy as is_copy
+    from keras_vit.checkpoints.download import is_keras_file as is_keras_file
+    from keras_vit.checkpoints.download import is_variant as is_variant
+    from keras_vit.checkpoints.download import resolve_source as resolve_source
     from keras_vit.checkpoints.files import names_beside as names_beside
     from keras_vit.checkpoints.files import pair_in as pair_in
     from keras_vit.checkpoints.hub import DownloadError as DownloadError

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import Source, check_choice, printable, warn_caller
+from keras_vit._arguments import check_choice, printable, warn_caller
 from keras_vit._messages import Code, Message
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import described
@@ -26,9 +26,7 @@ from keras_vit.checkpoints.accounting import (
     plain_values,
     settle,
 )
-from keras_vit.checkpoints.catalogue import SHIPPED, find_entry, recommended
 from keras_vit.checkpoints.files import (
-    ENDINGS,
     Sidecars,
     open_file,
     read_sidecars,
@@ -39,7 +37,7 @@ from keras_vit.checkpoints.files import (
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN
 from keras_vit.checkpoints.like import check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
-from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, find_variant, pair, variant_of
+from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.depth_config import DepthConfig
 
 # The layout of the published files of each family.
@@ -53,48 +51,6 @@ OFFICIAL = (
 # What no array tells: the note of an `.npz` says it where it is not as usual.
 _NOTED = ("class_names", "pool_padding", "interpolation", *OFFICIAL[4:], "trim")
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
-KERAS_ENDINGS = (".keras", ".weights.h5")
-
-
-def resolve_source(source: Source) -> Source:
-    """The path, the address or the full name of the checkpoint that `load` takes, without Keras and network.
-
-    A file comes before a name, a variant (which means its recommended checkpoint) before a name of the catalogue.
-    Raises TypeError, FileNotFoundError or ValueError, with names near to it, where there is none.
-    """
-    if not isinstance(source, (str, os.PathLike)):
-        hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
-        raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
-    text = os.fspath(source)
-    if "://" in text and is_keras_file(text):
-        raise ValueError(f"{text} is a Keras file, which may run code: if you trust it, download it and pass its path.")
-    if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
-        return source
-    if is_variant(source):
-        return recommended(text).name
-    try:
-        if isinstance(source, str):
-            return find_entry(source).name
-    except ValueError:
-        if pathlib.PurePath(text).suffix not in (".h5", ".keras", *ENDINGS) and not text.startswith((".", "~", "/")):
-            raise
-    raise FileNotFoundError(f"There is no file or folder {text}.")
-
-
-def is_keras_file(source: Source) -> bool:
-    """Whether a source is a file of Keras, which says all of its model, by what its name ends with."""
-    return os.fspath(source).endswith(KERAS_ENDINGS)
-
-
-def is_variant(source: Any) -> bool:
-    """Whether a source is the name of a variant, and not a file of that name."""
-    if not isinstance(source, str) or os.path.exists(source):
-        return False
-    try:
-        find_variant(source)
-    except ValueError:
-        return False
-    return True
 
 
 def open_checkpoint(

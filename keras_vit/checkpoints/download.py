@@ -44,7 +44,9 @@ from keras_vit.checkpoints.catalogue import (
 from keras_vit.checkpoints.files import ENDINGS, weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
 from keras_vit.checkpoints.stored_array import is_web_page
+from keras_vit.models import find_variant
 
+KERAS_ENDINGS = (".keras", ".weights.h5")
 TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (0.5, 1.0, 2.0)  # seconds before another try, where that may help
 _CHUNK = 2**18  # bytes received at a time
@@ -52,6 +54,47 @@ _ROUNDING = 0.02  # of the size of a file, by which the size that is listed may 
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers of servers that may have another one later
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _BUCKETS = "https://storage.googleapis.com/"
+
+
+def resolve_source(source: Source) -> Source:
+    """The path, the address or the full name of the checkpoint that `load` takes, without Keras and network.
+
+    A file comes before a name, a variant (which means its recommended checkpoint) before a name of the catalogue.
+    Raises TypeError, FileNotFoundError or ValueError, with names near to it, where there is none.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
+        raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
+    text = os.fspath(source)
+    if "://" in text and is_keras_file(text):
+        raise ValueError(f"{text} is a Keras file, which may run code: if you trust it, download it and pass its path.")
+    if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
+        return source
+    if is_variant(source):
+        return recommended(text).name
+    try:
+        if isinstance(source, str):
+            return find_entry(source).name
+    except ValueError:
+        if pathlib.PurePath(text).suffix not in (".h5", ".keras", *ENDINGS) and not text.startswith((".", "~", "/")):
+            raise
+    raise FileNotFoundError(f"There is no file or folder {text}.")
+
+
+def is_keras_file(source: Source) -> bool:
+    """Whether a source is a file of Keras, which says all of its model, by what its name ends with."""
+    return os.fspath(source).endswith(KERAS_ENDINGS)
+
+
+def is_variant(source: Any) -> bool:
+    """Whether a source is the name of a variant, and not a file of that name."""
+    if not isinstance(source, str) or os.path.exists(source):
+        return False
+    try:
+        find_variant(source)
+    except ValueError:
+        return False
+    return True
 
 
 def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathlib.Path:

@@ -13,16 +13,9 @@ from keras_vit._arguments import check_choice, printable
 from keras_vit._files import check_room, make_folder, replacing
 from keras_vit._messages import Code, Message
 from keras_vit.checkpoints.catalogue import SHIPPED
-from keras_vit.checkpoints.checkpoint import (
-    KERAS_ENDINGS,
-    LAYOUTS,
-    is_keras_file,
-    open_checkpoint,
-    resolve_source,
-    to_checkpoint,
-)
+from keras_vit.checkpoints.checkpoint import LAYOUTS, open_checkpoint, to_checkpoint
 from keras_vit.checkpoints.described import CONFIG_TYPES, check_size
-from keras_vit.checkpoints.download import find_checkpoint
+from keras_vit.checkpoints.download import KERAS_ENDINGS, find_checkpoint, is_keras_file, resolve_source
 from keras_vit.checkpoints.files import names_beside, pair_in
 from keras_vit.models import ModelConfig
 

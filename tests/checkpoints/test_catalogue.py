@@ -5,7 +5,7 @@ import csv
 
 import pytest
 
-from keras_vit.checkpoints.augreg import augreg_index, best_augreg
+from keras_vit.checkpoints import augreg_index, best_augreg
 from keras_vit.checkpoints.catalogue import (
     _augreg_entry,
     catalogue,
