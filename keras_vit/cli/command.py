@@ -130,11 +130,10 @@ def derived(
     def options() -> Iterator[Option]:
         module, _, name = source.partition(":")
         found = getattr(importlib.import_module(module), name)
-        texts = _documented(found) | helps
-        for parameter, kind in _parameters(found):
+        for parameter, kind, documented in _parameters(found):
             if names and parameter.name not in names.split():
                 continue
-            text, _, shown = texts.get(parameter.name, "").partition("; None for ")
+            text, _, shown = helps.get(parameter.name, documented).partition("; None for ")
             text = text.partition("; None ")[0].replace("%", "%%")
             if default is not None:
                 shown = default(parameter.name)
@@ -152,35 +151,35 @@ def derived(
     return options
 
 
-def _parameters(source: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
-    """The parameters of a function or dataclass, or the keys of a TypedDict, each with its type.
+def _parameters(source: Any) -> Iterator[tuple[inspect.Parameter, Any, str]]:
+    """The parameters of a function or dataclass, or the keys of a TypedDict, each with its type and its description.
 
     Those of an `Unpack`ed TypedDict stand among them like any others.
     """
-    hints = typing.get_type_hints(source)
+    # Types of Keras stand there as text, for type checkers; Keras is not imported for them.
+    hints = typing.get_type_hints(source, localns={"keras": types.SimpleNamespace(DTypePolicy=str)})
+    texts = _documented(source)
     if typing.is_typeddict(source):
         for name, kind in hints.items():
-            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None), kind
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None), kind, texts.get(name, "")
         return
     for name, parameter in inspect.signature(source).parameters.items():
         if typing.get_origin(hints[name]) is typing.Unpack:
             yield from _parameters(typing.get_args(hints[name])[0])
         else:
-            yield parameter, hints[name]
+            yield parameter, hints[name], texts.get(name, "")
 
 
 def _documented(source: Any) -> dict[str, str]:
-    """What a docstring says of each parameter under `Args:`: the first sentence, in the style of a help."""
-    section = (inspect.getdoc(source) or "").partition("\nArgs:\n")[2]
-    section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
-    found = re.findall(r"^    (\w+): ((?:.|\n {5,})*)", section, re.MULTILINE)
+    """What a docstring says of each parameter under `Args:` or `Attributes:`: the first sentence, as a help says it."""
+    found = re.findall(r"^    (\w+): ((?:.|\n {5,})*)", inspect.getdoc(source) or "", re.MULTILINE)
     return {name: _as_help(" ".join(text.split())) for name, text in found}
 
 
 def _as_help(text: str) -> str:
     text = text.replace("`", "").replace('"', "").replace(". None for ", "; None for ")
     text = re.split(r"\.(?: (?=[A-Z0-9])|$)", text)[0].removeprefix("Whether ")
-    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def whole(least: int) -> Callable[[str], int]:

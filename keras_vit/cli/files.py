@@ -19,7 +19,7 @@ from keras_vit.cli.inputs import (
     start_keras,
 )
 
-LIKE = option("--like", metavar="MODEL", help="what a bare file of PyTorch holds: a variant, or a name of timm's")
+LIKE = derived("keras_vit.models.options:LoadOptions", "like")
 # Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
 SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 

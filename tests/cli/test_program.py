@@ -1,5 +1,6 @@
 """The program: what it imports, how it fails, and that no name in what it prints controls a terminal."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -7,12 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import types
 import warnings
+from typing import TypedDict, Unpack
 
 import pytest
 
 from keras_vit._messages import Code, Message
 from keras_vit.cli import main
+from keras_vit.cli.command import derived
 from keras_vit.cli.modes import ONLY, refuse_unused
 from keras_vit.cli.program import COMMANDS, _parser
 from tests.processes import REPOSITORY, environment
@@ -204,6 +208,70 @@ def test_values_that_make_no_sense_are_wrong_usage(run, command):
 @pytest.mark.parametrize(("wrong", "right"), [("finetun", "finetune"), ("Predict", "predict"), ("exprt", "export")])
 def test_a_wrong_command_is_answered_with_the_nearest(run, wrong, right):
     assert f"there is no command {wrong!r}. Did you mean {right!r}?" in run(wrong, "glyphs", code=2).err
+
+
+# Options that are derived
+
+
+class Sizes(TypedDict, total=False):
+    """Sizes.
+
+    Attributes:
+        image_size: Height and width; None for the model's.
+        share: Of `all`. 0.5 is half.
+    """
+
+    image_size: int | tuple[int, int] | None
+    share: float | None
+
+
+def derived_from(path: str, *, count: int = 7, deep: bool = False, **sizes: Unpack[Sizes]):
+    """Does nothing.
+
+    Args:
+        path: A file, such as `"a b"`.
+        count: How many,
+            in all. None for any.
+        deep: Whether it goes down, 5 % a step.
+
+    Returns:
+        text: No parameter.
+    """
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "wanted"),
+    [
+        ("path count", ["p"], {"path": "p", "count": None}),
+        ("path count deep", ["p", "--count", "3", "--deep"], {"path": "p", "count": 3, "deep": True}),
+        ("share", ["--share", "0.5"], {"share": 0.5}),
+        ("image_size", ["--image-size", "3x4"], {"image_size": (3, 4)}),
+    ],
+)
+def test_options_come_from_signature_and_docstring(monkeypatch, names, given, wanted):
+    module = types.SimpleNamespace(f=derived_from, Sizes=Sizes)
+    monkeypatch.setitem(sys.modules, "made_up", module)
+    source = "made_up:Sizes" if names in ("share", "image_size") else "made_up:f"
+    parser = argparse.ArgumentParser()
+    for option in derived(source, names)():
+        parser.add_argument(*option.flags, **option.settings)
+    assert vars(parser.parse_args(given)) == wanted
+    with pytest.raises(SystemExit):
+        parser.parse_args([*given, "--count", "none"])
+
+
+def test_the_help_of_derived_options(monkeypatch):
+    monkeypatch.setitem(sys.modules, "made_up", types.SimpleNamespace(f=derived_from, Sizes=Sizes))
+    functions = {option.name: option.settings["help"] for option in derived("made_up:f", deep="down")()}
+    assert functions == {
+        "path": "a file, such as a b",
+        "count": "how many, in all (default: 7)",
+        "deep": "down",
+        "image_size": "height and width (default: the model's)",
+        "share": "of all",
+    }
+    typed = {option.name: option.settings["help"] for option in derived("made_up:Sizes")()}
+    assert typed == {"image_size": "height and width (default: the model's)", "share": "of all"}
 
 
 # Options and what they apply to
