@@ -81,7 +81,7 @@ class Processes:
         parts = [np.frombuffer(part, array.dtype) for part in self._exchange(array.tobytes())]
         return [part.reshape(-1, *array.shape[1:]) if array.ndim else part[0] for part in parts]
 
-    def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
+    def in_order(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
         """All rows in their order, where each process has its piece of every batch (see `share`)."""
         lengths = self.gather(np.array([len(piece) for piece in pieces], "int64"))
         parts = self.gather(np.concatenate(pieces))
@@ -160,7 +160,7 @@ class Processes:
             ) from error
 
     def _exchange(self, data: bytes) -> list[bytes]:
-        """What every process has given, in the order of their numbers."""
+        """The bytes of every process, in the order of their numbers."""
         lengths = [int(length.view("int64")[0]) for length in self._all_gather(np.array([len(data)]).view("uint8"))]
         # Powers of two: JAX compiles for every length.
         padded = np.zeros(1 << max(max(lengths) - 1, 63).bit_length(), "uint8")
@@ -276,7 +276,7 @@ def current() -> Processes:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a launcher has put this process: its number of how many, the same on its machine, and who is process 0."""
+    """Where a launcher has put this process: its number among all and on its machine, and the address of process 0."""
 
     index: int
     count: int

@@ -15,7 +15,7 @@ from keras_vit.data.randaugment import randaugment_operation as randaugment_oper
 # What needs Keras, and what worker processes run as a program.
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
-    from keras_vit.data.augmentation import MaskAugmentation as MaskAugmentation
+    from keras_vit.data.mask_augmentation import MaskAugmentation as MaskAugmentation
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import open_data as open_data

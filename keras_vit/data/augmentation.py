@@ -7,12 +7,11 @@ They are the same on every backend. What is random depends on a seed and the pla
 import dataclasses
 import math
 import os
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from keras_vit._arguments import check_choice
-from keras_vit._messages import Code, Message
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples
 from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
@@ -25,11 +24,8 @@ ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT, ERASING = range(6)
 
 # Defaults of tf.image.sample_distorted_bounding_box, which vit_jax and big_vision leave alone.
 ASPECTS, ATTEMPTS = (0.75, 1.33), 100
-BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
 # Of timm's `RandomErasing`: share of the area, greatest ratio of its sides, and how often a box is drawn.
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
-# Fields of `MaskAugmentation` that change colours, and the most that they may be.
-COLOURS = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -84,10 +80,9 @@ class Augmentation:
         for name in ("erasing_mean", "erasing_std"):
             value = getattr(self, name)
             object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
-        numbers = {name: getattr(self, name) for name in ("min_area", "mixup", "cutmix", "erasing")}
-        for name, value in numbers.items():
-            if not is_number(value):
-                raise TypeError(f"{name} must be a number, but {value!r} was given.")
+        for name in ("min_area", "mixup", "cutmix", "erasing"):
+            if not is_number(getattr(self, name)):
+                raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")
         if not 0 < self.min_area <= 1:
             raise ValueError(f"min_area must lie in (0, 1], a share of the image, but {self.min_area} was given.")
         for name, value in (("mixup", self.mixup), ("cutmix", self.cutmix)):
@@ -98,76 +93,12 @@ class Augmentation:
         if self.randaugment is not None:
             given = self.randaugment
             wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
-            is_pair = isinstance(given, (tuple, list)) and [type(n) for n in given] == [int, int]
-            if not is_pair or given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
-                message = Message(Code("randaugment"), f" must be {wanted}, but {given!r} was given.")
-                if not is_pair:
-                    raise TypeError(message)
+            message = f"randaugment must be {wanted}, but {given!r} was given."
+            if not isinstance(given, (tuple, list)) or [type(n) for n in given] != [int, int]:
+                raise TypeError(message)
+            if given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
                 raise ValueError(message)
             object.__setattr__(self, "randaugment", tuple(given))
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskAugmentation:
-    """How training pictures with masks are changed. `MaskAugmentation()` is what DINOv2 trains its linear head with.
-
-    Each change of colours happens to half of the pictures. Pipelines of other libraries have crops and colours of
-    their own, and are left as they are.
-
-    Args:
-        scale: The shorter side becomes that of the image size times a number drawn from this range.
-        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
-            times; 1.0: never.
-        flip: Mirror half of the pictures, left to right.
-        brightness: What is added to pixels of 0..255, at most.
-        contrast: 0.5 multiplies them by 0.5 to 1.5.
-        saturation: The same for the saturation of HSV.
-        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
-        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
-            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
-
-    Raises:
-        TypeError, ValueError: if a field is out of its range.
-
-    Examples:
-        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
-        0.75
-    """
-
-    scale: tuple[float, float] = (0.5, 2.0)
-    one_class: float = 0.75
-    flip: bool = True
-    brightness: float = 32.0
-    contrast: float = 0.5
-    saturation: float = 0.5
-    hue: float = 0.1
-    fill: float | tuple[float, ...] = (123.675, 116.28, 103.53)
-
-    # What streams ask of an augmentation, and what nobody does to masks.
-    mixup: ClassVar[float] = 0.0
-    cutmix: ClassVar[float] = 0.0
-    erasing: ClassVar[float] = 0.0
-    randaugment: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.flip, bool):
-            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
-        for name in ("scale", "fill"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
-        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,)
-        numbers = [(name, getattr(self, name), most) for name, most in COLOURS.items()]
-        for name, value, most in (*numbers, ("one_class", self.one_class, 1.0), *(("fill", v, 255.0) for v in fills)):
-            if not is_number(value) or not 0 <= value <= most:
-                raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
-        scale = self.scale if isinstance(self.scale, tuple) else ()
-        if len(scale) != 2 or not all(map(is_number, scale)) or not 0 < scale[0] <= scale[1] < np.inf:
-            raise ValueError(f"scale must be (least, most) above 0, such as (0.5, 2.0), but {self.scale!r} was given.")
-
-    @property
-    def recolours(self) -> bool:
-        """Whether it changes colours, which only red, green and blue have."""
-        return any(getattr(self, name) for name in COLOURS)
 
 
 def is_number(value: Any) -> bool:

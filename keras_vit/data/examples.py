@@ -46,7 +46,7 @@ NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
 class EndOfData(IndexError):
-    """Test data has no such batch. A class of its own: an `IndexError` of somebody's pipeline is no end of data."""
+    """Test data has no such batch. Not an `IndexError`: one that a pipeline raises by mistake is no end of data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Examples:
 
     labels: np.ndarray  # int64 (examples,), or float32: shares or 0 and 1 (examples, classes), numbers (examples, 1)
     classes: int  # 1 of numbers
-    read: Callable[[int], np.ndarray]  # the pixels (height, width, 3) in 0..255, at the image's own size
+    read: Callable[[int], np.ndarray]  # the pixels (height, width, 3) in 0..255, at the size of the image
     name: Callable[[int], str]  # what the image is called in messages
     kind: str  # "folder", "arrays", "tfds:NAME"
     fingerprint: str  # differs where the images or their labels do, as far as that is cheap to tell
@@ -81,7 +81,7 @@ class Examples:
     bad: list[BadImage] = dataclasses.field(default_factory=list)
     converted: list[BadImage] = dataclasses.field(default_factory=list)
     target: str = "class"  # of TARGETS, or "mask": `read` gives a picture and its mask
-    ignore: int = 255  # what masks say where they say nothing
+    ignore: int = 255  # the number in masks that stands for no class
 
 
 def fingerprint(*parts: Any) -> str:
@@ -264,7 +264,8 @@ def _names_of_folders(
         else:
             leave_out(training / name, "a class folder without pictures", "Fill or remove it")
     spellings = collections.Counter(map(str.casefold, names))
-    if alike := [name for name in names if spellings[name.casefold()] > 1]:
+    alike = [name for name in names if spellings[name.casefold()] > 1]
+    if alike:
         warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
     if len(names) < 2:
         found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
@@ -370,7 +371,7 @@ def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
             load_image(path)
         return None, mode
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-        cause = error.__cause__ or error  # load_image names the file, and so does who asks
+        cause = error.__cause__ or error  # load_image names the file, and so does the caller
         return f"not a picture that can be read: {cause}", ""
 
 
@@ -384,7 +385,7 @@ def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
 
 
 def _visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """The entries of a folder that somebody has put there, sorted by name."""
+    """The entries of a folder without hidden files and what systems leave behind, sorted by name."""
     with os.scandir(folder) as entries:
         kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
     return sorted(kept, key=lambda entry: entry.name)
@@ -474,7 +475,8 @@ def split_of(name: object) -> tuple[str, int] | None:
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
     """From split to the best name of it; where there is only one of them, it is for tests and for validation."""
-    matches = [(found, name) for name in names if (found := split_of(name))]
+    known = [(split_of(name), name) for name in names]
+    matches = [(place, name) for place, name in known if place is not None]
     result = {}
     for split in SPLITS:
         ranks = [rank for (kind, rank), _ in matches if kind == split]

@@ -5,15 +5,85 @@ As in mmsegmentation, whose transforms DINOv2 and DINOv3 train their linear head
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit.data.augmentation import COLOURS, IMAGE, Augmentation, MaskAugmentation
+from keras_vit.data.augmentation import IMAGE, Augmentation, is_number
 from keras_vit.interpolation import FLIPPED, linear_samples
 from keras_vit.preprocessing.resampling import resample
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
+# Fields of `MaskAugmentation` that change colours, and the most that they may be.
+COLOURS = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskAugmentation:
+    """How training pictures with masks are changed. `MaskAugmentation()` is what DINOv2 trains its linear head with.
+
+    Each change of colours happens to half of the pictures. Pipelines of other libraries have crops and colours of
+    their own, and are left as they are.
+
+    Args:
+        scale: The shorter side becomes that of the image size times a number drawn from this range.
+        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
+            times; 1.0: never.
+        flip: Mirror half of the pictures, left to right.
+        brightness: What is added to pixels of 0..255, at most.
+        contrast: 0.5 multiplies them by 0.5 to 1.5.
+        saturation: The same for the saturation of HSV.
+        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
+        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
+            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
+        0.75
+    """
+
+    scale: tuple[float, float] = (0.5, 2.0)
+    one_class: float = 0.75
+    flip: bool = True
+    brightness: float = 32.0
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.1
+    fill: float | tuple[float, ...] = (123.675, 116.28, 103.53)
+
+    # What streams ask of an augmentation, and what is not done to masks.
+    mixup: ClassVar[float] = 0.0
+    cutmix: ClassVar[float] = 0.0
+    erasing: ClassVar[float] = 0.0
+    randaugment: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
+        for name in ("scale", "fill"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
+        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,)
+        for name, most in {**COLOURS, "one_class": 1.0}.items():
+            _check_between(name, getattr(self, name), most)
+        for value in fills:
+            _check_between("fill", value, 255.0)
+        scale = self.scale if isinstance(self.scale, tuple) else ()
+        if len(scale) != 2 or not all(map(is_number, scale)) or not 0 < scale[0] <= scale[1] < np.inf:
+            raise ValueError(f"scale must be (least, most) above 0, such as (0.5, 2.0), but {self.scale!r} was given.")
+
+    @property
+    def recolours(self) -> bool:
+        """Whether it changes colours, which only red, green and blue have."""
+        return any(getattr(self, name) for name in COLOURS)
+
+
+def _check_between(name: str, value: Any, most: float) -> None:
+    if not is_number(value) or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
 
 
 PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer

@@ -32,7 +32,7 @@ MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Masks:
-    """What masks say, whatever they come in."""
+    """What the numbers in segmentation masks stand for, and where the masks are."""
 
     source: Any = dataclasses.field(repr=False)
     classes: int | None
@@ -81,8 +81,8 @@ class MaskedImages(Masks):
     Attributes:
         source: A folder, `(images, masks)`, or a dict of these by split.
         classes: How many there are.
-        class_names: In the order of the numbers; None where nobody has said them.
-        ignore: What masks say where they say nothing.
+        class_names: In the order of the numbers; None where they are not known.
+        ignore: The number in masks that stands for no class.
         reduce_zero_label: Whether 0 is no class either, and the others count from 1.
         numbers: What the classes become, in their order (see `in_order`); None where they stay.
         target: `"mask"`.
@@ -107,12 +107,13 @@ class MaskedImages(Masks):
         if count > 1 and not missing:
             return
         named = [f"{n} ({self.class_names[n]!r})" if self.class_names else str(n) for n in missing]
-        words = f"No mask to train on has the class {', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
-        words = words if missing else "All masks to train on have the class 0 alone"
-        hint = (
-            f" They do say {self.ignore}, which stands for no class: number the classes from 0, or give another ignore="
-        )
-        raise ValueError(f"{words}, so nothing could be learned of it.{f'{hint}.' if self.ignore in seen else ''}")
+        words = "All masks to train on have the class 0 alone"
+        if missing:
+            words = f"No mask to train on has the class {', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
+        hint = ""
+        if self.ignore in seen:
+            hint = f" They have {self.ignore}, which stands for no class: number the classes from 0, or give ignore=."
+        raise ValueError(f"{words}, so nothing could be learned of it.{hint}")
 
     def _numbers_seen(self, opened: "_Opened", skip: bool = False) -> set[int]:
         """The numbers in masks, of no class as well; once it has seen all classes, it looks no further.
@@ -148,7 +149,9 @@ class MaskedImages(Masks):
             return image, self.checked(opened.mask(i), image.shape[:2], opened.called[i])
 
         names = class_names or (None if self.class_names is None else list(self.class_names))
-        settings = (self.ignore, self.reduce_zero_label, *([self.numbers] if self.numbers else []))
+        settings = [self.ignore, self.reduce_zero_label]
+        if self.numbers:
+            settings.append(self.numbers)
         return Examples(
             labels=np.zeros(len(opened.called), "int64"),  # all are alike where a share is held out
             classes=self.classes or 0,
@@ -272,7 +275,8 @@ def open_masks(
         root = Path(source)
         if not root.is_dir():
             raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(root)!r} is none.")
-        if names is None and (beside := names_beside(root)):
+        beside = None if names is not None else names_beside(root)
+        if beside:
             names, classes = check_class_names(beside, classes)
             options = (tuple(beside), ignore, reduce_zero_label)
     data = MaskedImages(source, classes, *options)
@@ -292,9 +296,10 @@ def as_masks(
         options = {"classes": classes, "class_names": class_names, "ignore": ignore}
         return open_masks(source, **options, reduce_zero_label=reduce_zero_label)
     names = None if class_names is None else tuple(class_names)
-    asked = {"classes": (classes, None), "class_names": (names, None), "ignore": (ignore, 255)}
-    for name, (value, usual) in {**asked, "reduce_zero_label": (reduce_zero_label, False)}.items():
-        if value not in (usual, getattr(source, name)):
+    options = {"classes": classes, "class_names": names, "ignore": ignore, "reduce_zero_label": reduce_zero_label}
+    defaults = {"classes": None, "class_names": None, "ignore": 255, "reduce_zero_label": False}
+    for name, value in options.items():
+        if value not in (defaults[name], getattr(source, name)):
             found = f"the masks were opened with {getattr(source, name)!r}"
             raise ValueError(f"{name}={value!r}, but {found}: give it to open_masks, and leave it out here.")
     return source
@@ -374,8 +379,10 @@ def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
     files = {path.relative_to(pictures).with_suffix(""): path for path in image_files(pictures)}
     if not files:
         raise ValueError(f"{printable(pictures)} has no pictures.")
-    if without := [str(name) for name in files if name not in by_name]:
+    without = [str(name) for name in files if name not in by_name]
+    if without:
         raise ValueError(f"{len(without)} pictures in {printable(pictures)} have no mask: {listing(without)}.")
-    if unused := [str(name) for name in by_name if name not in files]:
+    unused = [str(name) for name in by_name if name not in files]
+    if unused:
         warn_caller(f"{len(unused)} masks in {printable(masks)} have no picture, and are left out: {listing(unused)}.")
     return [(path, by_name[name]) for name, path in files.items()]

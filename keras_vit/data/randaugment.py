@@ -100,9 +100,10 @@ def randaugment_operation(
     _check_image(image)
     if not isinstance(name, str) or name not in OPERATIONS:
         raise ValueError(f"name must be one of {list(OPERATIONS)}, but {name!r} was given.")
-    is_number = isinstance(magnitude, numbers.Real) and not isinstance(magnitude, bool)
-    if not is_number or not 0 <= magnitude <= MAX_MAGNITUDE:
-        raise (ValueError if is_number else TypeError)(f"magnitude must be in 0..30, but {magnitude!r} was given.")
+    if not isinstance(magnitude, numbers.Real) or isinstance(magnitude, bool):
+        raise TypeError(f"magnitude must be a number in 0..30, but {magnitude!r} was given.")
+    if not 0 <= magnitude <= MAX_MAGNITUDE:
+        raise ValueError(f"magnitude must be in 0..30, but {magnitude!r} was given.")
     level = float(magnitude) / 10
     if negate and name not in SIGNED_OPERATIONS:
         raise ValueError(f"{name} has no sign: negate works with {list(SIGNED_OPERATIONS)} only.")

@@ -41,7 +41,7 @@ from keras_vit.data.options import Reading
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import check_pixels, load_image
 
-TOO_MANY = 100  # bad batches or examples, one after another: nobody would call that going on
+TOO_MANY = 100  # bad batches or examples, one after another, end it
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
 
 
@@ -126,7 +126,7 @@ def open_tfds(name: str, split: str) -> Examples:
         prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
         raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...) and classes=.")
     builder.download_and_prepare()
-    wanted = (split, *([IN_PLACE_OF[split]] if split in IN_PLACE_OF else []))
+    wanted = [s for s in (split, IN_PLACE_OF.get(split)) if s]
     found = next((s for s in wanted if s in builder.info.splits), None)
     if found is None:
         raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {list(builder.info.splits)}.")
@@ -231,8 +231,8 @@ class PipelineStream(ImageStream):
         elif classes is None and self.endless:
             raise ValueError("The labels of the pipeline are numbers: say how many classes there are, with classes=...")
         if self.endless and len(images) != batch_size:
-            own = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}"
-            warn_caller(f"{own}: its own are used.")
+            given = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}"
+            warn_caller(f"{given}: they are used as they are.")
             self.batch_size = len(images)
         try:
             length = source.num_batches if isinstance(source, keras.utils.PyDataset) else len(source)
@@ -280,7 +280,7 @@ class PipelineStream(ImageStream):
         self._next, self._first, self._good = 0, None, self._good_batches()
 
     def _good_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Batches of good images and checked labels, epoch after epoch in training; single examples are joined."""
+        """Batches of good images and checked labels, epoch after epoch in training, also of single examples."""
         waiting: list[tuple[np.ndarray, np.ndarray]] = []
         bad_in_a_row = 0
         while True:

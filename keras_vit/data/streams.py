@@ -98,7 +98,7 @@ class ImageStream(Stream):
 
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
-        classes: How many there are; 0 if nobody has said it of test data; 1 of numbers.
+        classes: How many there are; 0 of test data that does not say it; 1 of numbers.
         target: What the labels are: `"class"`, `"multilabel"` or `"number"`, as in `open_data`.
         labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
         name: From an index in the data's order to what the image is called, such as its path; None of pipelines.
@@ -148,7 +148,7 @@ class ImageStream(Stream):
         Returns:
             Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
             `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for numbers. Batches of
-            training data are full. Those of test data come in order and may be shorter; where nobody has said how many
+            training data are full. Those of test data come in order and may be shorter; where it is not known how many
             classes there are, their labels are int64 `(batch,)`.
 
         Raises:
@@ -231,7 +231,7 @@ class ExampleStream(ImageStream):
         self._order = functools.lru_cache(2)(lambda epoch: draw(np.random.default_rng([transform.seed, ORDER, epoch])))
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
-        # Also where nobody closes the stream.
+        # Also where the stream is not closed.
         self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
         # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
         super().__init__(2 if reading.prefetch else 1, reading.prefetch)

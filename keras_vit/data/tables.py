@@ -137,7 +137,7 @@ def open_table(
     columns, where, first, home = _read(source)
     several, labels = not isinstance(label, str), [label] if isinstance(label, str) else list(label)
     split = split or ("split" if "split" in columns else None)
-    for name in (file, *labels, *([split] if split else [])):
+    for name in [file, *labels] + ([split] if split else []):
         if name not in columns:
             hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
             raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
@@ -161,7 +161,8 @@ def open_table(
         values = [[name in of_row for name in classes] for of_row in found]
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
-    if alike := _spelled_alike(classes):
+    alike = _spelled_alike(classes)
+    if alike:
         warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only.")
     table = LabelTable(
         files=[(home if folder is None else Path(folder)) / cells.text(file, i) for i in count],
@@ -209,7 +210,7 @@ class _Cells:
             return [self.text(column, i)]
         value = self.columns[column][i]
         parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator)
-        return [text for part in parts if (text := _text(part))]
+        return [_text(part) for part in parts if _text(part)]
 
 
 def _check_repeated(table: LabelTable) -> None:
@@ -266,7 +267,8 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     while rows and not rows[-1]:
         rows.pop()
     for i, row in enumerate(rows, start=2):
-        if surplus := [cell for cell in row[len(names) :] if cell.strip()]:
+        surplus = [cell for cell in row[len(names) :] if cell.strip()]
+        if surplus:
             cells = f"{len(row)} cells for {len(names)} columns: nothing says what {surplus[0]!r} is"
             raise ValueError(f"{printable(path)}, row {i} has {cells}. Is a separator missing its quotes?")
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
@@ -299,7 +301,8 @@ def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
     """`"train"`, `"test"` or `"validation"` for each row."""
     places = []
     for cell, row in zip(cells, rows, strict=True):
-        if (place := split_of(cell)) is None:
+        place = split_of(cell)
+        if place is None:
             raise ValueError(f"{row} has the split {printable(cell, 40)!r}: train, test or val was expected.")
         places.append(place[0])
     return places

@@ -15,13 +15,13 @@ import numpy as np
 
 from keras_vit.data.augmentation import ImageTransform
 
-BAD, GOOD = b"\0", b"\1"  # what an answer of a worker begins with
+BAD, GOOD = b"\0", b"\1"  # what a reply of a worker begins with
 
 
 class Worker:
     """A process that reads image files and transforms them: `python -m keras_vit.data.workers`.
 
-    It imports neither Keras nor the program that started it. Requests are lines of JSON, answers are bytes.
+    It imports neither Keras nor the program that started it. Requests are lines of JSON, replies are bytes.
     """
 
     def __init__(self, transform: ImageTransform) -> None:
@@ -31,7 +31,7 @@ class Worker:
         pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": path}
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
         self._requests: Any = self._process.stdin
-        self._answers: Any = self._process.stdout
+        self._replies: Any = self._process.stdout
         self._send(dataclasses.asdict(transform))
 
     def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
@@ -39,16 +39,16 @@ class Worker:
         self._send(requests)
         bad = []
         for place, image in enumerate(images):
-            answer = self._answers.read(1)
-            if answer == BAD:
+            reply = self._replies.read(1)
+            if reply == BAD:
                 bad.append(place)
-            elif answer != GOOD or self._answers.readinto(image.data.cast("B")) != image.nbytes:
+            elif reply != GOOD or self._replies.readinto(image.data.cast("B")) != image.nbytes:
                 self._ended()
         return bad
 
     def close(self) -> None:
         """End the process. A worker may be closed more than once."""
-        for pipe in (self._requests, self._answers):
+        for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):  # of one that has ended
                 pipe.close()
         try:
@@ -71,10 +71,10 @@ class Worker:
 
 
 def main() -> None:
-    """Answer requests until there are no more: what a worker process does."""
+    """What a worker process does: reads images and writes them until there are no more requests."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
-    answers = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
-    os.dup2(2, 1)  # What a library prints is no answer.
+    replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
+    os.dup2(2, 1)  # What a library prints is no reply.
     requests = sys.stdin.buffer
     try:
         transform = ImageTransform.from_dict(json.loads(requests.readline()))
@@ -83,11 +83,11 @@ def main() -> None:
                 try:
                     image = np.ascontiguousarray(transform(transform.read(path), epoch, index), "float32")
                 except Exception:  # The program reads it again, and says what is wrong.
-                    answers.write(BAD)
+                    replies.write(BAD)
                     continue
-                answers.write(GOOD)
-                answers.write(image.data.cast("B"))
-            answers.flush()
+                replies.write(GOOD)
+                replies.write(image.data.cast("B"))
+            replies.flush()
     except (BrokenPipeError, ValueError):  # The program has ended, in the middle of a line perhaps.
         os._exit(0)
 

@@ -364,7 +364,7 @@ def _features(
             raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
         predict = predictor(extractor)
         features, labels = zip(*((predict(images), labels) for images, labels in pairs), strict=True)
-        return processes.joined(features), processes.joined(labels), names
+        return processes.in_order(features), processes.in_order(labels), names
 
 
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:

@@ -276,7 +276,7 @@ def measure_regression(rows: Rows, processes: Processes, started: float) -> Numb
 
 def _gathered(rows: Rows, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
     scores, labels = zip(*rows, strict=True)
-    return processes.joined(scores), processes.joined(labels)
+    return processes.in_order(scores), processes.in_order(labels)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -68,10 +68,11 @@ class Pipeline:
         check_choice("resize", self.resize, ("squash", "shortest"))
         check_choice("filter", self.filter, tuple(FILTERS))
         check_choice("crop_rounding", self.crop_rounding, tuple(CROP_ROUNDINGS))
-        is_number = isinstance(self.crop_ratio, (int, float)) and not isinstance(self.crop_ratio, bool)
-        if not is_number or not 0 < self.crop_ratio <= 1:
-            wanted = f"crop_ratio must be a number in (0, 1], but {self.crop_ratio!r} was given."
-            raise (ValueError if is_number else TypeError)(wanted)
+        wanted = f"crop_ratio must be a number in (0, 1], but {self.crop_ratio!r} was given."
+        if not isinstance(self.crop_ratio, (int, float)) or isinstance(self.crop_ratio, bool):
+            raise TypeError(wanted)
+        if not 0 < self.crop_ratio <= 1:
+            raise ValueError(wanted)
         for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
             values = np.asarray(given, "float64")
             if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):
@@ -235,7 +236,7 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
             is_given = isinstance(source, Image.Image)
             image = source if is_given else Image.open(source)
             image.load()
-            if orient:  # a picture of our own in place: there it is not copied where nothing is to be turned
+            if orient:  # a picture opened here in place: it is not copied where nothing is to be turned
                 image = ImageOps.exif_transpose(image, in_place=not is_given) or image
             return _rgb(image)
         except MemoryError:

@@ -1,4 +1,4 @@
-"""What data sets with masks call their classes, and how they colour them."""
+"""The classes of data sets for segmentation: names, colours, and which of them are stuff."""
 
 import dataclasses
 import functools
@@ -12,12 +12,12 @@ LABEL_SETS = ("ade20k", "cityscapes", "coco", "voc2012")
 
 @dataclasses.dataclass(frozen=True)
 class LabelSet:
-    """The classes of a data set, in the order in which models answer.
+    """The classes of a data set, in the order of the outputs of models.
 
     Attributes:
         names: What they are called.
         colours: `(red, green, blue)` of each, 0..255, as its publishers draw it.
-        stuff: Which of them are no countable things: their segments are joined in panoptic maps.
+        stuff: Which of them are no countable things: their segments are one in panoptic maps.
 
     Examples:
         >>> len(segmentation.label_set("ade20k").stuff)

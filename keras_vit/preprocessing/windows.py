@@ -1,4 +1,4 @@
-"""Pictures of any size and models that answer for each place: crops that overlap, and maps that are put together again.
+"""Sliding windows: crops of pictures of any size that overlap, and maps that are put together again.
 
 Maps are computed some rows at a time, so that memory depends on the crops and not on the picture times the classes.
 """

@@ -262,9 +262,9 @@ def test_images_without_masks_take_no_mask_augmentation():
 def test_a_class_that_never_occurs_is_named():
     images, masks = pictures()
     half = [np.where(mask > 0, 255, 0).astype("uint8") for mask in masks]
-    with pytest.raises(ValueError, match=r"has the class 1 \('wall'\).*They do say 255, which stands for no class"):
+    with pytest.raises(ValueError, match=r"has the class 1 \('wall'\).*They have 255, which stands for no class"):
         open_masks((images, half), class_names=["floor", "wall"]).check_classes_occur()
-    with pytest.raises(ValueError, match="have the class 0 alone.*They do say 255"):
+    with pytest.raises(ValueError, match="have the class 0 alone.*They have 255"):
         open_masks((images, half)).check_classes_occur()
     with pytest.raises(ValueError, match="No mask to train on has the class 3, so nothing could be learned of it"):
         open_masks((images, masks), classes=4).check_classes_occur()
