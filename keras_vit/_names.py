@@ -36,7 +36,8 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "keras_vit.data": {
         "keras_vit.data.augmentation": "Augmentation",
-        "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
+        "keras_vit.data.examples": "BadImage match_labels",
+        "keras_vit.data.folders": "IMAGE_SUFFIXES has_test_split image_files pick_split",
         "keras_vit.data.mask_augmentation": "MaskAugmentation",
         "keras_vit.data.masks": "MaskedImages open_masks",
         "keras_vit.data.opening": "open_data",

@@ -109,7 +109,7 @@ def labelled_data(options: Namespace) -> Any:
             columns["label"] = columns["label"][0]
         return open_table(data, **columns)
     if not data.startswith("tfds:"):
-        from keras_vit.data.examples import split_folders
+        from keras_vit.data.folders import split_folders
 
         if not os.path.isdir(data):
             what = "It is a file." if os.path.exists(data) else "There is no such folder."
@@ -121,7 +121,7 @@ def labelled_data(options: Namespace) -> Any:
 def picture_files(paths: Sequence[str]) -> list[str]:
     """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
     from keras_vit.data import image_files
-    from keras_vit.data.examples import good_files
+    from keras_vit.data.folders import good_files
     from keras_vit.data.options import Reading
 
     check_exists(*paths)

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
-from keras_vit.data.examples import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from keras_vit.data.examples import BadImage as BadImage
-from keras_vit.data.examples import has_test_split as has_test_split
-from keras_vit.data.examples import image_files as image_files
 from keras_vit.data.examples import match_labels as match_labels
-from keras_vit.data.examples import pick_split as pick_split
+from keras_vit.data.folders import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from keras_vit.data.folders import has_test_split as has_test_split
+from keras_vit.data.folders import image_files as image_files
+from keras_vit.data.folders import pick_split as pick_split
 from keras_vit.data.randaugment import randaugment as randaugment
 from keras_vit.data.randaugment import randaugment_operation as randaugment_operation
 

@@ -7,7 +7,8 @@ from typing import Any, Unpack
 
 from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, whole_number
 from keras_vit.data.augmentation import Augmentation, ImageTransform
-from keras_vit.data.examples import SPLITS, TARGETS, Examples, open_folder, pick_split
+from keras_vit.data.examples import TARGETS, Examples
+from keras_vit.data.folders import SPLITS, open_folder, pick_split
 from keras_vit.data.mask_augmentation import MaskTransform
 from keras_vit.data.options import Reading, ReadingOptions
 from keras_vit.data.sampling import hold_out

@@ -27,16 +27,8 @@ from keras_vit.data.augmentation import (
     mixed,
     resize_for_evaluation,
 )
-from keras_vit.data.examples import (
-    IN_PLACE_OF,
-    BadImage,
-    EndOfData,
-    Examples,
-    check_labels,
-    count_steps,
-    fingerprint,
-    one_hot,
-)
+from keras_vit.data.examples import BadImage, EndOfData, Examples, check_labels, count_steps, fingerprint, one_hot
+from keras_vit.data.folders import IN_PLACE_OF
 from keras_vit.data.options import Reading
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import check_pixels, load_image

@@ -10,8 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, did_you_mean, listing, printable, require_packages, warn_caller
-from keras_vit.data.examples import IN_PLACE_OF, TARGETS, Examples, check_class_name, fingerprint, good_files, split_of
+from keras_vit._arguments import (
+    check_choice,
+    check_class_name,
+    did_you_mean,
+    listing,
+    printable,
+    require_packages,
+    warn_caller,
+)
+from keras_vit.data.examples import TARGETS, Examples, fingerprint
+from keras_vit.data.folders import IN_PLACE_OF, good_files, split_of
 from keras_vit.data.options import Reading
 from keras_vit.preprocessing import load_image
 

@@ -18,7 +18,7 @@ from keras_vit._messages import Code, Message
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split, open_data
-from keras_vit.data.examples import split_name
+from keras_vit.data.folders import split_name
 from keras_vit.models import ImageModel, adapted_layers, merge_lora
 from keras_vit.training.callbacks import check_callbacks
 from keras_vit.training.loop import Loop, RunFolder, draw_curve, report

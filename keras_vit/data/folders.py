@@ -1,0 +1,344 @@
+"""Folders of labelled images: which files are images and can be read, classes, and what splits are called."""
+
+import collections
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import check_class_name, listing, printable, require_packages, warn_caller
+from keras_vit._messages import SKIP, Message
+from keras_vit._terminal import ProgressBar
+from keras_vit.data.examples import BadImage, Examples, fingerprint
+from keras_vit.data.options import Reading
+from keras_vit.preprocessing import check_mode, load_image
+
+IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
+"""What the name of an image file ends with, in lower case; other files of a folder are passed over.
+
+Examples:
+    >>> ".jpg" in data.IMAGE_SUFFIXES
+    True
+"""
+# What files end with; one that does not may be cut short.
+ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82", "GIF": b";"}
+PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
+
+# What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing"),
+    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
+}
+IN_PLACE_OF = {"test": "validation", "validation": "test"}  # where there is only one of the two
+SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
+
+# What systems and archives leave behind, beside names that begin with a dot.
+NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
+
+
+def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
+    """The images of a split, sorted by class and name; the arguments are those of `open_data`."""
+    root = Path(root)
+    if not root.is_dir():
+        what = "It is a file: data.open_table reads tables." if root.exists() else "There is no such folder."
+        raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
+    folders = split_folders(root, class_names)
+    if split not in folders:
+        other = next(iter(folders.values()))
+        missing = "train" if split == "train" else "test or val"
+        raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
+    folder, training = folders[split], folders.get("train", folders[split])
+    files, others = _class_files(folder)
+    bad: list[BadImage] = []
+
+    def leave_out(path: Path, reason: str, advice: str) -> None:
+        if not reading.skip:
+            raise ValueError(Message(f"{printable(path)}: {reason}. {advice}, or go on without: ", SKIP, "."))
+        bad.append(BadImage(str(path), reason))
+
+    in_training = files if folder == training else _class_files(training)[0]
+    names = class_names or _names_of_folders(training, in_training, leave_out)
+    unknown = [name for name, paths in files.items() if name not in names and paths]
+    if unknown:
+        other = "class_names" if folder == training else "the training data"
+        hint = f"{listing(unknown)}. The classes are {listing(names)}."
+        raise ValueError(f"{str(folder)!r} has classes that {other} does not have: {hint}")
+    for name in (name for name in names if not files.get(name)):
+        leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
+    if others:
+        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        first = ", ".join(map(printable, others[:3]))
+        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
+    paths = [path for name in names for path in files.get(name, ())]
+    labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
+    keep, unreadable, converted = good_files(paths, reading, lambda i: str(paths[i]))
+    paths, labels = [paths[i] for i in keep], labels[keep]
+    for label, name in enumerate(names):
+        if files.get(name) and not (labels == label).any():
+            raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
+    return Examples(
+        labels=labels,
+        classes=len(names),
+        read=lambda i: load_image(paths[i]),
+        name=lambda i: str(paths[i]),
+        kind="folder",
+        fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
+        class_names=names,
+        files=paths,
+        bad=bad + unreadable,
+        converted=converted,
+    )
+
+
+def _names_of_folders(
+    training: Path, files: Mapping[str, Sequence[Path]], leave_out: Callable[[Path, str, str], None]
+) -> list[str]:
+    """The names of the classes to train on, which are those of the folders with pictures; ValueError below two."""
+    names = []
+    for name, paths in files.items():
+        if paths:
+            check_class_name(name, f"The folder {str(training / name)!r}")
+            names.append(name)
+        else:
+            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+    spellings = collections.Counter(map(str.casefold, names))
+    alike = [name for name in names if spellings[name.casefold()] > 1]
+    if alike:
+        warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
+    if len(names) < 2:
+        found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
+        wanted = "one folder of pictures for each class, directly or in train/ and test/"
+        raise ValueError(f"A classifier needs two classes or more, but {found}. Expected: {wanted}.")
+    return names
+
+
+def good_files(
+    paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
+) -> tuple[list[int], list[BadImage], list[BadImage]]:
+    """Which image files can be read, those that cannot, and those that become RGB."""
+    converted: list[BadImage] = []
+    faults = _look_at_all(paths, reading.check == "decode", converted) if reading.looks else {}
+    if faults and not reading.skip:
+        i, fault = next(iter(faults.items()))
+        folders = sorted({paths[i].parent.name for i in faults})
+        more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
+        words = f"{printable(name(i))}: {fault}.{more} Repair them, or go on without: "
+        raise ValueError(Message(words, SKIP, "."))
+    bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
+    return [i for i in range(len(paths)) if i not in faults], bad, converted
+
+
+def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
+    """All image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
+
+    Args:
+        folder: Where to look.
+        others: A list that the files which are no images by their names are added to.
+
+    Returns:
+        The paths, each beginning with `folder`.
+
+    Raises:
+        ValueError: if a link leads back to a folder that it lies in.
+
+    Examples:
+        >>> len(data.image_files("photos/train"))
+        4
+    """
+    return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
+
+
+def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
+    real = os.path.realpath(folder)
+    if real in above:
+        raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
+    images = []
+    for entry in _visible(folder):
+        if _is_folder(entry):
+            images += _image_files(Path(entry.path), others, (*above, real))
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            images.append(Path(entry.path))
+        else:
+            others.append(entry.path)
+    return images
+
+
+def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """The images in the folder of each class, and what is none of a class, by name or by place."""
+    others: list[str] = []
+    files = {}
+    for entry in _visible(folder):
+        if _is_folder(entry):
+            files[entry.name] = image_files(entry.path, others)
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            others.append(entry.path)
+    return files, others
+
+
+def _look_at_all(paths: Sequence[Path], decode: bool, converted: list[BadImage]) -> dict[int, str]:
+    """What is wrong with files, by their numbers."""
+    text = "Decoding pictures" if decode else "Looking at pictures"
+    faults = {}
+    with (
+        ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
+        ProgressBar(text, len(paths), shown=len(paths) >= PROGRESS_FROM) as bar,
+    ):
+        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _look_at(path, decode), paths))):
+            if fault:
+                faults[i] = fault
+            elif mode != "RGB":
+                converted.append(BadImage(str(paths[i]), f"of mode {mode}, converted to RGB as by load_image"))
+    return faults
+
+
+def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
+    """What is wrong with a file, and its mode; it is decoded where asked for, or where its end does not show."""
+    require_packages("An image folder", ("PIL",), "images")
+    from PIL import Image
+
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "neither a file nor a folder", ""
+        if not status.st_size:
+            return "an empty file", ""
+        with Image.open(path) as image:
+            check_mode(image)
+            mode, kind = image.mode, image.format
+        if decode or not _has_its_end(path, kind, status.st_size):
+            load_image(path)
+        return None, mode
+    except Exception as error:  # Decoders raise errors of many kinds on damaged data.
+        cause = error.__cause__ or error  # load_image names the file, and so does the caller
+        return f"not a picture that can be read: {cause}", ""
+
+
+def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
+    """Whether the last bytes of a file are those that end its format; False where that is not known."""
+    with open(path, "rb") as file:
+        if kind == "WEBP":  # says its length, without the first eight bytes
+            return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
+        file.seek(max(0, size - 64))
+        return file.read().rstrip(b"\0").endswith(ENDS[kind]) if kind in ENDS else False
+
+
+def _visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """The entries of a folder without hidden files and what systems leave behind, sorted by name."""
+    with os.scandir(folder) as entries:
+        kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
+    return sorted(kept, key=lambda entry: entry.name)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+# Splits
+
+
+def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
+    """The folders of classes in a data set, by the names in `SPLITS`; one for all where there are no splits.
+
+    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
+    """
+    folders = [entry.name for entry in _visible(root) if _is_folder(entry)]
+    is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
+    splits = {} if is_class else _splits(folders, f"{str(root)!r}")
+    if not splits:
+        return dict.fromkeys(SPLITS, root)
+    others = [name for name in folders if split_of(name) is None]
+    if "train" not in splits and others:
+        found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
+        hint = "Move the training classes into train/. If it is a class itself, say so: class_names=[...] with all."
+        raise ValueError(f"{printable(root)} has {found}. {hint}")
+    for name in splits.values():
+        entries = _visible(root / name)
+        if entries and not any(map(_is_folder, entries)):
+            hint = f"If {name!r} is a class itself, say so: class_names=[...] with all."
+            raise ValueError(f"{printable(root / name)} is called like a split, but has no folders of classes. {hint}")
+    return {split: root / name for split, name in splits.items()}
+
+
+def pick_split(source: Mapping[str, Any], split: str) -> Any:
+    """The entry of a dict of splits, such as `"val"` for `"test"`.
+
+    Args:
+        source: From names of splits, as `open_data` understands them, to data.
+        split: `"train"`, `"test"` or `"validation"`; the last two take each other's place.
+
+    Returns:
+        The data of that split.
+
+    Raises:
+        ValueError: if there is none.
+
+    Examples:
+        >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
+        'photos/test'
+    """
+    names = _splits(source, "data")
+    if split not in names:
+        raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
+    return source[names[split]]
+
+
+def has_test_split(source: Any) -> bool:
+    """Whether data says which of its images are there to test on: a folder or dict that does, or `"tfds:NAME"`.
+
+    Args:
+        source: As in `open_data`.
+
+    Returns:
+        Whether it does.
+
+    Examples:
+        >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
+        (True, False)
+    """
+    if isinstance(source, Mapping):
+        return "test" in _splits(source, "data")
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return True
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folders = split_folders(Path(source))
+        return "test" in folders and folders["test"] != folders.get("train")
+    return getattr(source, "has_test_split", False)  # of a table
+
+
+def split_of(name: object) -> tuple[str, int] | None:
+    """Which split a name stands for, and how well: 0 is best."""
+    letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
+    return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
+
+
+def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
+    """From split to the best name of it; where there is only one of them, it is for tests and for validation."""
+    known = [(split_of(name), name) for name in names]
+    matches = [(place, name) for place, name in known if place is not None]
+    result = {}
+    for split in SPLITS:
+        ranks = [rank for (kind, rank), _ in matches if kind == split]
+        # Training images belong together; of others one is enough.
+        best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
+        if len(best) > 1:
+            raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
+        if best:
+            result[split] = best[0]
+    other = {split: result[other] for split, other in IN_PLACE_OF.items() if other in result and split not in result}
+    return result | other
+
+
+def split_name(source: Any, split: str) -> str | None:
+    """What a split is called in a folder or a dict, such as `"val"`; None where there is none, or in other data."""
+    if isinstance(source, Mapping):
+        return str(_splits(source, "data")[split])
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folder = split_folders(Path(source))[split]
+        return None if folder == Path(source) else folder.name
+    return None
