@@ -344,10 +344,10 @@ def check_fields(
     config: ModelConfig,
     layout: str,
     accepted: Mapping[str, tuple[Any, ...]],
-    problems: Iterable[tuple[Any, str]] = (),
+    problems: Iterable[str] = (),
     advice: str = "",
 ) -> None:
-    """Raises ValueError unless a layout can say the values of all fields in `accepted`, and no problem `is_there`."""
+    """Raises ValueError unless a layout can say the values of all fields in `accepted`, and it has no `problems`."""
     for field, values in accepted.items():
         value = getattr(config, field)
         if value not in values:
@@ -356,9 +356,8 @@ def check_fields(
                 f"The layout {layout} is for models with {field}{wanted}, but this one has {value!r}: whoever reads "
                 f"the file would compute something else. {advice.format(field=field)}Save the model as .keras."
             )
-    for is_there, problem in problems:
-        if is_there:
-            raise ValueError(f"The layout {layout} has no place for this model: {problem}. Save it as .keras.")
+    for problem in problems:
+        raise ValueError(f"The layout {layout} has no place for this model: {problem}. Save it as .keras.")
 
 
 def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

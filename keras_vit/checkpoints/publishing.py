@@ -32,7 +32,7 @@ def push_to_hub(
 
     One commit with the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
     `model.npz` in that of the original code) and a card, `README.md`, unless the repository has one.
-    `keras_vit.load("hf://owner/name")` gives the model back. For a `.keras` file there instead, Keras itself has
+    `keras_vit.load("hf://owner/name")` returns the model. For a `.keras` file there instead, Keras itself has
     `model.save("hf://owner/name")`.
 
     Args:
@@ -113,7 +113,9 @@ def _card(config: ModelConfig, repository: str, layout: str, license: str | None
     library, loading = _OTHERS.get(layout, ("", ""))
     names = config.class_names or ()
     classes = f": {', '.join(names[:_NAMES_LISTED])}{' ...' if len(names) > _NAMES_LISTED else ''}" if names else ""
-    output = f"It has {config.classes:,} classes{classes}." if config.classes else "It has no head: it gives features."
+    output = (
+        f"It has {config.classes:,} classes{classes}." if config.classes else "It has no head: it returns features."
+    )
     pipeline = config.pipeline
     height, width = pipeline.image_size
     how = {"squash": "straight", "shortest": "with their own aspect ratio"}[pipeline.resize]
@@ -150,5 +152,5 @@ and standard deviation {std}.{inside} `model.preprocess` does all of it.
 
 ## License
 
-{license or "Not said. Ask the owner before you use the weights."}
+{license or "Unknown. Ask the owner before you use the weights."}
 """

@@ -52,7 +52,7 @@ def test_a_second_time(server, model):
     keras_vit.push_to_hub(model, "hf://me/pets")
     repository = server.repositories["me/pets"]
     assert "license" not in repository.files["README.md"].decode()
-    assert "Not said. Ask the owner" in repository.files["README.md"].decode()
+    assert "Unknown. Ask the owner" in repository.files["README.md"].decode()
     repository.files["README.md"] = b"# Mine"
     keras_vit.push_to_hub(model, "me/pets", commit_message="again")
     assert repository.files["README.md"] == b"# Mine"
@@ -68,7 +68,7 @@ def test_a_bit(server):
     config = keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=None)
     keras_vit.push_to_hub(keras_vit.BiT(config), "me/bit")
     assert sorted(server.repositories["me/bit"].files) == ["README.md", "model.npz"]
-    assert "It has no head: it gives features." in server.repositories["me/bit"].files["README.md"].decode()
+    assert "It has no head: it returns features." in server.repositories["me/bit"].files["README.md"].decode()
     assert keras_vit.load("hf://me/bit").config.stages == (1,)
 
 

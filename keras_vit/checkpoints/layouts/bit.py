@@ -6,7 +6,7 @@ big_vision's `models/bit_paper.py` (`bit_bv`). The arrays are the same but for a
 
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from keras_vit.checkpoints.accounting import Layout, Plan, Row, check_fields, shape_of
 from keras_vit.checkpoints.files import Sidecars
@@ -106,11 +106,18 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Pl
 
 
 def _check_writable(config: BiTConfig, layout: str) -> None:
-    padding = f"pool_padding={config.pool_padding!r}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
-    everywhere = config.classes and config.pooling == "none"
-    padded = layout == "bit_bv" and config.pool_padding != "-inf"
-    problems = ((config.folded, FOLDED), (everywhere, "it has a head at every place"), (padded, padding))
-    check_fields(config, repr(layout), {}, problems)
+    check_fields(config, repr(layout), {}, _problems(config, layout))
+
+
+def _problems(config: BiTConfig, layout: str) -> Iterator[str]:
+    """What a layout cannot say of a config."""
+    if config.folded:
+        yield FOLDED
+    if config.classes and config.pooling == "none":
+        yield "it has a head at every place"
+    if layout == "bit_bv" and config.pool_padding != "-inf":
+        padding = f"pool_padding={config.pool_padding!r}"
+        yield f"{padding}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
 
 
 BIT_TF, BIT_BV = (

@@ -315,9 +315,9 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
 
 def to_write(config: Any) -> Layout:
     """The layout in which transformers reads a model; ValueError where it cannot."""
-    metres = (not float(config.max_depth).is_integer(), "there max_depth is a whole number")
+    problems = [] if float(config.max_depth).is_integer() else ["there max_depth is a whole number"]
     what = "'huggingface', which would write a DepthAnything,"
-    check_fields(config, what, {"design": ("depth_anything",)}, [metres])
+    check_fields(config, what, {"design": ("depth_anything",)}, problems)
     vit, names, below = config.backbone, NAMES["transformers"], huggingface.LAYOUT
     below.check_writable(vit)
     if library_configs.family_to_write(vit) not in ("dinov2", "dinov2_with_registers"):

@@ -124,7 +124,7 @@ def config(
 ) -> tuple[EoMTConfig, Trunk]:
     """The config that arrays and JSON files tell, and what was assumed; ValueError for what is not computed here."""
     names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
-    said = sidecars.config
+    stated = sidecars.config
     backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
     queries, width = shape_of(arrays, names.queries, 2)
     if width != backbone.width:
@@ -133,7 +133,7 @@ def config(
     if not blocks:
         raise ValueError(f"it has no arrays {names.upscale}..., which enlarge the map of patches.")
     classes = shape_of(arrays, f"{names.classes}.weight", 2)[0] - 1
-    labels = mapping(said, "id2label")
+    labels = mapping(stated, "id2label")
     listed_names = [labels.get(str(i)) for i in range(classes)] if len(labels) == classes else None
     known_names = class_names(listed_names, classes)
     stored: Any = EoMTConfig(
@@ -143,11 +143,11 @@ def config(
         queries=queries,
         query_blocks=shape_of(arrays, names.masking, 1)[0],
         upscale_blocks=bounded(1 + max(map(int, blocks))),
-        activation=_activation(said),
+        activation=_activation(stated),
         pictures="eomt_transformers" if family.types else "eomt_authors",
         task="semantic" if (sidecars.preprocessor or {}).get("do_split_image") else None,
     )
-    _check_stated(said, stored)
+    _check_stated(stated, stored)
     return stored, trunk
 
 
@@ -161,9 +161,9 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     anchor = next((name for name in FAMILIES if name in file), None)
     if anchor is None:
         raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")
-    family, said = FAMILIES[anchor], sidecars.config
-    if family.types and said.get("model_type") not in family.types:
-        given = printable(said.get("model_type"), 60)
+    family, stated = FAMILIES[anchor], sidecars.config
+    if family.types and stated.get("model_type") not in family.types:
+        given = printable(stated.get("model_type"), 60)
         raise ValueError(
             f"a config.json with model_type={family.types[0]!r} has to lie beside it, but {given} was found."
         )
@@ -177,7 +177,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     found = family.as_in({name for name in inside if name.startswith(family.blocks)}, {"mlp": huggingface.MLPS})
     stored, trunk = config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
-        layout=_layout(found, names, number(mapping(said, "rope_parameters") or said, "rope_theta", 100.0)),
+        layout=_layout(found, names, number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)),
         dialect=family.title,
         stored=stored,
         arrays={
@@ -252,10 +252,10 @@ def _backbone(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[ViTConfig, Trunk]:
     """The config of the Vision Transformer, and what was assumed of it."""
-    said = sidecars.config
+    stated = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:
-        size = image_size_in(said.get("image_size", 640))
+        size = image_size_in(stated.get("image_size", 640))
     elif is_rotary:
         size = sidecars.image_size
     else:
@@ -263,7 +263,7 @@ def _backbone(
         size = (side * patch[0], side * patch[1])
     if is_rotary and size is None:
         raise ValueError("nothing tells the size of its images: pass image_size=..., such as 640 (see its name).")
-    heads = said.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
+    heads = stated.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
     trunk = pytorch.trunk_of(arrays, sidecars, family, size=size, heads=heads, is_named=True)
     fields: Fields = dict(trunk.fields)
     if sidecars.preprocessor:
@@ -277,7 +277,7 @@ def _backbone(
             f"its position embeddings are of the kind {fields['position_embedding']!r}, but {position!r} was expected: "
             f"the array {family.positions!r} is missing, or is another model's."
         )
-    activation = _activation(said)
+    activation = _activation(stated)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and activation != "silu" and family.types:
         raise ValueError(f"its config.json says hidden_act={activation!r} of gated MLPs; 'silu' was expected.")
@@ -288,8 +288,8 @@ def _backbone(
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,
-        "layer_norm_epsilon": number(said, "layer_norm_eps", family.epsilon),
-        "layer_scale": number(said, "layerscale_value", 1.0),
+        "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
+        "layer_scale": number(stated, "layerscale_value", 1.0),
         "pooling": "none",
     }
     return ViTConfig(**family.preparation | fields), trunk

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -355,23 +355,31 @@ FOLDED = "its kernels have been standardised by folded(): write the model that i
 
 
 def _check_writable(config: ViTConfig, layout: str) -> None:
+    check_fields(config, repr(layout), _COMMON, _problems(config, layout))
+
+
+def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
+    """What a layout cannot say of a config."""
     token, position, mixes = config.class_token, config.position_embedding, config.tokens_mlp_width is not None
+    if config.stem_folded:
+        yield FOLDED
+    if config.classes and config.pooling == "none":
+        yield "it has a head for every token"
+    if config.pooling == "map" and token and not config.map_prefix:
+        yield "its attention pooling leaves the token out"
+    if position in ("learned_without_registers", "none") and not mixes:
+        yield f"position_embedding={position!r}"
+    if mixes and layout == "big_vision":
+        yield "an MLP-Mixer, but 'vit_jax' has"
+    if mixes and config.representation_size:
+        yield "an MLP-Mixer with pre-logits"
     poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
-    problems = (
-        (config.stem_folded, FOLDED),
-        (config.classes and config.pooling == "none", "it has a head for every token"),
-        (config.pooling == "map" and token and not config.map_prefix, "its attention pooling leaves the token out"),
-        (position in ("learned_without_registers", "none") and not mixes, f"position_embedding={position!r}"),
-        (mixes and layout == "big_vision", "an MLP-Mixer, but 'vit_jax' has"),
-        (mixes and config.representation_size, "an MLP-Mixer with pre-logits"),
-        (
-            config.pooling not in (*poolings, "none"),
-            f"pooling={config.pooling!r} {'with' if token else 'without'} a class token",
-        ),
-        (layout == "vit_jax" and position == "sincos2d", "position_embedding='sincos2d', but 'big_vision' has"),
-        (layout == "big_vision" and config.stem_stages is not None, "a ResNet, but 'vit_jax' has"),
-    )
-    check_fields(config, repr(layout), _COMMON, problems)
+    if config.pooling not in (*poolings, "none"):
+        yield f"pooling={config.pooling!r} {'with' if token else 'without'} a class token"
+    if layout == "vit_jax" and position == "sincos2d":
+        yield "position_embedding='sincos2d', but 'big_vision' has"
+    if layout == "big_vision" and config.stem_stages is not None:
+        yield "a ResNet, but 'vit_jax' has"
 
 
 def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:

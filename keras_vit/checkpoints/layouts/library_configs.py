@@ -1,4 +1,4 @@
-"""How models are said to timm and transformers: the JSON files beside the weights, and what these have no place for."""
+"""How models are described to timm and transformers: JSON files beside the weights, and what these cannot say."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -50,41 +50,61 @@ def check_writable_by_timm(config: ViTConfig) -> None:
     check_fields(config, "'timm'", _TIMM_ACCEPTED, _timm_problems(config), advice)
 
 
-def _timm_problems(config: ViTConfig) -> Iterator[tuple[Any, str]]:
+def _timm_problems(config: ViTConfig) -> Iterator[str]:
     """What timm cannot say of a config."""
     eva, distilled, epsilon = is_eva(config), config.distillation_token, config.layer_norm_epsilon
     classes, pooling, norm = config.classes, config.pooling, config.final_norm
     rotary, mlp = config.rotary_embedding, config.mlp
     mean = "the mean of class and distillation token"
-    yield config.position_embedding == "none" and rotary is None, "its patches have no positions"
-    yield config.projection and classes, "it has both a projection and a head"
-    yield config.projection_bias, "its projection has a bias"
-    yield config.projection and distilled, "it has a projection and a distillation token"
-    yield distilled and classes and not config.distillation_head, "its distillation token has no head of its own"
+    if config.position_embedding == "none" and rotary is None:
+        yield "its patches have no positions"
+    if config.projection and classes:
+        yield "it has both a projection and a head"
+    if config.projection_bias:
+        yield "its projection has a bias"
+    if config.projection and distilled:
+        yield "it has a projection and a distillation token"
+    if distilled and classes and not config.distillation_head:
+        yield "its distillation token has no head of its own"
     wanted = f"without a head timm answers with {mean}, as model.with_config(pooling='token_dist') does"
-    yield distilled and not classes and pooling != "token_dist", wanted
-    yield pooling == "token_dist" and classes, f"its head reads {mean}"
+    if distilled and not classes and pooling != "token_dist":
+        yield wanted
+    if pooling == "token_dist" and classes:
+        yield f"its head reads {mean}"
     plain = mlp == "plain" and epsilon == 1e-6 and not (eva or config.attention_norm)
-    yield distilled and not plain, "timm has only plain blocks with epsilon 1e-6 beside a distillation token"
-    yield norm == "none" and (config.pre_norm or eva), "it has no last normalisation"
-    yield norm == "pooled" and pooling == "map", "its last normalisation follows attention pooling"
-    yield mlp == "swiglu" and pooling == "map", "it has a SwiGLU and attention pooling, whose activation is another"
+    if distilled and not plain:
+        yield "timm has only plain blocks with epsilon 1e-6 beside a distillation token"
+    if norm == "none" and (config.pre_norm or eva):
+        yield "it has no last normalisation"
+    if norm == "pooled" and pooling == "map":
+        yield "its last normalisation follows attention pooling"
+    if mlp == "swiglu" and pooling == "map":
+        yield "it has a SwiGLU and attention pooling, whose activation is another"
     gated = mlp == "swiglu" and not eva and config.register_tokens and not config.class_token
-    yield gated, "it has a SwiGLU and register tokens without a class token"
-    yield mlp == "swiglu" and not eva and epsilon != 1e-6, "timm's models with a SwiGLU have the epsilon 1e-6"
+    if gated:
+        yield "it has a SwiGLU and register tokens without a class token"
+    if mlp == "swiglu" and not eva and epsilon != 1e-6:
+        yield "timm's models with a SwiGLU have the epsilon 1e-6"
     usual_epsilon = 1e-5 if rotary == "dinov3" else 1e-6
-    yield eva and epsilon != usual_epsilon, f"timm's models of that kind have another epsilon than {epsilon}"
+    if eva and epsilon != usual_epsilon:
+        yield f"timm's models of that kind have another epsilon than {epsilon}"
     parts = config.pre_norm or pooling == "map" or mlp == "plain_norm"
-    yield eva and parts, "timm's models of that kind have no such parts"
+    if eva and parts:
+        yield "timm's models of that kind have no such parts"
     gelu = f"timm's models of that kind have the exact GELU, not gelu={config.gelu!r}"
-    yield eva and mlp == "plain" and config.gelu != "exact", gelu
+    if eva and mlp == "plain" and config.gelu != "exact":
+        yield gelu
     if config.stem_stages is not None:
         epsilons = "its ResNet has other epsilons (with_config(stem_epsilons='timm') changes the answers a little)"
         channels = f"the first convolution of its ResNet has {config.stem_width} channels, not 64"
-        yield config.stem_folded, "the kernels of its ResNet were standardised for good"
-        yield config.stem_epsilons != "timm", epsilons
-        yield config.stem_width != 64, channels
-        yield distilled or not plain, "timm has only plain blocks with epsilon 1e-6 after a ResNet"
+        if config.stem_folded:
+            yield "the kernels of its ResNet were standardised for good"
+        if config.stem_epsilons != "timm":
+            yield epsilons
+        if config.stem_width != 64:
+            yield channels
+        if distilled or not plain:
+            yield "timm has only plain blocks with epsilon 1e-6 after a ResNet"
 
 
 def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -138,7 +158,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
 
 def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """The name of one of timm's models that has the same code, and the arguments that make it this one."""
-    registers, gelu, coarse = config.register_tokens, config.gelu, config.layer_norm_epsilon == 1e-5
+    registers, gelu, large_epsilon = config.register_tokens, config.gelu, config.layer_norm_epsilon == 1e-5
     arguments: dict[str, Any] = {
         "reg_tokens": registers,
         "no_embed_class": _only_patches_have_positions(config),
@@ -160,9 +180,9 @@ def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     # The epsilon is the architecture's: no argument that JSON can say sets it.
     if config.attention_norm or config.mlp == "plain_norm":
         arguments |= {"scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp == "plain_norm"}
-        if coarse:
+        if large_epsilon:
             return "beit3_base_patch16_224", arguments
-    kind = ("clip_quickgelu_" if gelu == "quick" else "clip_") if coarse else ""
+    kind = ("clip_quickgelu_" if gelu == "quick" else "clip_") if large_epsilon else ""
     return f"vit_base_patch16_{kind}224", arguments
 
 
@@ -247,28 +267,40 @@ def check_writable_by_transformers(config: ViTConfig) -> None:
     check_fields(config, layout, _TRANSFORMERS[name][1], _transformers_problems(config, name))
 
 
-def _transformers_problems(config: ViTConfig, name: str) -> Iterator[tuple[Any, str]]:
+def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     """What a family cannot say of a config."""
     ending = f"{'with' if config.classes else 'without'} a head that pools"
     size, pooling, dinov2 = config.representation_size, config.pooling, name.startswith("dinov2")
-    yield config.classes and pooling == "none", "it has a head for every token"
-    yield size and config.classes, "there the head never reads the tanh layer (the pooler)"
-    yield size and pooling != "token", "there the tanh layer (the pooler) reads the class token"
+    if config.classes and pooling == "none":
+        yield "it has a head for every token"
+    if size and config.classes:
+        yield "there the head never reads the tanh layer (the pooler)"
+    if size and pooling != "token":
+        yield "there the tanh layer (the pooler) reads the class token"
     outputs = f"there the tanh layer (the pooler) has as many outputs as inputs, not {size}"
-    yield size not in (None, config.width) and name != "vit", outputs
-    yield dinov2 and config.distillation_token, "it has a distillation token"
-    yield dinov2 and config.layer_scale is None, "it has no layer scale"
+    if size not in (None, config.width) and name != "vit":
+        yield outputs
+    if dinov2 and config.distillation_token:
+        yield "it has a distillation token"
+    if dinov2 and config.layer_scale is None:
+        yield "it has no layer scale"
     expected = ("token_avg" if config.classes else "token", "none")
-    yield dinov2 and pooling not in expected, f"{ending} by {expected[0]!r}, not {pooling!r}"
-    yield dinov2 and _dinov2_ratio(config) is None, f"no ratio gives its mlp_width of {config.mlp_width}"
-    own = config.rotary_embedding == "dinov3" and config.layer_scale is not None
-    yield name == "dinov3_vit" and not own, "it has another rotary embedding, or no layer scale"
+    if dinov2 and pooling not in expected:
+        yield f"{ending} by {expected[0]!r}, not {pooling!r}"
+    if dinov2 and _dinov2_ratio(config) is None:
+        yield f"no ratio gives its mlp_width of {config.mlp_width}"
+    is_dinov3 = config.rotary_embedding == "dinov3" and config.layer_scale is not None
+    if name == "dinov3_vit" and not is_dinov3:
+        yield "it has another rotary embedding, or no layer scale"
     expected = ("avg",) if config.classes else ("map", "none")
-    yield name == "siglip" and pooling not in expected, f"{ending} otherwise than by {pooling!r}"
+    if name == "siglip" and pooling not in expected:
+        yield f"{ending} otherwise than by {pooling!r}"
     cut = "there pictures that keep their aspect ratio are cut to squares (with_config(resize='squash') are not)"
-    yield config.resize == "shortest" and config.image_size[0] != config.image_size[1], cut
+    if config.resize == "shortest" and config.image_size[0] != config.image_size[1]:
+        yield cut
     averages = name == "ijepa" or (name == "siglip" and config.classes and pooling == "avg")
-    yield config.prefix_tokens and averages, "it has tokens before the patches"
+    if config.prefix_tokens and averages:
+        yield "it has tokens before the patches"
 
 
 def transformers_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:

@@ -173,10 +173,10 @@ def timm_plan(
 def check_writable_by_timm(config: ViTConfig) -> None:
     """Raises ValueError unless timm can compute what the model computes."""
     size = (config.patch_size[0], config.depth, config.width)
-    unknown = size not in _TIMM or len(set(config.patch_size)) > 1
+    is_unknown = size not in _TIMM or len(set(config.patch_size)) > 1
     sizes = f"timm has no Mixer of {config.depth} blocks, {config.width} wide, for patches of {config.patch_size}"
     advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
-    check_fields(config, "'timm'", _TIMM_ACCEPTED, [(unknown, sizes)], advice)
+    check_fields(config, "'timm'", _TIMM_ACCEPTED, [sizes] if is_unknown else [], advice)
 
 
 def timm_architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:

@@ -257,9 +257,10 @@ def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) 
         for i, part in enumerate(inputs):
             rows += linear(f"{name}{part}", paths[i], width, width, bias=i in biased)
     else:
-        own = family.own_biases
-        rows += packed(f"{name}{inputs[0]}", paths, width, width, () if own else biased)
-        rows += [Row(f"{name}{own[i]}", f"{paths[i]}/bias", (width,)) for i in biased if own]
+        separate = family.own_biases
+        rows += packed(f"{name}{inputs[0]}", paths, width, width, () if separate else biased)
+        if separate:
+            rows += [Row(f"{name}{separate[i]}", f"{paths[i]}/bias", (width,)) for i in biased]
     rows += norm(f"{name}{family.attention_norm}", f"{path}/attention/norm", width) if config.attention_norm else []
     rows += linear(f"{name}{output}", f"{path}/attention/out", width, width)
     *first, last = family.mlp
@@ -372,7 +373,7 @@ def _heads(
     """The number of attention heads, which no array tells, and what a user should know of it."""
     given, like = sidecars.heads, sidecars.like
     if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
-        raise ValueError(f"Its config gives the number of heads as {printable(stated, 60)}, expected an integer.")
+        raise ValueError(f"Its config says the number of heads is {printable(stated, 60)}, expected an integer.")
     heads, remarks = stated if given is None else given, []
     if heads is None and like is not None and like.config is not None and like.config.width == width:
         return like.config.heads, []
@@ -391,7 +392,7 @@ def _heads(
 
 
 def assumption(field: str, text: str, is_named: Any) -> Remark:
-    """What is said of an assumption; loading warns of it unless something tells which model it is."""
+    """A remark on an assumption; loading warns of it unless something tells which model it is."""
     return Remark(text, field, "note" if is_named else "assumed")
 
 

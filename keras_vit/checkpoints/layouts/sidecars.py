@@ -192,7 +192,7 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
     factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
     if not is_number(factor) or factor <= 0:
         raise not_done("rescale_factor", factor)
-    if abs(255 * factor - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, said for pixels of 0..1
+    if abs(255 * factor - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
         for key in ("pixel_mean", "pixel_std"):
             fields[key] = tuple(value / (255 * factor) for value in fields[key])
     if stated.get("do_resize") is False:
@@ -213,7 +213,7 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
 
 
 def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
-    """The name of the class that prepares images, and what is said of it, with the class's defaults."""
+    """The name of the class that prepares images, and what the file says of it, with the class's defaults."""
     name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     defaults = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
     return name, {**defaults, **{key: value for key, value in config.items() if value is not None}}
@@ -303,25 +303,25 @@ def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
             pooling=vision.get("timm_pool") or None,
             image_size=image_size_in(vision.get("image_size")),
         )
-    said, remarks = sidecars.config, ()
-    if said and "architecture" not in said:
+    stated, remarks = sidecars.config, ()
+    if stated and "architecture" not in stated:
         remarks = (Remark("the config.json beside it is not timm's and is left out"),)
-        said = {}
-    if given and said and plain_architecture(given) != plain_architecture(said["architecture"]):
-        architecture = printable(said["architecture"], 60)
+        stated = {}
+    if given and stated and plain_architecture(given) != plain_architecture(stated["architecture"]):
+        architecture = printable(stated["architecture"], 60)
         raise ValueError(
             f"its config.json says architecture={architecture}, but like={given!r} was given: leave it out."
         )
-    arguments = mapping(said, "model_args")
-    published = mapping(said, "pretrained_cfg") or said  # older files have it all on one level
+    arguments = mapping(stated, "model_args")
+    published = mapping(stated, "pretrained_cfg") or stated  # older files have it all on one level
     sizes = [published.get(key) for key in ("input_size", "test_input_size")]
     input_size, test_size = (image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
     return TimmStated(
-        architecture=plain_architecture(given or said.get("architecture", "")),
+        architecture=plain_architecture(given or stated.get("architecture", "")),
         arguments=arguments,
         published=published,
-        pooling=said.get("global_pool", arguments.get("global_pool")),
-        labels=said.get("label_names"),
+        pooling=stated.get("global_pool", arguments.get("global_pool")),
+        labels=stated.get("label_names"),
         image_size=image_size_in(arguments.get("img_size")),
         input_size=input_size,
         test_size=test_size,
