@@ -1,4 +1,4 @@
-"""Lazy imports (PEP 562): the names of a room are imported when they are used, because importing Keras takes seconds.
+"""Lazy imports (PEP 562): names of a package are imported when they are used, because importing Keras takes seconds.
 
 The program `keras-vit` needs Keras for some of its commands only. For everybody else `import keras_vit` imports all
 names at once, because that registers the classes that `keras.saving.load_model` looks for.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from types import ModuleType
 
-from keras_vit._names import ROOMS
+from keras_vit._names import PACKAGES
 
 _MODULES = {"keras_vit.cli", "keras_vit.data.workers", "keras_vit.export.processes"}
 
@@ -28,28 +28,28 @@ def _is_program() -> bool:
 IS_PROGRAM = _is_program()
 
 
-def lazy_names(room: str) -> Callable[[str], object]:
-    """The `__getattr__` of a room: what `_names.py` says that it offers is imported when it is used.
+def lazy_names(package: str) -> Callable[[str], object]:
+    """The `__getattr__` of a package: what `_names.py` says that it offers is imported when it is used.
 
-    A room without an `__all__` gets one, of all these names.
+    A package without an `__all__` gets one, of all these names.
     """
-    module = sys.modules[room]
-    sources = {name: source for source, names in ROOMS[room].items() for name in names.split()}
+    module = sys.modules[package]
+    sources = {name: source for source, names in PACKAGES[package].items() for name in names.split()}
     vars(module).setdefault("__all__", sorted(sources))
 
     def __getattr__(name: str) -> object:
         if name not in sources:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         source = sources[name]
-        value = importlib.import_module(f"{room}.{name}" if source == room else source)
-        vars(module)[name] = value if source == room else getattr(value, name)
+        value = importlib.import_module(f"{package}.{name}" if source == package else source)
+        vars(module)[name] = value if source == package else getattr(value, name)
         return vars(module)[name]
 
     return __getattr__
 
 
 def import_all(module: ModuleType) -> None:
-    """Imports the names that a room offers, and those of the rooms among them."""
+    """Imports the names that a package offers, and those of the packages among them."""
     for name in vars(module)["__all__"]:
         value = getattr(module, name)
         if inspect.ismodule(value):

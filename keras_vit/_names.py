@@ -1,10 +1,10 @@
-"""What each room offers, and where it comes from: names are imported when they are used (`_lazy.py`).
+"""What each package offers, and where it comes from: names are imported when they are used (`_lazy.py`).
 
-Type checkers read the same from the `__init__.py` of the rooms; a test compares the two.
+Type checkers read the same from the `__init__.py` of the packages; a test compares the two.
 """
 
-# Room to module to the names that it has there.
-ROOMS: dict[str, dict[str, str]] = {
+# Package to module to the names that it has there.
+PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit": {
         "keras_vit": "data depth evaluation export inspection layers segmentation text training",
         "keras_vit.checkpoints": "class_names inspect_checkpoint list_models list_weights push_to_hub to_checkpoint",

@@ -85,7 +85,7 @@ from_checkpoint = load
 
 
 def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
-    """The model of a file of Keras, changed by its own `with_config` where options are given."""
+    """The model of a file of Keras, changed by its `with_config` where options are given."""
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
             raise ValueError(f"{path} says all of its model itself: leave {option}={options[option]!r} out.")
@@ -137,7 +137,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         variant: The paper's name, such as `"ViT-B/16"`; case and punctuation do not matter (but g is not G).
         **options: Those of `CreateOptions`, such as `pretrained=True`, `classes=37`. `classifier_activation` is
             `"softmax"` unless it is given, None for logits. Without weights, `image_size` is the variant's, which is
-            224 for those of the first papers; for a BiT, which has no size of its own, any.
+            224 for those of the first papers; for a BiT, which no size belongs to, any.
 
     Returns:
         A `VisionTransformer`, or a `BiT`.
@@ -216,7 +216,7 @@ def _config_of(weights: Source, variant: str) -> Any:
 
 
 def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dynamic"]:
-    """The image size of a BiT where none is given: it has none of its own, so that of the input, or any."""
+    """The image size of a BiT where none is given: that of the input, or any."""
     height, width = (None, None) if input_tensor is None else input_tensor.shape[1:3]
     return "dynamic" if height is None or width is None else (height, width)
 

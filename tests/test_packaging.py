@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_vit._names import ROOMS
+from keras_vit._names import PACKAGES
 
 pytestmark = pytest.mark.once
 
@@ -160,7 +160,9 @@ def test_names_are_those_that_type_checkers_see():
     for init in (REPOSITORY / "keras_vit").rglob("__init__.py"):
         if "lazy_names(__name__)" in init.read_text():
             rooms[".".join(init.parent.relative_to(REPOSITORY).parts)] = names_in(init)
-    assert {room: {source: {*names.split()} for source, names in rows.items()} for room, rows in ROOMS.items()} == rooms
+    assert {
+        room: {source: {*names.split()} for source, names in rows.items()} for room, rows in PACKAGES.items()
+    } == rooms
 
 
 def test_it_is_imported_from_compiled_files_alone(tmp_path):

@@ -131,7 +131,7 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
     Other classes are a wish for a new head. Anything else that would lose trained weights has to be asked for.
 
     Raises:
-        ValueError: if weights would be lost that nobody gave up; the message says how to.
+        ValueError: if weights would be lost that `fresh` does not name; the message says how to name them.
     """
     if isinstance(new, DenseConfig):
         return set(fresh)
@@ -154,7 +154,7 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
         values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name] & {*lost})
         words = f"{values} needs new weights in {' and '.join(lost)}"
         call = f"model.with_config(..., fresh={sorted({*fresh, *lost})})"
-        raise ValueError(f"{words}. {call} gives the old ones up.")
+        raise ValueError(f"{words}. {call} starts them anew.")
     return (needed | set(fresh)) - absent
 
 
@@ -354,5 +354,5 @@ def require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """`adapted_layers` of a model that has some; ValueError if it has none."""
     adapted = adapted_layers(model)
     if not adapted:
-        raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) gives it some.")
+        raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) adds some.")
     return adapted

@@ -95,7 +95,7 @@ class ViTConfig(ModelConfig):
         tokens_mlp_width: Length of the hidden layer of a perceptron across tokens that each block has in place of
             attention (MLP-Mixer), for images of one size, with `heads=1`; None for attention.
         attention_bias: Which of queries, keys and values have a bias: `"all"`, `"no_key"`, `"none"`.
-        attention_norm: Whether the joined heads are normalised before the output projection (EVA-02-CLIP).
+        attention_norm: Whether the concatenated heads are normalised before the output projection (EVA-02-CLIP).
         mlp: `"plain"`, `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3), `"swiglu_norm"`: normalised inside.
         gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
             `"quick"`, as OpenAI's CLIP. A SwiGLU has none.
@@ -118,8 +118,8 @@ class ViTConfig(ModelConfig):
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
         unit_features: Whether what the head reads is divided by its length (zero-shot classifiers).
         classes: Outputs of the head; None for no head.
-        distillation_head: Whether the distillation token has a head of its own; the logits are the mean of both.
-        class_names: What the outputs of the head stand for, in order; None where nobody has said. Files carry them.
+        distillation_head: Whether the distillation token has a second head; the logits are the mean of both.
+        class_names: What the outputs of the head stand for, in order; None where that is unknown. Files carry them.
         classifier_activation: Name of a Keras activation on top of the head; None for logits.
 
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
@@ -260,7 +260,7 @@ class ViTConfig(ModelConfig):
     def _check_head(self) -> None:
         """Raises ValueError unless what comes after the blocks fits them."""
         if self.pooling == "token_avg" and self.final_norm == "pooled":
-            raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' gives 2 D.")
+            raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' returns 2 D.")
         if self.pooling in ("token", "token_avg"):
             self._need("pooling", class_token=True)
         if self.pooling == "token_dist":
@@ -314,7 +314,7 @@ class ViTConfig(ModelConfig):
         return Pipeline(self.image_size, mean=self.pixel_mean, std=self.pixel_std, **fields)
 
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
-        """The image size, in pixels, that gives a grid of patches."""
+        """The image size, in pixels, that has a grid of patches."""
         return tuple(n * patch * self.stem_stride for n, patch in zip(grid_size, self.patch_size, strict=True))
 
     @property
@@ -328,7 +328,7 @@ class ViTConfig(ModelConfig):
         return self.class_token + self.distillation_token + self.register_tokens
 
     @property
-    def answering_tokens(self) -> int | None:
+    def computed_tokens(self) -> int | None:
         """How many tokens the last block computes; None for all."""
         return 1 + bool(self.distillation_head and self.classes) if self.class_token_only else None
 
@@ -343,7 +343,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def pooled_size(self) -> int:
-        """Length of what pooling gives, for each image or, without pooling, for each token."""
+        """Length of what pooling returns, for each image or, without pooling, for each token."""
         return 2 * self.width if self.pooling == "token_avg" else self.width
 
 

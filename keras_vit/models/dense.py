@@ -12,7 +12,7 @@ from keras_vit.models.vision_transformer import VisionTransformer
 
 
 def block_map(backbone: VisionTransformer, block: int, policy: Any) -> tuple[Any, Any]:
-    """What a block gives, as a map of the patches and as all tokens; with the final norm where the backbone has one."""
+    """What a block returns, as a map of the patches and as all tokens; normalised if the backbone has a final norm."""
     vit = backbone.config
     tokens = backbone.get_layer(f"block_{block}").output
     if vit.final_norm == "tokens":

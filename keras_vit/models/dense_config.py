@@ -79,7 +79,7 @@ class NamedClasses(DenseConfig):
 
     Attributes:
         classes: K, the number of classes.
-        class_names: What they stand for, in order; None where nobody has said.
+        class_names: What they stand for, in order; None where that is unknown.
     """
 
     classes: Positive
@@ -99,8 +99,8 @@ class EoMTConfig(NamedClasses):
     Attributes:
         backbone: The Vision Transformer, for images of one size: pooling `"none"`, no classes.
         classes: K, the number of classes, without "no object".
-        class_names: What they stand for, in order; None where nobody has said.
-        queries: Q, the number of queries, each of which gives a mask and the class of what it shows.
+        class_names: What they stand for, in order; None where that is unknown.
+        queries: Q, the number of queries, each of which predicts a mask and the class of what it shows.
         query_blocks: How many of the last blocks see the queries.
         upscale_blocks: How often the map of patches is doubled before the masks are read from it.
         activation: Of mask head and upscaling: `"exact"`, `"tanh"`, `"quick"` (GELUs), `"silu"` or `"relu"`.
@@ -143,7 +143,7 @@ class LinearSegmenterConfig(NamedClasses):
     Attributes:
         backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
         classes: K, the number of classes.
-        class_names: What they stand for, in order; None where nobody has said.
+        class_names: What they stand for, in order; None where that is unknown.
         blocks: Numbers of the blocks whose patch tokens are read, from 0; the last block is the last of them. All of
             them take the final norm.
         dropout: Rate at which whole channels are left out while the head trains: 0.1 in DINOv3.

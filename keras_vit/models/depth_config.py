@@ -77,7 +77,7 @@ class DPTConfig(DepthConfig):
         if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
         if self.design == "dinov2" and not (self.metric and self.backbone.class_token):
-            raise ValueError("design='dinov2' reads a class token of the backbone and gives metres: metric=True.")
+            raise ValueError("design='dinov2' reads a class token of the backbone and predicts metres: metric=True.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,4 +100,4 @@ class LinearDepthConfig(DepthConfig):
     def _check_together(self) -> None:
         super()._check_together()
         if not (self.metric and self.backbone.class_token):
-            raise ValueError("A linear depth head reads a class token of the backbone and gives metres: metric=True.")
+            raise ValueError("A linear depth head reads the backbone's class token and predicts metres: metric=True.")

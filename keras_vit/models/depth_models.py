@@ -15,27 +15,27 @@ from keras_vit.models.vision_transformer import VisionTransformer
 
 def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
     """Depth `(batch, height, width)` from the blocks of a backbone: reassemble, fuse, three convolutions."""
-    own, width = config.design == "dinov2", config.fusion_width
+    is_dinov2, width = config.design == "dinov2", config.fusion_width
     maps = []
-    for i, x in enumerate(_maps(config, backbone, policy, with_class_token=own)):
-        readout = config.backbone.width if own else None
+    for i, x in enumerate(_maps(config, backbone, policy, with_class_token=is_dinov2)):
+        readout = config.backbone.width if is_dinov2 else None
         factor = REASSEMBLE_FACTORS[i]
         x = Reassemble(config.widths[i], factor, readout, dtype=policy, name=f"reassemble_{i}")(x)
         maps.append(Convolution(width, 3, bias=False, dtype=policy, name=f"neck_{i}")(x))
     x = maps[-1]
     for i in range(4):  # the deepest first
         skip, shallower = maps[3 - i] if i else None, maps[2 - i] if i < 3 else None
-        fusion = FeatureFusion(i > 0, bias=not own, dtype=policy, name=f"fusion_{i}")
+        fusion = FeatureFusion(i > 0, bias=not is_dinov2, dtype=policy, name=f"fusion_{i}")
         # Depth Anything resizes to the shallower map, DINOv2 to twice the size, and the shallower map to that.
-        x = fusion(x, skip=skip, like=None if own else shallower)
-    if own:
+        x = fusion(x, skip=skip, like=None if is_dinov2 else shallower)
+    if is_dinov2:
         x = Convolution(width, 3, dtype=policy, name="project")(x)
         x = layers.Activation("relu", dtype=policy, name="project_relu")(x)
-    output = "clipped" if own else "sigmoid" if config.metric else "relu"
-    patch_size = None if own else config.backbone.patch_size
+    output = "clipped" if is_dinov2 else "sigmoid" if config.metric else "relu"
+    patch_size = None if is_dinov2 else config.backbone.patch_size
     limits = {"min_depth": config.min_depth, "max_depth": config.max_depth}
     head = DepthHead(config.head_width, patch_size, output, **limits, dtype=policy, name="depth_head")
-    return head(x, patches=None if own else _patches(backbone))
+    return head(x, patches=None if is_dinov2 else _patches(backbone))
 
 
 def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy: Any) -> Any:
@@ -51,7 +51,7 @@ def _patches(backbone: VisionTransformer) -> Any:
 
 
 def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_class_token: bool) -> list[Any]:
-    """What each of the blocks gives, as a map; with the final norm where the backbone has one."""
+    """What each of the blocks returns, as a map; with the final norm where the backbone has one."""
     maps = []
     for i in config.blocks:
         x, tokens = block_map(backbone, i, policy)
@@ -63,7 +63,7 @@ def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_cl
 class DPT(DenseModel):
     """Depth by the head of DPT on a plain Vision Transformer, as Depth Anything V1 and V2 and DINOv2 have it.
 
-    It takes images and gives depth `(batch, height, width)`, float32 or better: of Depth Anything as many pixels as
+    It takes images and returns depth `(batch, height, width)`, float32 or better: of Depth Anything as many pixels as
     the image has, of DINOv2 32 for two patches, rounded up. `keras_vit.depth.estimate` goes from a picture of any size
     to its depth. Arguments and errors are those of `VisionTransformer`.
 
@@ -85,7 +85,7 @@ class DPT(DenseModel):
 class LinearDepth(DenseModel):
     """Depth by a linear head with bins on a plain Vision Transformer, as DINOv2 has it.
 
-    It takes images and gives depth in metres `(batch, 4 * rows, 4 * columns)`, float32 or better, on the grid of
+    It takes images and returns depth in metres `(batch, 4 * rows, 4 * columns)`, float32 or better, on the grid of
     patches. `keras_vit.depth.estimate` goes from a picture of any size to its depth. Arguments and errors are those of
     `VisionTransformer`.
 

@@ -62,7 +62,7 @@ def read_queries(
 class EoMT(DenseModel):
     """An EoMT (arXiv 2503.19108) as a functional Keras model: a function of one `EoMTConfig`.
 
-    It takes images `(batch, *image_size, channels)` and gives a dictionary of logits: `"classes"` `(batch, queries,
+    It takes images `(batch, *image_size, channels)` and returns a dictionary of logits: `"classes"` `(batch, queries,
     classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`. Pictures of any
     size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. Arguments and errors are
     those of `VisionTransformer`.

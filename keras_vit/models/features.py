@@ -108,13 +108,13 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
 
 
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
-    """What can be asked for: the layer that gives it, and, for what lies inside a block, the name there."""
+    """What can be asked for: the layer that returns it, and, for what lies inside a block, the name there."""
     if not isinstance(model, (VisionTransformer, BiT)):
         words = f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given"
         raise TypeError(f"{words}. Of a model that contains one, pass that: outer.get_layer(name).")
     config, layers = model.config, [layer.name for layer in model.layers]
     names = BIT_FEATURES if isinstance(model, BiT) else FEATURES
-    # Which layer gives what
+    # Which layer returns what
     given = {name: [x for x in givers if x in layers][-1] for name, givers in names.items() if {*givers} & {*layers}}
     if not isinstance(model, BiT):
         given["before_norm"] = f"block_{config.depth - 1}"
@@ -214,9 +214,9 @@ def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = N
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BlockActivations(keras.layers.Layer):
-    """A block that also gives what it computes on the way: from a list of its inputs to the activations and its output.
+    """A block that also returns what it computes inside: from a list of its inputs to the activations and its output.
 
-    A layer of its own, because Keras 3.15 cannot make a model of a layer's second call if that has more outputs than
+    A separate layer, because Keras 3.15 cannot make a model of a layer's second call if that has more outputs than
     the first.
     """
 

@@ -159,7 +159,7 @@ class ImageModel(ConfiguredModel):
 
     @contextlib.contextmanager
     def _checked(self, x: Any) -> Iterator[None]:
-        """Checks images, and gives a model of JAX its weights back where something fails while Keras has them."""
+        """Checks images, and restores the weights of a model of JAX where something fails while Keras has them."""
         spec = getattr(x, "element_spec", None)  # of tf.data
         batch = (spec[0] if isinstance(spec, tuple) else spec) if spec is not None else x
         if hasattr(keras.tree.flatten(batch)[0], "shape"):

@@ -27,7 +27,7 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
 class LinearSegmenter(DenseModel):
     """A linear head on the patch tokens of a plain Vision Transformer, as DINOv2 and DINOv3 are measured with.
 
-    It takes images and gives logits `(batch, rows, columns, classes)` on the grid of patches. Pictures of any size
+    It takes images and returns logits `(batch, rows, columns, classes)` on the grid of patches. Pictures of any size
     become maps of classes with `keras_vit.segmentation.segment`. Arguments and errors are those of `VisionTransformer`.
 
     Source: `BNHead` in DINOv2's `eval/segmentation`, `LinearHead` in DINOv3's.

@@ -18,13 +18,13 @@ class ModelOptions(TypedDict, total=False):
     Attributes:
         image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time;
             position embeddings are resized.
-        classes: Outputs of the head. Another number than the source's gives a new, zero-initialised head and drops the
+        classes: Outputs of the head. Another number than the source's makes a new, zero-initialised head and drops the
             pre-logits, as the original does. Without the top it has no effect, as in keras.applications.
         class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
             beside it that has as many lines as the file has classes.
         include_top: Whether the head is there, and what else comes after pooling.
         pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
-            None for the source's own; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
+            None for the source's; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
             None without the top for its last map.
         classifier_activation: Name of an activation on the head; `"linear"` for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
@@ -39,7 +39,7 @@ class ModelOptions(TypedDict, total=False):
         remat: Whether blocks are recomputed in the backward pass to save memory.
         input_tensor: Keras tensor to build the model on; not for files of Keras.
         name: Name of the model.
-        dtype: Dtype policy, such as `"mixed_bfloat16"`; None for a Keras file's own, or the global one.
+        dtype: Dtype policy, such as `"mixed_bfloat16"`; None for a Keras file's, or the global one.
 
     Examples:
         >>> options: keras_vit.ModelOptions = {"image_size": 32, "classes": 10}
@@ -83,7 +83,7 @@ class LoadOptions(ModelOptions, total=False):
         numerics: `"publisher"`: the model computes what it does where the file comes from. `"official"`: what the
             official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
             the official numbers for a name of the catalogue, the publisher's for a file or an address.
-        pre_logits: Whether the tanh layer before the head is there. None: with the source's own head, not a new one.
+        pre_logits: Whether the tanh layer before the head is there. None: with the source's head, not with a new one.
 
     Examples:
         >>> options: keras_vit.LoadOptions = {"numerics": "official"}
@@ -109,7 +109,7 @@ class CreateOptions(ModelOptions, total=False):
         weights: What `load` takes and holds this variant, or a `.weights.h5` that this same model saved. None for new
             random weights; these have 1,000 `classes`, or as many as there are `class_names`, the variant's official
             rate of `dropout`, and `pooling="token"`, or `"avg"` without a class token.
-        class_token: Whether there is a class token. None for the checkpoint's, or the variant's own without weights.
+        class_token: Whether there is a class token. None for the checkpoint's, or the variant's without weights.
         representation_size: Without weights, the length of the tanh layer before the head; None for no such layer.
 
     Examples:

@@ -112,9 +112,9 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     if config.tokens_mlp_width is not None:
         projections, attention = 0, 2 * tokens * config.tokens_mlp_width * width
     total += config.depth * (projections + attention + mlp)
-    if config.answering_tokens is not None:
+    if config.computed_tokens is not None:
         # The last block has keys and values of all tokens; everything else of those that go on.
-        share = 1 - config.answering_tokens / tokens
+        share = 1 - config.computed_tokens / tokens
         total -= round(share * (projections / 2 + attention + mlp))
     if config.pooling == "map":
         # Keys and values of all tokens, one query, one output, one token through the MLP.

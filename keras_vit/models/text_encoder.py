@@ -13,7 +13,7 @@ from keras_vit.models.text_config import TextConfig
 
 
 def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
-    """Applies a text tower to a symbolic batch of token ids `(batch, context)`; gives `(batch, projection or width)`.
+    """Applies a text tower to a symbolic batch of token ids `(batch, context)`; returns `(batch, projection or width)`.
 
     No dropout and no mask of the padding: SigLIP and LiT were trained to see it, and CLIP's mask hides what follows.
     """
@@ -55,7 +55,7 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
 class TextEncoder(ConfiguredModel):
     """The text tower of an image-text model as a functional Keras model: a function of one `TextConfig`.
 
-    It takes token ids, integers `(batch, context)` as the tokenizer of its weights makes them, and gives embeddings
+    It takes token ids, integers `(batch, context)` as the tokenizer of its weights makes them, and returns embeddings
     `(batch, projection)` that are not normalised. Only a tokenizer knows what ids mean: see `load_image_text`.
 
     Args:

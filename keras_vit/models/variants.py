@@ -45,7 +45,7 @@ _DINOV2 = {**_DINO, "layer_scale": 1e-5}
 _SIGLIP = {"pooling": "map", "interpolation": "bicubic_hf", "filter": "bicubic"}
 
 # What the models of a family have in common: fields of the config that are not as in the official Vision Transformer.
-# Numbers and pictures are as in the code of those who trained them.
+# Computation and preprocessing are as in the code of those who trained them.
 FAMILIES: dict[str, Mapping[str, Any]] = {
     "ViT": {},
     "DeiT": _DEIT,

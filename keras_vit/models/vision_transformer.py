@@ -154,7 +154,7 @@ def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
         attention_bias=config.attention_bias,
         attention_norm=config.attention_norm,
         rotary_embedding=config.rotary_embedding,
-        output_tokens=config.answering_tokens if i == config.depth - 1 else None,
+        output_tokens=config.computed_tokens if i == config.depth - 1 else None,
         **common,
     )
 
