@@ -191,6 +191,12 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     return predict
 
 
+def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the outputs and the labels of all batches and processes, of rows `(outputs, labels)` for each batch."""
+    outputs, labels = zip(*rows, strict=True)
+    return processes.in_order(outputs), processes.in_order(labels)
+
+
 def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
     """One finite vector of floats for each of `count` images; an error for anything else."""
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")

@@ -16,7 +16,7 @@ from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
-from keras_vit.evaluation.batches import open_batches, predictor
+from keras_vit.evaluation.batches import all_outputs, open_batches, predictor
 from keras_vit.evaluation.similarity import knn
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
@@ -363,8 +363,8 @@ def _features(
         if target != "class":
             raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
         predict = predictor(extractor)
-        features, labels = zip(*((predict(images), labels) for images, labels in pairs), strict=True)
-        return processes.in_order(features), processes.in_order(labels), names
+        features, labels = all_outputs(((predict(images), labels) for images, labels in pairs), processes)
+        return features, labels, names
 
 
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:

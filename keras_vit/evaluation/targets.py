@@ -9,8 +9,7 @@ import numpy as np
 from keras_vit._arguments import to_numpy
 from keras_vit._processes import Processes
 from keras_vit._terminal import ClassesResult, Column, TableResult
-
-Rows = Iterator[tuple[np.ndarray, np.ndarray]]
+from keras_vit.evaluation.batches import Pairs, all_outputs
 
 # Columns that several results have.
 IMAGES = Column("images", lambda result: result.examples)
@@ -217,7 +216,7 @@ class NumberResult(TableResult):
 
 
 def measure_labels(
-    rows: Rows,
+    rows: Pairs,
     processes: Processes,
     outputs: str | None,
     label_outputs: np.ndarray | None,
@@ -229,7 +228,7 @@ def measure_labels(
 
     `label_outputs` has the number of the output for each column of the labels, where names tell it.
     """
-    scores, labels = _gathered(rows, processes)
+    scores, labels = all_outputs(rows, processes)
     if label_outputs is not None:
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
         labels[:, label_outputs] = columns
@@ -258,9 +257,9 @@ def measure_labels(
     )
 
 
-def measure_regression(rows: Rows, processes: Processes, started: float) -> NumberResult:
+def measure_regression(rows: Pairs, processes: Processes, started: float) -> NumberResult:
     """The figures of `NumberResult` for outputs and labels `(batch, 1)` that come batch by batch."""
-    outputs, labels = (array.astype("float64") for array in _gathered(rows, processes))
+    outputs, labels = (array.astype("float64") for array in all_outputs(rows, processes))
     if outputs.shape != labels.shape:
         raise ValueError(f"Labels of the target 'number' need a model with one output, but it has {outputs.shape[1]}.")
     errors, spread = outputs - labels, float(((labels - labels.mean()) ** 2).sum())
@@ -272,11 +271,6 @@ def measure_regression(rows: Rows, processes: Processes, started: float) -> Numb
         root_mean_squared_error=float(np.sqrt(squares / len(labels))),
         seconds=time.perf_counter() - started,
     )
-
-
-def _gathered(rows: Rows, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
-    scores, labels = zip(*rows, strict=True)
-    return processes.in_order(scores), processes.in_order(labels)
 
 
 def _mean(values: np.ndarray) -> float:
