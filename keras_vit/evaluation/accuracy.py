@@ -239,7 +239,8 @@ def evaluate(
             if mistakes:
                 number = counts.examples - len(labels)
                 worst = _worst_mistakes(worst, mistakes, images, scores, labels, number, config)
-        if worst and (known := image_names()):
+        known = image_names() if worst else []
+        if known:
             worst = [dataclasses.replace(mistake, name=known[mistake.number]) for mistake in worst]
         return counts.result(processes, names, started, tuple(worst))
 

@@ -263,8 +263,10 @@ def _write(
     output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
 ) -> None:
     """Writes the archive from the rows of all parts. The same features are the same bytes."""
-    states = [json.loads(state.read_text()) for part in parts if (state := part.with_suffix(".json")).exists()]
-    skipped = [name for state in states for name in state["skipped"]]
+    skipped = []
+    for part in parts:  # that of a process without images has no files
+        if part.with_suffix(".json").exists():
+            skipped += json.loads(part.with_suffix(".json").read_text())["skipped"]
     unreadable = set(skipped)
     kept = [name for name in names if name not in unreadable]
     if unreadable and not kept:
@@ -275,9 +277,10 @@ def _write(
         with archive.open("features.npy", "w", force_zip64=True) as file:
             header = {"descr": descr, "fortran_order": False, "shape": (len(kept), *settings["shape"])}
             np.lib.format.write_array_header_1_0(file, header)
-            for path in (rows for part in parts if (rows := part.with_suffix(".features")).exists()):
-                with path.open("rb") as rows:
-                    shutil.copyfileobj(rows, file)
+            for path in (part.with_suffix(".features") for part in parts):
+                if path.exists():
+                    with path.open("rb") as rows:
+                        shutil.copyfileobj(rows, file)
         for name, text in texts.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.array(text, dtype=str))

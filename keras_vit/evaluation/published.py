@@ -278,10 +278,13 @@ def _figures_of(data: Any) -> set[str]:
         return any(path.is_dir() for name in names for path in (root / name, *root.glob(f"*/{name}")))
 
     root = Path(data)
-    figures = {"PQ"} if panoptic_files(root) else set()
-    if has("images"):
-        figures |= {"mIoU"} if has("masks", "annotations", "labels") else set()
-        figures |= {"delta1"} if has("depth") else set()
+    figures = set()
+    if panoptic_files(root):
+        figures.add("PQ")
+    if has("images") and has("masks", "annotations", "labels"):
+        figures.add("mIoU")
+    if has("images") and has("depth"):
+        figures.add("delta1")
     return figures or {_ZERO_SHOT}
 
 

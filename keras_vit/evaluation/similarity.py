@@ -53,8 +53,8 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
             if best.shape[1] > k:  # the rows in `found` ascend
                 least = -np.partition(-best, k - 1, axis=1)[:, k - 1 : k]
                 more, equal = best > least, best == least
-                room = k - more.sum(axis=1, keepdims=True)
-                chosen = more | (equal & (equal.cumsum(axis=1, dtype="int32") <= room))
+                missing = k - more.sum(axis=1, keepdims=True)  # places for rows that are equal to the last one
+                chosen = more | (equal & (equal.cumsum(axis=1, dtype="int32") <= missing))
                 best, found = best[chosen].reshape(-1, k), found[chosen].reshape(-1, k)
         order = np.lexsort((found, -best), axis=1)
         part = slice(start, start + len(units))
