@@ -96,11 +96,14 @@ def _flat(options: Iterable[Options]) -> Iterator[Option]:
             yield from one()
 
 
-def option(*flags: str, help: str = "", **settings: Any) -> Option:
-    """An argument, as in `ArgumentParser.add_argument`; its default is shown."""
+def option(flag: str, help: str = "", *, short: str = "", **settings: Any) -> Option:
+    """An argument, with settings as in `ArgumentParser.add_argument`; its default is shown."""
     if settings.get("default") not in (None, []):
         help = f"{help} (default: {settings['default']})".strip()
-    return Option(flags, {"help": help, **settings})
+    reader = settings.get("type")
+    if flag.startswith("-") and reader in _METAVARS and "metavar" not in settings:
+        settings["metavar"] = _METAVARS[reader]
+    return Option((short, flag) if short else (flag,), {"help": help, **settings})
 
 
 def switch(flag: str, help: str, **settings: Any) -> Option:
@@ -230,6 +233,7 @@ def _without_none(kind: Any) -> Any:
     return reduce(operator.or_, [one for one in typing.get_args(kind) if one is not type(None)])
 
 
+_METAVARS: dict[Any, str] = {COUNT: "N", COUNT_OR_0: "N", at_least_0: "X", image_size: "N|HxW"}
 # How argparse reads values of a type; text in all other cases.
 _READERS: dict[Any, dict[str, Any]] = {
     bool: {"action": "store_const", "const": True},

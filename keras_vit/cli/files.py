@@ -26,7 +26,7 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 
 @command(
     "The published checkpoints, or with --models the variants.",
-    option("query", nargs="?", metavar="QUERY", help="a variant such as B/16, or part of a name (default: all)"),
+    option("query", "a variant such as B/16, or part of a name (default: all)", nargs="?", metavar="QUERY"),
     derived("keras_vit.checkpoints.catalogue:list_weights", "family"),
     switch("--models", "list the variants instead of checkpoints"),
     examples=("B/16", "--family DINOv2"),
@@ -112,9 +112,9 @@ def download(options: Namespace) -> Result:
 
 @command(
     "Writes a page that shows a model, and what it makes of images.",
-    option("source", metavar="FILE|NAME", help=SOURCE),
-    option("--image", nargs="+", default=[], action="extend", metavar="PHOTO", help="to show it on (default: none)"),
-    option("-o", "--output", default="report.html", metavar="FILE", help="the page"),
+    option("source", SOURCE, metavar="FILE|NAME"),
+    option("--image", "to show it on (default: none)", nargs="+", default=[], action="extend", metavar="PHOTO"),
+    option("--output", "the page", short="-o", default="report.html", metavar="FILE"),
     switch("--overwrite", "replace the page if it exists"),
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
@@ -161,15 +161,15 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
 
 @command(
     "Converts between the files of Keras, the original code, timm, Hugging Face and open_clip, both ways.",
-    option("source", metavar="IN", help="a file, a folder, an address or a name"),
-    option("target", metavar="OUT", help="the .keras, .weights.h5, .npz or .safetensors to write, or a folder"),
+    option("source", "a file, a folder, an address or a name", metavar="IN"),
+    option("target", "the .keras, .weights.h5, .npz or .safetensors to write, or a folder", metavar="OUT"),
     option(
         "--layout",
-        help="of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
+        "of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
         ".safetensors or a folder: timm, huggingface or clip",
     ),
     LIKE,
-    option("--channels", type=COUNT, help="of images that are not red, green and blue (default: the model's)"),
+    option("--channels", "of images that are not red, green and blue (default: the model's)", type=COUNT),
     OVERWRITE,
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
@@ -198,27 +198,21 @@ def _any_size(text: str) -> int | tuple[int, int] | str:
 @command(
     "Writes a file that runs without Keras, and checks it.",
     WEIGHTS,
-    option("out", metavar="OUT", help=f"the file to write; its suffix tells the format: {SUFFIXES}"),
-    option("--format", help="saved_model for a folder (default: the suffix tells)"),
-    option("--precision", default="float32", help="float16, dynamic_int8, int8 ..."),
-    option(
-        "--image-size",
-        type=_any_size,
-        help="pixels, or dynamic for any size (default: the checkpoint's)",
-    ),
-    option("--batch-size", type=COUNT, help="images at a time (default: any number)"),
+    option("out", f"the file to write; its suffix tells the format: {SUFFIXES}", metavar="OUT"),
+    option("--format", "saved_model for a folder (default: the suffix tells)"),
+    option("--precision", "float16, dynamic_int8, int8 ...", default="float32"),
+    option("--image-size", "pixels, or dynamic for any size (default: the checkpoint's)", type=_any_size),
+    option("--batch-size", "images at a time (default: any number)", type=COUNT),
     switch("--uint8", "take pixels of 0..255 and scale them in the file", dest="uint8_input"),
     switch("--softmax", "answer with probabilities"),
-    option("--classes", metavar="FILE", help="a text file with a class name on each line (default: the checkpoint's)"),
+    option("--classes", "a text file with a class name on each line (default: the checkpoint's)", metavar="FILE"),
     switch("--allow-select-ops", "allow operators that the runtime lacks"),
     OVERWRITE,
     group(
         "pictures",
-        option("--calibration", metavar="FOLDER", help="for int8: pictures like those of later"),
-        option("--images", metavar="FOLDER", help="to compare on; in a folder per class: accuracy too"),
-        option(
-            "--tolerance", type=at_least_0, help="largest difference, relative to the answers (default: by precision)"
-        ),
+        option("--calibration", "for int8: pictures like those of later", metavar="FOLDER"),
+        option("--images", "to compare on; in a folder per class: accuracy too", metavar="FOLDER"),
+        option("--tolerance", "largest difference, relative to the answers (default: by precision)", type=at_least_0),
     ),
     examples=(
         "runs/finetune/model.keras model.onnx --softmax",

@@ -33,8 +33,8 @@ TOP = 5  # classes that `predict` shows
     "Classifies images.",
     PICTURES,
     WEIGHTS_OPTION,
-    option("--top", type=COUNT, help=f"how many classes to show (default: {TOP}, or all if fewer)"),
-    option("--threshold", type=at_least_0, metavar="P", help="of several labels: from where on (default: 0.5)"),
+    option("--top", f"how many classes to show (default: {TOP}, or all if fewer)", type=COUNT),
+    option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
     examples=("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:
@@ -102,16 +102,13 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
     "Classifies images by names that you give, with a CLIP or SigLIP and without training.",
     PICTURES,
     option(
-        "--weights",
-        required=True,
-        metavar="FILE|ADDRESS",
-        help="both towers, such as hf://openai/clip-vit-base-patch32",
+        "--weights", "both towers, such as hf://openai/clip-vit-base-patch32", required=True, metavar="FILE|ADDRESS"
     ),
-    option("--names", metavar="A,B,...", help="what the classes are called"),
-    option("--names-from", metavar="FILE", help="a text file with a name on each line instead"),
-    option("--templates", default="a photo of a {}.", help="a sentence with {}, or openai_80, openai_cifar10 ..."),
-    option("--tokenizer", metavar="FILE", help="a tokenizer.json or .model, where none lies beside the weights"),
-    option("--top", type=COUNT, help="how many names to show (default: all)"),
+    option("--names", "what the classes are called", metavar="A,B,..."),
+    option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
+    option("--templates", "a sentence with {}, or openai_80, openai_cifar10 ...", default="a photo of a {}."),
+    option("--tokenizer", "a tokenizer.json or .model, where none lies beside the weights", metavar="FILE"),
+    option("--top", "how many names to show (default: all)", type=COUNT),
     examples=(
         "photo.jpg --names cat,dog --weights hf://openai/clip-vit-base-patch32",
         "photos/*.jpg --names-from names.txt --templates openai_80 --weights clip/ --top 3",
@@ -145,10 +142,10 @@ def classify(options: Namespace) -> Result:
 
 MAPS = (
     PICTURES,
-    option("--weights", required=True, metavar="WEIGHTS", help="a model that does it, or a backbone with --head"),
-    option("--head", metavar="FILE", help="the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI"),
-    option("-o", "--output", required=True, metavar="OUT", help="a .png or .npy for one picture, otherwise a folder"),
-    option("--format", choices=("png", "npy"), default="png", help="of the files in a folder"),
+    option("--weights", "a model that does it, or a backbone with --head", required=True, metavar="WEIGHTS"),
+    option("--head", "the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI", metavar="FILE"),
+    option("--output", "a .png or .npy for one picture, otherwise a folder", short="-o", required=True, metavar="OUT"),
+    option("--format", "of the files in a folder", choices=("png", "npy"), default="png"),
     switch("--flip", "average with the mirror image (not for masks of queries)"),
     switch("--plot", "write figures with names or a scale instead of maps"),
     switch("--skip-unreadable", "leave out files that are no pictures, and say which"),
@@ -196,9 +193,7 @@ def _metres(text: str) -> float | str:
 @command(
     "Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.",
     *MAPS,
-    option(
-        "--max-depth", type=_metres, metavar="X", help="the largest depth in metres, or `relative`, if no file tells"
-    ),
+    option("--max-depth", "the largest depth in metres, or `relative`, if no file tells", type=_metres, metavar="X"),
     examples=(
         "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
         "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",
@@ -225,18 +220,16 @@ def depth(options: Namespace) -> Result:
 @command(
     "Divides pictures into segments: a map of classes or ids as PNG or numbers, or a figure with names.",
     *MAPS,
-    option("--task", choices=("semantic", "panoptic", "instance"), help="what segments are (default: the model's)"),
+    option("--task", "what segments are (default: the model's)", choices=("semantic", "panoptic", "instance")),
     option(
         "--stuff",
+        "panoptic: classes whose segments are merged into one",
         dest="stuff_classes",
         type=COUNT_OR_0,
         nargs="+",
         metavar="K",
-        help="panoptic: classes whose segments are merged into one",
     ),
-    option(
-        "--scales", type=at_least_0, nargs="+", metavar="X", help="linear heads: sizes to average over (default: 1)"
-    ),
+    option("--scales", "linear heads: sizes to average over (default: 1)", type=at_least_0, nargs="+"),
     examples=(
         "photo.jpg -o masks.png --weights hf://tue-mps/coco_panoptic_eomt_large_640 --plot",
         "photos -o maps --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_ade20k_linear_head.pth --json",
@@ -270,15 +263,15 @@ def _shard(text: str) -> tuple[int, int]:
 
 @command(
     "Writes the features of many images to a file; a run that is killed goes on.",
-    option("images", nargs="+", metavar="FOLDER|FILE", help="a folder with all that is in it, or files and folders"),
-    option("-o", "--output", required=True, metavar="OUT", help="the .npz file to write"),
+    option("images", "a folder with all that is in it, or files and folders", nargs="+", metavar="FOLDER|FILE"),
+    option("--output", "the .npz file to write", short="-o", required=True, metavar="OUT"),
     WEIGHTS_OPTION,
-    option("--features", default="pre_logits", help="which, such as block_-1 or encoded"),
-    option("--batch-size", type=COUNT, default=32, help="images at a time"),
-    option("--dtype", choices=("float32", "float16"), default="float32", help="in the file"),
+    option("--features", "which, such as block_-1 or encoded", default="pre_logits"),
+    option("--batch-size", "images at a time", type=COUNT, default=32),
+    option("--dtype", "in the file", choices=("float32", "float16"), default="float32"),
     switch("--texts", "the files hold texts, one a line; the weights have a text tower"),
     switch("--skip-unreadable", "leave out files that are no images, and say which"),
-    option("--shard", type=_shard, metavar="I/N", help="the I-th slice of N of the images only, from 0 (default: 0/1)"),
+    option("--shard", "the I-th slice of N of the images only, from 0 (default: 0/1)", type=_shard, metavar="I/N"),
     OVERWRITE,
     examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
 )
@@ -330,18 +323,18 @@ def _embed_texts(options: Namespace) -> Result:
     return Result({"path": options.output, "texts": len(texts), "shape": shape}, text)
 
 
-FEATURES = option("features", metavar="FEATURES", help="a file of `keras-vit embed`")
-FOLDER = option("--folder", help="where the images are (default: the folder that was embedded)")
-SHEET = option("--output", metavar="FILE", help="a contact sheet, .html, .png, .svg or .pdf (default: none)")
+FEATURES = option("features", "a file of `keras-vit embed`", metavar="FEATURES")
+FOLDER = option("--folder", "where the images are (default: the folder that was embedded)")
+SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default: none)", metavar="FILE")
 
 
 @command(
     "Finds the images that are most like one, or like words, among the features that `keras-vit embed` has written.",
-    option("image", nargs="?", metavar="IMAGE", help="what to search for"),
+    option("image", "what to search for", nargs="?", metavar="IMAGE"),
     FEATURES,
-    option("--text", metavar="WORDS", help="what to search for in place of an image, with a CLIP or SigLIP"),
-    option("--count", type=COUNT, default=12, help="how many to find"),
-    option("--weights", help="the model that the features are of (default: the one that they were made with)"),
+    option("--text", "what to search for in place of an image, with a CLIP or SigLIP", metavar="WORDS"),
+    option("--count", "how many to find", type=COUNT, default=12),
+    option("--weights", "the model that the features are of (default: the one that they were made with)"),
     FOLDER,
     SHEET,
     examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
@@ -375,7 +368,7 @@ def similar(options: Namespace) -> Result:
 @command(
     "Finds images that are almost the same, among the features that `keras-vit embed` has written.",
     FEATURES,
-    option("--threshold", type=at_least_0, default=0.95, help="cosine similarity from which on"),
+    option("--threshold", "cosine similarity from which on", type=at_least_0, default=0.95),
     FOLDER,
     SHEET,
     examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),

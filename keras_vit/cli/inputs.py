@@ -20,32 +20,30 @@ TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and 
 BATCH = 32  # pictures that are in memory at a time
 
 SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
-WEIGHTS = option("weights", metavar="WEIGHTS", help=SOURCE)
-WEIGHTS_OPTION = option("--weights", default="ViT-B/16", help=SOURCE)
-PICTURES = option("images", nargs="+", metavar="IMAGE|FOLDER", help="pictures, and folders with all that are in them")
+WEIGHTS = option("weights", SOURCE, metavar="WEIGHTS")
+WEIGHTS_OPTION = option("--weights", SOURCE, default="ViT-B/16")
+PICTURES = option("images", "pictures, and folders with all that are in them", nargs="+", metavar="IMAGE|FOLDER")
 OVERWRITE = switch("--overwrite", "replace OUT if it exists")
 DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
 DATA_OPTIONS = (
     option(
         "--task",
+        "of DATA: classes, or masks in a folder with images/ and masks/",
         choices=("classification", "segmentation"),
         default="classification",
-        help="of DATA: classes, or masks in a folder with images/ and masks/",
     ),
-    option("--ignore", type=int, metavar="N", help="of masks: the number that stands for no class (default: 255)"),
+    option("--ignore", "of masks: the number that stands for no class (default: 255)", type=int, metavar="N"),
     switch("--reduce-zero-label", "of masks: 0 stands for no class as well, as in ADE20K", default=None),
-    option("--file", metavar="COLUMN", help="of a table: the column of image files (default: file)"),
+    option("--file", "of a table: the column of image files (default: file)", metavar="COLUMN"),
     option(
         "--label",
+        "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)",
         metavar="COLUMN",
         nargs="+",
-        help="of a table: the column of labels, or several of 0 and 1, one for each class (default: label)",
     ),
-    option("--separator", metavar="TEXT", help="of a table: what stands between the labels of an image"),
-    option("--target", choices=("class", "multilabel", "number"), help="of a table: what the labels are"),
-    option(
-        "--on-bad-image", choices=("stop", "skip"), default="stop", help="what to do about files that are no images"
-    ),
+    option("--separator", "of a table: what stands between the labels of an image", metavar="TEXT"),
+    option("--target", "of a table: what the labels are", choices=("class", "multilabel", "number")),
+    option("--on-bad-image", "what to do about files that are no images", choices=("stop", "skip"), default="stop"),
 )
 
 

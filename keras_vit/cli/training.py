@@ -58,10 +58,10 @@ def _of_the_recipe(name: str) -> str:
 @command(
     "Fine-tunes a checkpoint on your images, as in the paper; a run that was killed goes on.",
     WEIGHTS,
-    option("data", metavar="DATA", help=DATA),
-    option("--output", default="runs/finetune", help="folder of the run"),
+    option("data", DATA, metavar="DATA"),
+    option("--output", "folder of the run", default="runs/finetune"),
     switch("--restart", "start again instead of going on with OUTPUT"),
-    option("--recipe", help=f"see `keras-vit recipes` (default: {RECIPE}, for segmentation {MASK_RECIPE})"),
+    option("--recipe", f"see `keras-vit recipes` (default: {RECIPE}, for segmentation {MASK_RECIPE})"),
     group(
         "the recipe, changed",
         derived(
@@ -85,42 +85,28 @@ def _of_the_recipe(name: str) -> str:
             randaugment="layers and magnitude, such as 2 15",
         ),
         option(
-            "--class-weight",
-            nargs="+",
-            metavar="WEIGHT",
-            help="balanced, or NAME=WEIGHT: factors of classes in the loss",
+            "--class-weight", "balanced, or NAME=WEIGHT: factors of classes in the loss", nargs="+", metavar="WEIGHT"
         ),
         switch("--no-flip", "mirror no images (digits, text)"),
     ),
     group(
         "the data",
-        option(
-            "--validation", type=at_least_0, metavar="SHARE", help="to evaluate on (default: the test images of DATA)"
-        ),
+        option("--validation", "to evaluate on (default: the test images of DATA)", type=at_least_0, metavar="SHARE"),
         *DATA_OPTIONS,
     ),
     group(
         "adapters and teachers",
         option(
-            "--lora",
-            type=COUNT,
-            metavar="RANK",
-            dest="lora_rank",
-            help="train adapters of this rank and the head alone",
+            "--lora", "train adapters of this rank and the head alone", type=COUNT, metavar="RANK", dest="lora_rank"
         ),
-        option("--teacher", metavar="WEIGHTS", help="learn from this model as well; its classes are those of DATA"),
-        option("--distill", choices=("hard", "soft", "features"), help="what the teacher is asked for (default: hard)"),
+        option("--teacher", "learn from this model as well; its classes are those of DATA", metavar="WEIGHTS"),
+        option("--distill", "what the teacher is asked for (default: hard)", choices=("hard", "soft", "features")),
     ),
     group(
         "the run",
-        option(
-            "--every",
-            type=COUNT,
-            metavar="N",
-            help="updates from one evaluation to the next (default: an epoch, or a tenth)",
-        ),
-        option("--seed", type=COUNT_OR_0, default=0, help="of all that is drawn"),
-        option("--dtype", choices=DTYPES, metavar="POLICY", help=f"{', '.join(DTYPES)} (default: float32)"),
+        option("--every", "updates from one evaluation to the next (default: an epoch, or a tenth)", type=COUNT),
+        option("--seed", "of all that is drawn", type=COUNT_OR_0, default=0),
+        option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
     ),
     examples=(
         "glyphs photos --output runs/photos",
@@ -193,38 +179,33 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
 @command(
     "Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.",
     WEIGHTS,
-    option("data", metavar="DATA", help=f"{DATA}; or `digits`"),
+    option("data", f"{DATA}; or `digits`", metavar="DATA"),
     group("the data", *DATA_OPTIONS),
-    option("--views", choices=("flip", "crops"), help="average over mirror images, or ten crops (default: neither)"),
-    option("--threshold", type=at_least_0, metavar="P", help="of several labels: from where on (default: 0.5)"),
+    option("--views", "average over mirror images, or ten crops (default: neither)", choices=("flip", "crops")),
+    option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
     group(
         "features in place of the head",
-        option("--few-shot", nargs="*", type=COUNT, metavar="SHOTS", help="probe them (default: 1 5 10 25)"),
-        option("--seeds", type=COUNT, metavar="N", help="with --few-shot: draws of the shots (default: 3)"),
-        option(
-            "--l2",
-            type=at_least_0,
-            metavar="X",
-            help="with --few-shot: strength of the probe's regularisation (default: 1024)",
-        ),
+        option("--few-shot", "probe them (default: 1 5 10 25)", nargs="*", type=COUNT, metavar="SHOTS"),
+        option("--seeds", "with --few-shot: draws of the shots (default: 3)", type=COUNT),
+        option("--l2", "with --few-shot: strength of the probe's regularisation (default: 1024)", type=at_least_0),
         option(
             "--knn",
+            f"let the nearest training images vote instead (default: {NEIGHBOURS})",
             nargs="?",
             type=COUNT,
             const=NEIGHBOURS,
             metavar="K",
-            help=f"let the nearest training images vote instead (default: {NEIGHBOURS})",
         ),
     ),
     group(
         "two towers, with words",
-        option("--names-from", metavar="FILE", help="of two towers: a name on each line, for classes that are words"),
-        option("--templates", help="with --names-from: a sentence with {}, or a published list such as openai_80"),
+        option("--names-from", "of two towers: a name on each line, for classes that are words", metavar="FILE"),
+        option("--templates", "with --names-from: a sentence with {}, or a published list such as openai_80"),
     ),
-    option("--image-size", type=image_size, metavar="N|HxW", help="pixels (default: the checkpoint's)"),
-    option("--batch-size", type=COUNT, metavar="N", help="images at a time (default: 64)"),
-    option("--report", metavar="FILE", help="a page with matrix, classes and worst mistakes, .html (default: none)"),
-    option("--output", metavar="FOLDER", help="for evaluation.json and confusion.png (default: no files)"),
+    option("--image-size", "pixels (default: the checkpoint's)", type=image_size),
+    option("--batch-size", "images at a time (default: 64)", type=COUNT),
+    option("--report", "a page with matrix, classes and worst mistakes, .html (default: none)", metavar="FILE"),
+    option("--output", "for evaluation.json and confusion.png (default: no files)", metavar="FOLDER"),
     examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
 )
 def evaluate(options: Namespace) -> Result:
@@ -311,10 +292,10 @@ def _evaluated_model(options: Namespace) -> Any:
 
 @command(
     "Compares published weights with the answers or figures published of them; for a machine with network.",
-    option("names", nargs="+", metavar="NAME", help="a repository of the Hugging Face Hub, or `all`"),
-    option("--picture", metavar="FILE", help="a copy of the picture (default: the one at its address)"),
-    option("--data", metavar="FOLDER", help="measure figures on it: zero-shot accuracy, PQ, mIoU, delta1"),
-    option("--batch-size", type=COUNT, metavar="N", help="with --data (default: 64)"),
+    option("names", "a repository of the Hugging Face Hub, or `all`", nargs="+", metavar="NAME"),
+    option("--picture", "a copy of the picture (default: the one at its address)", metavar="FILE"),
+    option("--data", "measure figures on it: zero-shot accuracy, PQ, mIoU, delta1", metavar="FOLDER"),
+    option("--batch-size", "with --data (default: 64)", type=COUNT),
     examples=(
         "google/vit-base-patch16-224",
         "openai/clip-vit-base-patch32 --data imagenet/val",
@@ -336,7 +317,7 @@ def verify(options: Namespace) -> Result:
 
 @command(
     "The papers' recipes.",
-    option("query", nargs="?", metavar="QUERY", help="words of a name, a model or a data set (default: all)"),
+    option("query", "words of a name, a model or a data set (default: all)", nargs="?", metavar="QUERY"),
     examples=("cifar", "'pretrain B/16'"),
 )
 def recipes(options: Namespace) -> Result:
@@ -371,10 +352,10 @@ def plan(options: Namespace) -> Result:
 
 @command(
     "Fine-tunes the checkpoint that comes along on real digits, without network.",
-    option("--output", default="demo-output", help="folder for its files"),
-    option("--seed", type=COUNT_OR_0, metavar="N", help="of all that is drawn (default: 0)"),
-    option("--epochs", type=COUNT, metavar="N", help="how often each picture is seen (default: 5)"),
-    option("--train-images", type=COUNT, metavar="N", help="fewer images to train on (default: all 1,297)"),
+    option("--output", "folder for its files", default="demo-output"),
+    option("--seed", "of all that is drawn (default: 0)", type=COUNT_OR_0),
+    option("--epochs", "how often each picture is seen (default: 5)", type=COUNT),
+    option("--train-images", "fewer images to train on (default: all 1,297)", type=COUNT),
     examples=("--output demo-output",),
 )
 def demo(options: Namespace) -> Result:

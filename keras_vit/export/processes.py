@@ -80,7 +80,8 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
         model.save(folder / "model.keras")
     if calibration is not None:
         np.save(folder / "calibration.npy", calibration)
-    save_job(job, folder)
+    fields = job._asdict() | {"signature": dataclasses.asdict(job.signature)}
+    (folder / "job.json").write_text(json.dumps(fields), encoding="utf-8")
     command = [sys.executable, "-c", WRITER, str(folder), str(path)]
     _run(command, {"KERAS_BACKEND": row.backend}, failed)
     (folder / "model.keras").unlink()
@@ -106,20 +107,13 @@ def _run(command: list[str], environment: Mapping[str, str], failed: str) -> Non
         raise RuntimeError(f"{failed} ({ended}). It said:\n{output.strip()[-4000:]}")
 
 
-def save_job(job: Job, folder: Path) -> None:
-    """Writes a job for `write_job`."""
-    fields = job._asdict() | {"signature": dataclasses.asdict(job.signature)}
-    (folder / "job.json").write_text(json.dumps(fields), encoding="utf-8")
-
-
-def write_job(folder: str | Path, path: str | Path, ends_with_parent: bool = True) -> None:
+def write_job(folder: str | Path, path: str | Path) -> None:
     """The process that writes: the model in a folder to a path, as the job beside it says."""
     import keras
 
     from keras_vit.export.served_model import Signature
 
-    if ends_with_parent:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(folder)
     fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     values: dict[str, Any] = fields["signature"]
@@ -179,7 +173,7 @@ def run_job(format: str, file: str, names: list[str], sizes: list[int], latency:
     """The process that runs: writes the answers to each `NAME.npy` to `NAME.npz`; returns what it measured."""
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
-    first = _filled(images[0][: sizes[0]], sizes[0])
+    first = images[0].take(range(sizes[0]), axis=0, mode="wrap")
     row.import_runtime()  # before anything is measured
     started = time.perf_counter()
     run = row.load(Path(file))
@@ -198,16 +192,10 @@ def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes:
     parts, start = [], 0
     while start < len(images):
         size = sizes[min(len(parts), len(sizes) - 1)]
-        part = images[start : start + size]
-        parts.append({name: np.array(answer)[: len(part)] for name, answer in run(_filled(part, size)).items()})
+        part = images.take(range(start, start + size), axis=0, mode="wrap")  # the first ones again fill the last batch
+        parts.append({name: np.array(answer)[: len(images) - start] for name, answer in run(part).items()})
         start += size
     return {name: np.concatenate([part[name] for part in parts]).astype("float32") for name in parts[0]}
-
-
-def _filled(images: np.ndarray, size: int) -> np.ndarray:
-    """As many images as a batch has: the given ones, then the last of them again."""
-    missing = size - len(images)
-    return np.concatenate([images, np.repeat(images[-1:], missing, axis=0)]) if missing else images
 
 
 def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) -> float:

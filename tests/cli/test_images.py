@@ -221,4 +221,4 @@ def test_similar_and_duplicates(run, colours, first, tmp_path):
     }
     assert "another model" in run("similar", photo, features, "--weights", "glyphs", code=1).err
     np.savez(tmp_path / "foreign.npz", names=["a"])
-    assert "no file of this version's embed" in run("duplicates", tmp_path / "foreign.npz", code=1).err
+    assert "not a file that embed wrote" in run("duplicates", tmp_path / "foreign.npz", code=1).err
