@@ -72,36 +72,43 @@ class Signature:
         Raises:
             ValueError: if there are no logits to take the softmax of, or nothing tells how pixels are normalised.
         """
-        config, images = input_config(model), model.inputs[0]
-        outputs = output_names(model)
-        if softmax and _activation(model) != "softmax":
-            if outputs not in (("logits",), ("output",)) or _activation(model) != "linear":
-                has = f"the activation {_activation(model)!r}" if outputs != ("features",) else "no head"
-                has = f"the answers {', '.join(outputs)}" if isinstance(model, DenseModel) else has
-                raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
+        config, outputs = input_config(model), output_names(model)
+        softmax = softmax and _activation(model) != "softmax"
+        if softmax:
+            _require_logits(model, outputs)
             outputs = ("probabilities",)
-        else:
-            softmax = False
-        value_range, scaling = None, {}
-        if config is not None:
-            value_range = (0, 255) if config.include_preprocessing else config.pipeline.value_range
-            if uint8 and not config.include_preprocessing:
-                scale, offset = pixel_scaling(config.pipeline)
-                scaling = {"scale": tuple(scale), "offset": tuple(offset)}
+        value_range = None if config is None else config.pipeline.value_range
+        scale, offset = None, (0.0,)
+        if config is not None and config.include_preprocessing:
+            value_range = (0, 255)
+        elif uint8 and config is not None:
+            scale, offset = map(tuple, pixel_scaling(config.pipeline))
         elif uint8 and find_model(model) is None:
             words = f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say"
             raise ValueError(f"{words}: put keras.layers.Rescaling before it.")
-        if uint8:
-            value_range = (0, 255)
         return cls(
-            shape=(batch, *images.shape[1:]),
+            shape=(batch, *model.inputs[0].shape[1:]),
             dtype="uint8" if uint8 else "float32",
-            value_range=value_range,
+            value_range=(0, 255) if uint8 else value_range,
             outputs=outputs,
             softmax=softmax,
+            scale=scale,
+            offset=offset,
             steps=config.image_size_of((1, 1)) if isinstance(config, ViTConfig) else (1, 1),
-            **scaling,
         )
+
+
+def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
+    """Raises ValueError, with what the model returns instead, where there are no logits to take the softmax of."""
+    activation = _activation(model)
+    if outputs in (("logits",), ("output",)) and activation == "linear":
+        return
+    has = f"the activation {activation!r}"
+    if isinstance(model, DenseModel):
+        has = f"the answers {', '.join(outputs)}"
+    elif outputs == ("features",):
+        has = "no head"
+    raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
 
 
 def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
