@@ -311,28 +311,11 @@ def test_images_that_are_not_rgb_are_converted_and_recorded(root):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"batch_size": 0}, ValueError, "batch_size must be"),
-        ({"seed": -1}, ValueError, "seed must be"),
-        ({"image_size": "8"}, TypeError, "image_size must be an integer or a pair"),
-        ({"split": "val"}, ValueError, "split must be one of"),
-        ({"split": "test"}, ValueError, "not augmented"),
-        ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),
-        ({"check": True}, ValueError, "check must be one of"),
-        ({"resize": "crop"}, ValueError, "resize must be one of"),
-        ({"prefetch": -1}, ValueError, "prefetch must be"),
-        ({"shard": (2, 2)}, ValueError, r"shard must be \(i, n\)"),
-        ({"class_names": ["a"], "classes": 2}, ValueError, "1 class_names, but classes=2"),
-        ({"class_names": ["a", "a"]}, ValueError, "differ from each other"),
-        ({"class_names": ["a", 3]}, TypeError, "class_names must be strings"),
-        ({"classes": 4}, ValueError, "classes=4, but the data has 3"),
-        ({"target": "labels"}, ValueError, "target must be one of"),
-        ({"target": "number"}, ValueError, "target='number' is for arrays"),
-    ],
+    ("options", "message"),
+    [({"classes": 4}, "classes=4, but the data has 3"), ({"target": "number"}, "target='number' is for arrays")],
 )
-def test_refusals(root, options, error, message):
-    with pytest.raises(error, match=message):
+def test_what_a_folder_contradicts_is_refused(root, options, message):
+    with pytest.raises(ValueError, match=message):
         train(root, **options)
 
 

@@ -30,23 +30,6 @@ def data():
 # Checks
 
 
-@pytest.mark.parametrize(
-    ("labels", "classes", "error", "message"),
-    [
-        ([0, 3], 3, ValueError, "image 1 of x has the label 3, .* 0 to 2, for 3 classes"),
-        ([0, -1], None, ValueError, "image 1 of x has the label -1"),
-        ([np.nan, 1], 3, ValueError, "image 0 of x has the label nan"),
-        ([[0.0, np.nan, 0.0]], 3, ValueError, "values outside 0..1"),
-        ([[0.0, 1.0]], 3, ValueError, "rows of 2, but there are 3"),
-        (np.zeros((2, 3, 1)), 3, ValueError, "must have shape"),
-        (["cat", "dog"], 2, TypeError, "Number the names"),
-    ],
-)
-def test_labels_that_are_none(labels, classes, error, message):
-    with pytest.raises(error, match=message):
-        check_labels(labels, classes, "x")
-
-
 @pytest.mark.parametrize("labels", [[2, 0], [2.0, 0.0], [[2], [0]], [[0, 0, 1], [1, 0, 0]]])
 def test_labels_that_are_fine(labels):
     checked, classes = check_labels(np.array(labels), None, "x")
@@ -62,20 +45,12 @@ def test_labels_that_are_fine(labels):
         ([[True], [False]], "multilabel", [[1], [0]]),
         ([3, -1.5], "number", [[3], [-1.5]]),
         ([[3], [2]], "number", [[3], [2]]),
-        ([[0, 0.5]], "multilabel", "image 0 of x .* other than 0 and 1"),
-        ([0, 1], "multilabel", r"\(n, classes\) with 0 and 1"),
-        ([1, np.inf], "number", "image 1 of x has the label inf"),
-        ([[1, 2]], "number", r"\(n,\) or \(n, 1\)"),
     ],
 )
 def test_several_labels_and_numbers(labels, target, expected):
-    if isinstance(expected, str):
-        with pytest.raises(ValueError, match=expected):
-            check_labels(labels, None, "x", target=target)
-    else:
-        checked, classes = check_labels(labels, None, "x", target=target)
-        np.testing.assert_array_equal(checked, expected)
-        assert checked.dtype == np.float32 and classes == len(expected[0])
+    checked, classes = check_labels(labels, None, "x", target=target)
+    np.testing.assert_array_equal(checked, expected)
+    assert checked.dtype == np.float32 and classes == len(expected[0])
 
 
 @pytest.mark.parametrize("target", ["multilabel", "number"])
@@ -116,23 +91,6 @@ def test_other_forms_of_arrays(data):
     assert open_data((ragged, labels), augmentation=Augmentation(), **OPTIONS).batch(0)[0].shape == (4, *SIZE, 3)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x, y: (x, y[:-1]), "12 images, but 11 labels"),
-        (lambda x, y: (x[:0], y[:0]), "there are none"),
-        (lambda x, y: (x, y * 0), "two classes or more"),
-        (lambda x, y: (x / 255, y), "scaled already"),
-        (lambda x, y: (x, np.where(y == 2, -1, y)), r"images\[2\] has the label -1"),
-        (lambda x, y: (np.where(np.arange(12)[:, None, None, None] == 7, np.nan, x), y), r"images\[7\] holds NaN"),
-        (lambda x, y: (list(x[:-1]) + [x[-1, :5] / 300.0], y), r"images\[11\]"),
-    ],
-)
-def test_bad_arrays(data, change, message):
-    with pytest.raises(ValueError, match=message):
-        open_data(change(*data), **OPTIONS)
-
-
 def test_bad_images_of_arrays_are_left_out(data):
     images = data[0].astype("float32")
     images[7, 0, 0, 0] = np.nan
@@ -144,8 +102,6 @@ def test_bad_images_of_arrays_are_left_out(data):
 def test_classes_that_are_given(data):
     assert open_data(data, classes=5, **OPTIONS).batch(0)[1].shape == (4, 5)
     assert open_data(data, class_names=["a", "b", "c"], **OPTIONS).class_names == ["a", "b", "c"]
-    with pytest.raises(ValueError, match=r"images\[2\] has the label 2, .*0 to 1"):
-        open_data(data, classes=2, **OPTIONS)
 
 
 # Pipelines
@@ -242,33 +198,6 @@ def test_bad_batches(data, change, message):
         assert [b.path for b in stream.bad] == ["batch 1"]
 
 
-@pytest.mark.parametrize(
-    ("items", "options", "message"),
-    [
-        ([], {}, "has none that are good"),
-        ([(np.zeros((4, 8, 8, 3)),)], {}, "not a tuple"),
-        ([np.zeros((4, 8, 8, 3))], {}, "not a ndarray"),
-        ([{"image": 1, "target": 2}], {}, r"yields \['image', 'target'\]"),
-        ([(np.zeros((4, 8, 8, 3)), [0, 1, 2, 0])], {"classes": None}, "say how many classes"),
-    ],
-)
-def test_what_pipelines_must_yield(items, options, message):
-    with pytest.raises(ValueError, match=message):
-        open_data(Iterable(items), **OPTIONS | {"classes": 3} | options)
-    for wrong in (None, np.zeros((4, 8, 8, 3)), (1, 2, 3), b"x"):
-        with pytest.raises(TypeError, match="data must be an image folder"):
-            open_data(wrong, **OPTIONS)
-
-
-def test_a_pipeline_of_nothing_but_bad_batches_ends(data):
-    def forever():
-        while True:
-            yield data[0] / 255.0, data[1]
-
-    with pytest.raises(ValueError, match="100 in a row are bad.*scaled already"):
-        open_data(forever(), classes=3, on_bad_image="skip", **OPTIONS)
-
-
 def test_iterators_only_go_forward(data):
     with open_data(iter(batches(data)), classes=3, **OPTIONS) as stream:
         np.testing.assert_array_equal(stream.batch(1)[0], batches(data)[1][0])
@@ -308,12 +237,6 @@ def test_training_images_in_order(data):
     with open_data(Iterable(batches(data)), split="train", shuffle=False, **OPTIONS) as stream:
         assert stream.classes == 0  # nobody has said it
         np.testing.assert_array_equal(np.concatenate([labels for _, labels in stream]), data[1])
-    with pytest.raises(ValueError, match="are not augmented"):
-        open_data(data, shuffle=False, augmentation=Augmentation(), **OPTIONS)
-    with pytest.raises(ValueError, match="shuffle must be"):
-        open_data(data, split="test", shuffle=True, **OPTIONS)
-    with open_data(data, **OPTIONS) as stream, pytest.raises(TypeError, match="has no end"):
-        iter(stream).__next__()
 
 
 # tensorflow-datasets
@@ -380,20 +303,6 @@ def test_inputs_of_any_shape_are_as_they_are(kind):
         np.testing.assert_array_equal(np.concatenate([batch[number] for batch in read]), part)
     with open_data((features, np.eye(3)[labels]), image_size=None, batch_size=7, split="test", shard=(1, 2)) as stream:
         np.testing.assert_array_equal(stream.batch(0)[1], np.eye(3)[labels[3:]])
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "error", "message"),
-    [
-        ((np.zeros((3, 2)), [0, 1]), {}, ValueError, r"one length, but have the shapes \(3, 2\) and \(2,\)"),
-        ((np.zeros((2, 2)), [0, -1]), {}, ValueError, "has the label -1"),
-        ("photos", {}, TypeError, "not a str. Of files, say the image_size"),
-        ((np.zeros((2, 2)), [0, 1]), {"split": "train"}, ValueError, "is gone through once"),
-    ],
-)
-def test_inputs_that_are_refused(source, options, error, message):
-    with pytest.raises(error, match=message):
-        open_data(source, image_size=None, batch_size=2, **{"split": "test"} | options)
 
 
 def test_a_stream_with_other_batches(data):

@@ -130,8 +130,6 @@ def test_tables_that_are_refused(photos, columns, options, message):
     with pytest.raises(ValueError, match=message):
         names = {"class_names": options.pop("class_names", None)}
         open_data(open_table(write(photos, **columns), **options), **names, **OPTIONS)
-    with pytest.raises(TypeError, match="pandas, polars or Arrow table"):
-        open_table(3)
 
 
 @pytest.mark.parametrize("names", [["Cat", "cat"], ["1", "1.0"]])
@@ -185,18 +183,3 @@ def test_sampling(target, sampling, shares):
             assert np.abs(sum(labels.sum(axis=0) for _, labels in epoch) - expected).max() <= 1
     with open_data(data, sampling=sampling, target=target, prefetch=0, **options) as again:
         np.testing.assert_array_equal(again.batch(4)[0], batches[4][0])
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        (arrays([5, 5]), {"holdout": 1.0}, "holdout must be a share"),
-        (arrays([5, 5]), {"holdout": 0.01}, "cannot be held out"),
-        (arrays([5, 5]), {"sampling": "sqrt", "split": "test"}, "for shuffled training data"),
-        (arrays([5, 5]), {"sampling": "sqrt", "target": "number"}, "labels are numbers"),
-        ([arrays([2, 2])], {"sampling": "sqrt", "classes": 2}, "A pipeline goes its own way"),
-    ],
-)
-def test_refusals(data, options, message):
-    with pytest.raises(ValueError, match=message):
-        open_data(data, **OPTIONS | options)

@@ -101,5 +101,3 @@ def test_processes_begin_where_cores_are_many(root, monkeypatch, cores, processe
     for split, expected in (("train", processes), ("test", False)):
         with open_data(root, split=split, **OPTIONS) as stream:
             assert (stream._free is not None) == expected
-    with pytest.raises(ValueError, match="processes=True is for image files"):
-        open_data(plain_colours(12), processes=True, **OPTIONS)

@@ -1,0 +1,217 @@
+"""What data refuses, with the words that name it: augmentations, labels, arrays, pipelines, masks, options."""
+
+import numpy as np
+import pytest
+
+from keras_vit.data import (
+    Augmentation,
+    MaskAugmentation,
+    open_data,
+    open_masks,
+    open_table,
+    randaugment,
+    randaugment_operation,
+)
+from keras_vit.data.examples import check_labels
+from keras_vit.data.randaugment import OPERATIONS
+
+pytestmark = pytest.mark.once
+
+X, Y = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype="uint8"), np.arange(12) % 3
+PICTURE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype="uint8")
+SMALL = (np.full((2, 8, 8, 3), 9, "uint8"), np.zeros((2, 8, 8), "uint8"))
+
+
+class Iterable:
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+def forever():
+    while True:
+        yield X / 255.0, Y
+
+
+def opened(source=(X, Y), **options):
+    return open_data(source, **{"image_size": 8, "batch_size": 4} | options)
+
+
+def pipeline(*items, **options):
+    return opened(Iterable(items), **{"classes": 3} | options)
+
+
+def inputs(*source, **options):
+    return opened(source if len(source) > 1 else source[0], **{"image_size": None, "split": "test"} | options)
+
+
+def masks(source, options=None, **settings):
+    data = open_masks(source, **({"classes": 3} if options is None else options))
+    return opened(data, **{"batch_size": 2} | settings).batch(0)
+
+
+def changed(place, value, images=X):
+    images = images.astype("float32")
+    images[place] = value
+    return images
+
+
+def of(function, rows):
+    return [(lambda given=given: function(**given), error, words) for given, error, words in rows]
+
+
+REFUSED = [
+    *of(
+        Augmentation,
+        [
+            ({"crop": "center"}, ValueError, "crop must be one of.*'center'"),
+            ({"min_area": 0}, ValueError, "min_area must lie in"),
+            ({"min_area": "5 %"}, TypeError, "min_area must be a number"),
+            ({"flip": 1}, TypeError, "flip must be True or False"),
+            ({"mixup": float("nan")}, ValueError, "mixup must be 0"),
+            ({"mixup": True}, TypeError, "mixup must be a number"),
+            ({"cutmix": 1.5}, ValueError, "cutmix must be 0"),
+            ({"erasing": -0.1}, ValueError, "erasing must be a share"),
+            ({"erasing_fill": "rand"}, ValueError, "erasing_fill must be one of.*'rand'"),
+            ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
+            ({"randaugment": (0, 10)}, ValueError, "at least 1 layer"),
+            ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
+        ],
+    ),
+    *of(
+        MaskAugmentation,
+        [
+            ({"scale": (0, 1)}, ValueError, "scale"),
+            ({"scale": 1}, ValueError, "scale"),
+            ({"scale": (2, 1)}, ValueError, "scale"),
+            ({"one_class": 2}, ValueError, "one_class"),
+            ({"hue": 0.6}, ValueError, "hue"),
+            ({"fill": (1, 300)}, ValueError, "fill"),
+            ({"flip": 1}, TypeError, "flip"),
+            ({"contrast": None}, ValueError, "contrast"),
+            ({"brightness": float("nan")}, ValueError, "brightness"),
+        ],
+    ),
+    *of(
+        lambda image=PICTURE, name="Rotate", magnitude=10, **further: randaugment_operation(
+            image, name, magnitude, **further
+        ),
+        [
+            ({"name": "invert"}, ValueError, f"name must be one of .*{'.*'.join(OPERATIONS)}"),
+            ({"name": ["Invert"]}, ValueError, "name must be one of"),
+            ({"magnitude": -1}, ValueError, "magnitude must"),
+            ({"magnitude": float("nan")}, ValueError, "magnitude must"),
+            ({"magnitude": "10"}, TypeError, "magnitude must"),
+            ({"name": "Invert", "negate": True}, ValueError, "Invert has no sign"),
+            ({"center": (0, 0)}, ValueError, "only Cutout"),
+            ({"name": "Cutout"}, ValueError, r"needs center=\(row, column\)"),
+            ({"name": "Cutout", "center": (12, 0)}, ValueError, "lies outside"),
+            ({"image": PICTURE.astype("float32")}, TypeError, "float32 was given"),
+            ({"image": PICTURE.tolist()}, TypeError, "list was given"),
+            ({"image": PICTURE[..., 0]}, ValueError, r"shape is \(12, 10\)"),
+            ({"image": PICTURE[:0]}, ValueError, r"shape is \(0, 10, 3\)"),
+        ],
+    ),
+    (lambda: randaugment(PICTURE[..., 0], 2, 10, np.random.default_rng(0)), ValueError, r"shape is \(12, 10\)"),
+    (lambda: randaugment(PICTURE, 0, 10, np.random.default_rng(0)), ValueError, "layers"),
+    (lambda: randaugment(PICTURE, 2, 10, 0), TypeError, "numpy.random.Gen"),
+    *of(
+        lambda labels, classes=None, target="class": check_labels(labels, classes, "x", target=target),
+        [
+            ({"labels": [0, 3], "classes": 3}, ValueError, "image 1 of x has the label 3, .* 0 to 2, for 3 classes"),
+            ({"labels": [0, -1]}, ValueError, "image 1 of x has the label -1"),
+            ({"labels": [np.nan, 1], "classes": 3}, ValueError, "image 0 of x has the label nan"),
+            ({"labels": [[0.0, np.nan, 0.0]], "classes": 3}, ValueError, "values outside 0..1"),
+            ({"labels": [[0.0, 1.0]], "classes": 3}, ValueError, "rows of 2, but there are 3"),
+            ({"labels": np.zeros((2, 3, 1)), "classes": 3}, ValueError, "must have shape"),
+            ({"labels": ["cat", "dog"], "classes": 2}, TypeError, "Number the names"),
+            ({"labels": [[0, 0.5]], "target": "multilabel"}, ValueError, "image 0 of x .* other than 0 and 1"),
+            ({"labels": [0, 1], "target": "multilabel"}, ValueError, r"\(n, classes\) with 0 and 1"),
+            ({"labels": [1, np.inf], "target": "number"}, ValueError, "image 1 of x has the label inf"),
+            ({"labels": [[1, 2]], "target": "number"}, ValueError, r"\(n,\) or \(n, 1\)"),
+        ],
+    ),
+    *of(
+        opened,
+        [
+            ({"source": (X, Y[:-1])}, ValueError, "12 images, but 11 labels"),
+            ({"source": (X[:0], Y[:0])}, ValueError, "there are none"),
+            ({"source": (X, Y * 0)}, ValueError, "two classes or more"),
+            ({"source": (X / 255, Y)}, ValueError, "scaled already"),
+            ({"source": (X, np.where(Y == 2, -1, Y))}, ValueError, r"images\[2\] has the label -1"),
+            ({"source": (changed(7, np.nan), Y)}, ValueError, r"images\[7\] holds NaN"),
+            ({"source": ([*X[:-1], X[-1, :5] / 300.0], Y)}, ValueError, r"images\[11\]"),
+            ({"classes": 2}, ValueError, r"images\[2\] has the label 2, .*0 to 1"),
+            ({"source": None}, TypeError, "data must be an image folder"),
+            ({"source": X}, TypeError, "data must be an image folder"),
+            ({"source": (1, 2, 3)}, TypeError, "data must be an image folder"),
+            ({"source": b"x"}, TypeError, "data must be an image folder"),
+            ({"batch_size": 0}, ValueError, "batch_size must be"),
+            ({"seed": -1}, ValueError, "seed must be"),
+            ({"image_size": "8"}, TypeError, "image_size must be an integer or a pair"),
+            ({"split": "val"}, ValueError, "split must be one of"),
+            ({"split": "test", "augmentation": Augmentation()}, ValueError, "not augmented"),
+            ({"shuffle": False, "augmentation": Augmentation()}, ValueError, "are not augmented"),
+            ({"split": "test", "shuffle": True}, ValueError, "shuffle must be"),
+            ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),
+            ({"check": True}, ValueError, "check must be one of"),
+            ({"resize": "crop"}, ValueError, "resize must be one of"),
+            ({"prefetch": -1}, ValueError, "prefetch must be"),
+            ({"shard": (2, 2)}, ValueError, r"shard must be \(i, n\)"),
+            ({"class_names": ["a"], "classes": 2}, ValueError, "1 class_names, but classes=2"),
+            ({"class_names": ["a", "a"]}, ValueError, "differ from each other"),
+            ({"class_names": ["a", 3]}, TypeError, "class_names must be strings"),
+            ({"target": "labels"}, ValueError, "target must be one of"),
+            ({"augmentation": MaskAugmentation()}, TypeError, "Augmentation"),
+            ({"processes": True}, ValueError, "processes=True is for image files"),
+            ({"holdout": 1.0}, ValueError, "holdout must be a share"),
+            ({"holdout": 0.01}, ValueError, "cannot be held out"),
+            ({"sampling": "sqrt", "split": "test"}, ValueError, "for shuffled training data"),
+            ({"sampling": "sqrt", "target": "number"}, ValueError, "labels are numbers"),
+            ({"source": [(X, Y)], "sampling": "sqrt", "classes": 3}, ValueError, "A pipeline goes its own way"),
+        ],
+    ),
+    (lambda: pipeline(), ValueError, "has none that are good"),
+    (lambda: pipeline((np.zeros((4, 8, 8, 3)),)), ValueError, "not a tuple"),
+    (lambda: pipeline(np.zeros((4, 8, 8, 3))), ValueError, "not a ndarray"),
+    (lambda: pipeline({"image": 1, "target": 2}), ValueError, r"yields \['image', 'target'\]"),
+    (lambda: pipeline((np.zeros((4, 8, 8, 3)), [0, 1, 2, 0]), classes=None), ValueError, "say how many classes"),
+    (lambda: opened(forever(), classes=3, on_bad_image="skip"), ValueError, "100 in a row are bad.*scaled already"),
+    (lambda: next(iter(opened())), TypeError, "has no end"),
+    (lambda: inputs(np.zeros((3, 2)), [0, 1]), ValueError, r"one length, but have the shapes \(3, 2\) and \(2,\)"),
+    (lambda: inputs(np.zeros((2, 2)), [0, -1]), ValueError, "has the label -1"),
+    (lambda: inputs("photos"), TypeError, "not a str. Of files, say the image_size"),
+    (lambda: inputs(np.zeros((2, 2)), [0, 1], split="train"), ValueError, "is gone through once"),
+    (lambda: open_table(3), TypeError, "pandas, polars or Arrow table"),
+    (lambda: masks("nowhere", {}), FileNotFoundError, "nowhere"),
+    (lambda: masks(None, {}), TypeError, "NoneType"),
+    (lambda: masks((), {}), TypeError, "tuple"),
+    (lambda: masks((SMALL[0], SMALL[1][:1]), {}), ValueError, "2 images and 1 masks"),
+    (lambda: masks(([], []), {}), ValueError, "0 images"),
+    (lambda: masks((SMALL[0], SMALL[1][:, :4]), {}), ValueError, r"images\[0\]: its mask must be as large"),
+    (lambda: masks((SMALL[0], SMALL[1] + 0.5), {}), ValueError, "whole numbers"),
+    (lambda: masks((SMALL[0], SMALL[1] + 255), {}), ValueError, "255 everywhere"),
+    (lambda: masks((SMALL[0] / 255, SMALL[1]), {}), ValueError, "scaled"),
+    (lambda: masks(SMALL, {"classes": 0}), ValueError, "classes"),
+    (lambda: masks(SMALL, {"classes": 300}), ValueError, "ignore=255 is one"),
+    (lambda: masks(SMALL, {"class_names": ["a", "a"]}), ValueError, "differ"),
+    (lambda: masks(SMALL, {"class_names": ["a"], "classes": 2}), ValueError, "1 class_names"),
+    (lambda: masks(SMALL, {"ignore": -2}), ValueError, "ignore"),
+    (lambda: masks(SMALL, {"ignore": None}), (TypeError, ValueError), "ignore"),
+    (lambda: masks(SMALL, {"reduce_zero_label": "yes"}), TypeError, "reduce_zero_label"),
+    (lambda: masks([SMALL], {}), ValueError, "classes="),
+    (lambda: masks(iter([SMALL])), TypeError, "forward"),
+    (lambda: masks({"train": SMALL}, split="test"), ValueError, "no 'test'"),
+    (lambda: masks(open_masks(SMALL)), TypeError, "already"),
+    (lambda: masks(SMALL, augmentation=Augmentation()), TypeError, "MaskAugmentation"),
+    (lambda: masks(SMALL, image_size=0), ValueError, "image_size"),
+    (lambda: masks(SMALL, channels=4, augmentation=MaskAugmentation()), ValueError, "Colours"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), REFUSED)
+def test_refusals(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
