@@ -2,22 +2,20 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig, evaluation, training
+from keras_vit import VisionTransformer, evaluation, training
 from keras_vit.data import open_data
 from keras_vit.evaluation.batches import open_batches
 from keras_vit.export.images import calibration_images
 from keras_vit.export.served_model import Signature
 from tests.data.sources import KINDS, NAMES, plain_colours
+from tests.small_models import model_of, small_vit_config
 
 Image = pytest.importorskip("PIL.Image")
 
-CONFIG = ViTConfig(
-    image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3, class_names=tuple(NAMES)
-)
+CONFIG = small_vit_config(class_names=tuple(NAMES))
 # One batch of all images, without anything random: their order does not matter to the step.
 RECIPE = training.recipe("finetune/cifar10").replace(
     steps=1, batch_size=12, warmup_steps=0, image_size=8, learning_rate=0.1,
@@ -43,23 +41,16 @@ def source(request, backend, tmp_path, monkeypatch):
     return make(DATA, tmp_path, monkeypatch)
 
 
-def new_model():
-    keras.utils.set_random_seed(0)
-    model = VisionTransformer(CONFIG)
-    model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(8, 3)).astype("float32"))
-    return model
-
-
 @pytest.fixture
 def model():
-    return new_model()
+    return model_of(CONFIG)
 
 
 @functools.cache
 def trained_on_arrays(count):
     """The loss and the weights of a model after one step with the first images, which other kinds hold as well."""
     data = tuple(x[:count] for x in DATA)
-    done = training.finetune(new_model(), data, RECIPE.replace(batch_size=count), verbose=False)
+    done = training.finetune(model_of(CONFIG), data, RECIPE.replace(batch_size=count), verbose=False)
     return done.log[-1]["loss"], done.model.get_weights()
 
 

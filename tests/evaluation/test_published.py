@@ -19,6 +19,7 @@ from keras_vit.evaluation.published import PublishedAnswer, published_answers, v
 from keras_vit.preprocessing import imagenet1k_classes
 from keras_vit.text import imagenet_names, published_templates, templates
 from tests.checkpoints.hub_server import Repository, local_hub
+from tests.small_models import small_vit
 
 pytestmark = pytest.mark.once
 
@@ -36,11 +37,7 @@ def server(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def model():
     """A small model that answers."""
-    config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=5)
-    model = keras_vit.VisionTransformer(config)
-    random = np.random.default_rng(0)
-    model.set_weights([random.normal(size=w.shape).astype("float32") for w in model.get_weights()])
-    return model
+    return small_vit(image_size=16, patch_size=8, classes=5)
 
 
 @pytest.fixture(scope="module")
