@@ -29,6 +29,8 @@ class ViTOptimizer(DecayingOptimizer):
       `iterations`, the schedule and the moving average count updates, where Keras's optimizers count batches.
     """
 
+    clip_epsilon = 0.0  # added to the norm that clipping divides by: PyTorch has 1e-6
+
     def __init__(
         self, learning_rate: Any, weight_decay: float | None, rates: Any, momentum_dtype: str | None, **kwargs: Any
     ) -> None:
@@ -88,6 +90,7 @@ class ViTOptimizer(DecayingOptimizer):
         self.gradient_norm.assign(norm)
         if self.global_clipnorm:
             # Where the norm is not finite, neither are the gradients then: a broken step shows.
+            norm = norm + self.clip_epsilon
             scale = ops.where(norm < self.global_clipnorm, 1.0, self.global_clipnorm / norm)
             grads = [grad * ops.cast(scale, grad.dtype) for grad in grads]
         else:

@@ -78,6 +78,61 @@ _SEGMENTATION: dict[str, Any] = {
 }
 _SEGMENTATION_LACKS = "There, the warm-up begins at a millionth of the rate, and all weights decay"
 
+# EoMT: what all configurations share, and what each data set has (configs/dinov2 and configs/dinov3 of tue-mps/eomt).
+_EOMT: dict[str, Any] = {
+    "batch_size": 16,
+    "optimizer": "adamw",
+    "weight_decay": 0.05,
+    "clip_norm": 0.01,
+    "schedule": "polynomial",
+    "power": 0.9,
+}
+_EOMT_DINOV2 = {"learning_rate": 1e-4, "layer_decay": 0.8, "warmup_steps": 500, "backbone_warmup_steps": 1000}
+_EOMT_DINOV3 = {
+    "learning_rate": 2e-4,
+    "layer_decay": 0.8,
+    "decay_query_blocks": False,
+    "warmup_steps": 2000,
+    "backbone_warmup_steps": 3000,
+    "first_mask_steps": 3000,
+}
+_EOMT_COCO = {"dataset": "COCO", "queries": 200, "image_size": 640, "augmentation": {"scale": (0.1, 2.0), "jitter": False}}
+_EOMT_ADE20K = {"dataset": "ADE20K", "queries": 100, "image_size": 512, "augmentation": {"scale": (0.5, 2.0), "jitter": True}}
+_EOMT_ADE20K_PANOPTIC = {**_EOMT_ADE20K, "queries": 200, "image_size": 640, "augmentation": {"scale": (0.1, 2.0), "jitter": True}}
+_EOMT_CITYSCAPES = {**_EOMT_ADE20K, "dataset": "Cityscapes", "image_size": 1024}
+_EOMT_LACKS = "Files named 1280: image_size=1280. There, the last rows of pictures are dropped in each epoch"
+
+
+def _eomt_rows() -> list[dict[str, Any]]:
+    """A row for each configuration of EoMT's authors."""
+    coco, long = 88_692, 177_384  # the latter is "2x" in the names of the authors' files
+    last_decay = {**_EOMT_DINOV3, "layer_decay": 1.0}
+    rows = [
+        ("coco_panoptic_small", "S", long, _EOMT_COCO, _EOMT_DINOV2),
+        ("coco_panoptic_base", "B", long, _EOMT_COCO, _EOMT_DINOV2),
+        ("coco_panoptic_large", "L", coco, _EOMT_COCO, _EOMT_DINOV2),
+        ("coco_panoptic_giant", "g", coco, _EOMT_COCO, _EOMT_DINOV2),
+        ("coco_instance_large", "L", coco, _EOMT_COCO, _EOMT_DINOV2),
+        ("ade20k_panoptic_large", "L", 39_122, _EOMT_ADE20K_PANOPTIC, _EOMT_DINOV2),
+        ("ade20k_panoptic_giant", "g", 39_122, _EOMT_ADE20K_PANOPTIC, _EOMT_DINOV2),
+        ("ade20k_base", "B (the authors': L)", 39_122, _EOMT_ADE20K, _EOMT_DINOV2),
+        ("ade20k_large", "L", 39_122, _EOMT_ADE20K, _EOMT_DINOV2),
+        ("cityscapes_large", "L", 19_902, _EOMT_CITYSCAPES, _EOMT_DINOV2),
+        ("dinov3_coco_panoptic_small", "S", long, _EOMT_COCO, _EOMT_DINOV3),
+        ("dinov3_coco_panoptic_base", "B", long, _EOMT_COCO, _EOMT_DINOV3),
+        ("dinov3_coco_panoptic_large", "L", coco, _EOMT_COCO, _EOMT_DINOV3),
+        ("dinov3_coco_instance_large", "L", coco, _EOMT_COCO, _EOMT_DINOV3),
+        ("dinov3_ade20k_large", "L", 20_192, _EOMT_ADE20K, last_decay),
+    ]
+    result = []
+    for name, size, steps, data, rates in rows:
+        family = "DINOv3" if "dinov3" in name else "DINOv2"
+        source = f"tue-mps/eomt, configs/{family.lower()}. {_EOMT_LACKS}"
+        row = {"name": f"segmentation/eomt_{name}", "models": f"EoMT-{size} on {family}", "steps": steps}
+        result.append(_EOMT | data | rates | row | {"source": source})
+    return result
+
+
 _SWEEP = {"learning_rate": (0.001, 0.003, 0.01, 0.03)}
 _IMAGENET_SWEEP = {"learning_rate": (0.003, 0.01, 0.03, 0.06)}
 _AUGREG_SWEEP = {"learning_rate": (0.001, 0.003, 0.01), "image_size": (224, 384)}
@@ -282,6 +337,7 @@ ROWS: tuple[dict[str, Any], ...] = (
         "augmentation": {"scale": (0.5, 2.0), "one_class": 0.75, "hue": 0.5},
         "source": f"facebookresearch/dinov3, dinov3/eval/segmentation. {_SEGMENTATION_LACKS}",
     },
+    *_eomt_rows(),
     {
         **_PRETRAINING,
         "name": "pretrain/masked_patches",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit._arguments import RANGES, check_choice, check_number, check_patterns, did_you_mean, pair
 from keras_vit._messages import Code, Message
 from keras_vit._terminal import Table
-from keras_vit.data import Augmentation, MaskAugmentation
+from keras_vit.data import Augmentation, MaskAugmentation, SegmentAugmentation
 from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipe_table import ROWS
 
@@ -27,7 +27,10 @@ _CHOICES = {
     "keep": ("last", "best"),
 }
 # May be None:
-_OPTIONAL = ("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha", "patience")
+_OPTIONAL = (
+    *("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha", "patience"),
+    *("backbone_warmup_steps", "queries", "first_mask_steps"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +78,18 @@ class Recipe:
         lora_rank: Rank of adapters that train instead of the rest of the model, see `add_lora`; None for none.
         lora_alpha: Their scale; None for the rank.
         lora_targets: Patterns of the layers that get them.
-        augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks.
+        augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks, a
+            `data.SegmentAugmentation` for an EoMT.
         keep: Whose weights a run gives: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
             highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or for numbers, of the
             lowest `val_loss`, and then of the first.
+        power: Exponent of a polynomial decay.
+        backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends, and
+            before which the backbone stays; all weights decay then. None for one warm-up.
+        decay_query_blocks: Of an EoMT: whether `layer_decay` is for blocks with queries as well.
+        queries: Of an EoMT: how many queries a new one has.
+        first_mask_steps: Of an EoMT: in how many updates, from the first, masked attention of the first block with
+            queries ends; None for a sixth of the run, after another sixth (see `mask_windows`).
         patience: Evaluations in a row without a better one, by the measure of `keep`, after which a run ends; None to
             make all steps.
 
@@ -126,9 +137,14 @@ class Recipe:
     lora_rank: int | None = None
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] = ("query", "value")
-    augmentation: Augmentation | MaskAugmentation = Augmentation()
+    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation = Augmentation()
     keep: str = "last"
     patience: int | None = None
+    power: float = 1.0
+    backbone_warmup_steps: int | None = None
+    decay_query_blocks: bool = True
+    queries: int | None = None
+    first_mask_steps: int | None = None
 
     def __post_init__(self) -> None:
         fields = vars(self)  # a frozen dataclass is changed here only
@@ -141,7 +157,7 @@ class Recipe:
         fields["image_size"] = size if isinstance(self.image_size, (tuple, list)) else size[0]
         for name in ("freeze", "lora_targets"):
             fields[name] = check_patterns(name, fields[name])
-        if not isinstance(self.augmentation, (Augmentation, MaskAugmentation)):
+        if not isinstance(self.augmentation, (Augmentation, MaskAugmentation, SegmentAugmentation)):
             raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
         weights = self.class_weight
         if isinstance(weights, dict):
@@ -168,6 +184,12 @@ class Recipe:
             if changes.get(one) is not None and changes.get(other) is None:
                 changes[other] = None
         new = dataclasses.replace(self, **changes)
+        if new.backbone_warmup_steps is not None and not changes.keys() & {"warmup_steps", "backbone_warmup_steps"}:
+            both = new.warmup_steps + new.backbone_warmup_steps
+            if new.steps is not None and both > new.steps / 2:  # a tenth of the run each
+                tenth = new.steps // 10
+                return dataclasses.replace(new, warmup_steps=tenth, backbone_warmup_steps=tenth)
+            return new
         if new.steps in (None, self.steps) or "warmup_steps" in changes or new.warmup_steps <= max(new.steps / 2, 1):
             return new
         return dataclasses.replace(new, warmup_steps=new.steps // 10)
@@ -182,6 +204,7 @@ class Recipe:
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
         augmentation = fields.get("augmentation", {})
         kind = MaskAugmentation if "one_class" in augmentation else Augmentation
+        kind = SegmentAugmentation if "jitter" in augmentation else kind
         return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)})
 
     def total_steps(self, examples: int | None = None) -> int:
@@ -319,18 +342,24 @@ def build_optimizer(
     from keras_vit.training.trainable import layer_decay
 
     refuse_unused(recipe, Recipe(), RECIPE, optimizer=recipe.optimizer)
-    if recipe.layer_decay is not None and model is None:
+    if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None) and model is None:
         raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
     common: dict[str, Any] = {
         "learning_rate": build_schedule(recipe, steps),
         "momentum_dtype": recipe.momentum_dtype,
         "weight_decay": recipe.weight_decay or None,
         "global_clipnorm": recipe.clip_norm,
-        "rate_multipliers": None if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay),
+        "rate_multipliers": None,
         "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
     }
     if recipe.polyak is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.polyak}
+    if recipe.layer_decay is not None and recipe.backbone_warmup_steps is None:
+        common["rate_multipliers"] = layer_decay(model, recipe.layer_decay)
+    if recipe.backbone_warmup_steps is not None:
+        from keras_vit.training.two_stage import eomt_optimizer
+
+        return eomt_optimizer(recipe, model, recipe.total_steps() if steps is None else steps, **common)
     if recipe.optimizer == "sgd":
         return MomentumSGD(momentum=recipe.momentum, **common)
     kind = AdamW
@@ -364,4 +393,6 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
         share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
         warmup = int(steps * share)
     total = recipe.total_steps() if steps is None else steps
-    return WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end)
+    return WarmupDecay(
+        recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end, power=recipe.power
+    )
