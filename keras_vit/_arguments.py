@@ -175,7 +175,11 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 
 # What the numbers of recipes, optimizers and schedules must be, and the test of it.
 _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("steps batch_size accumulate lora_rank patience queries first_mask_steps", "a whole number of at least 1", lambda n: _whole(n) and n >= 1),
+    (
+        "steps batch_size accumulate lora_rank patience queries first_mask_steps",
+        "a whole number of at least 1",
+        lambda n: _whole(n) and n >= 1,
+    ),
     ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
     ("epochs power clip_norm global_clipnorm lora_alpha temperature", "a number above 0", lambda n: 0 < n < math.inf),
     ("momentum beta_1 beta_2 alpha dropout patch_drop", "a number from 0 to below 1", lambda n: 0 <= n < 1),

@@ -42,6 +42,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.masks": "MaskedImages open_masks",
         "keras_vit.data.opening": "open_data",
         "keras_vit.data.randaugment": "randaugment randaugment_operation",
+        "keras_vit.data.segment_augmentation": "SegmentAugmentation augment_masks",
+        "keras_vit.data.segments": "SegmentStream SegmentedImages mask_targets open_segments",
         "keras_vit.data.streams": "Batches ImageStream Stream as_dataset",
         "keras_vit.data.tables": "LabelTable open_table",
     },
@@ -152,7 +154,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.training": {
         "keras_vit._processes": "Processes connect",
-        "keras_vit.data": "BadImage ImageStream as_dataset open_data",
+        "keras_vit.data": "BadImage ImageStream as_dataset augment_masks mask_targets open_data",
         "keras_vit.models": "merge_lora",
         "keras_vit.training.contrastive": "ContrastiveLoss SigmoidContrastiveLoss",
         "keras_vit.training.distilling": "DistillationLoss distillation",
@@ -160,7 +162,8 @@ PACKAGES: dict[str, dict[str, str]] = {
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
         "keras_vit.training.loop": "draw_curve",
-        "keras_vit.training.mask_classification": "MaskClassificationLoss mask_targets match",
+        "keras_vit.training.eomt": "mask_probabilities mask_windows predictions segmentation_step",
+        "keras_vit.training.mask_classification": "MaskClassificationLoss match",
         "keras_vit.training.muon": "Muon",
         "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",
         "keras_vit.training.pretraining": "pretrain",

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import open_data as open_data
+    from keras_vit.data.segment_augmentation import SegmentAugmentation as SegmentAugmentation
+    from keras_vit.data.segment_augmentation import augment_masks as augment_masks
+    from keras_vit.data.segments import SegmentedImages as SegmentedImages
+    from keras_vit.data.segments import SegmentStream as SegmentStream
+    from keras_vit.data.segments import mask_targets as mask_targets
+    from keras_vit.data.segments import open_segments as open_segments
     from keras_vit.data.streams import Batches as Batches
     from keras_vit.data.streams import ImageStream as ImageStream
     from keras_vit.data.streams import Stream as Stream

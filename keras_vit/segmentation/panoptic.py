@@ -1,7 +1,6 @@
 """The panoptic quality of segments, exact and picture by picture: Kirillov et al., arXiv 1801.00868, section 4."""
 
 import dataclasses
-import json
 import numbers
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Source, printable, to_numpy, whole_number
+from keras_vit._arguments import Source, to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.data.coco import panoptic_rows, pictures_by_name, read_ids
 from keras_vit.segmentation.results import Segmentation
 
 _VOID = -1
@@ -221,49 +220,19 @@ def read_panoptic(
     """
     root = Path(folder)
     files = panoptic_files(root)
-    if len(files) != 1:
-        error = ValueError if files else FileNotFoundError
-        raise error(f"{root} must have one file *panoptic*.json, as COCO's, but has {[file.name for file in files]}.")
-    pictures: dict[str, list[Path]] = {}
-    for path in root.rglob("*.jpg"):
-        pictures.setdefault(path.stem, []).append(path)
-    for name, segments, crowd in _annotations(files[0], names):
-        places, png = pictures.get(Path(name).stem, []), files[0].with_suffix("") / name
-        if not places or not png.is_file():
-            raise FileNotFoundError(f"{root} has no picture {Path(name).stem}.jpg, or {png} is missing.")
-        if len(places) > 1:
-            raise ValueError(f"{root} has two pictures of one name: {places[0]} and {places[1]}.")
-        red, green, blue = np.moveaxis(read_picture(png).astype("int64"), -1, 0)
-        yield places[0], red + 256 * green + 65536 * blue, segments, crowd
+    if not files:
+        raise FileNotFoundError(f"{root} must have one file *panoptic*.json, as COCO's, but has none.")
+    if len(files) > 1:
+        raise ValueError(f"{root} must have one file *panoptic*.json, but has {[file.name for file in files]}.")
+    find = pictures_by_name(root)
+    for name, segments, crowd in panoptic_rows(files[0], names):
+        picture, png = find(name), files[0].with_suffix("") / name
+        if not png.is_file():
+            raise FileNotFoundError(f"{png} is missing.")
+        yield picture, read_ids(png), segments, crowd
 
 
 def panoptic_files(folder: Path) -> list[Path]:
     """The annotations of COCO's panoptic form in a folder, but for those of training pictures."""
     found = [*folder.glob("*panoptic*.json"), *folder.glob("annotations/*panoptic*.json")]
     return sorted(path for path in found if "train" not in path.name)
-
-
-def _annotations(file: Path, names: Sequence[str] | None) -> list[tuple[str, dict[int, int], set[int]]]:
-    """For each picture the name of its PNG, the class of each id, and the crowds."""
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-        categories = sorted((row["id"], row["name"]) for row in about["categories"])
-        if names is not None and len(names) != len(categories):
-            raise ValueError(f"it has {len(categories)} categories, but the model {len(names)} classes")
-        places = {key: place for place, (key, _) in enumerate(categories)}
-        if names is not None and {name for _, name in categories} == set(names) and len(set(names)) == len(names):
-            places = {key: list(names).index(name) for key, name in categories}
-        rows = []
-        for row in about["annotations"]:
-            parts = row["segments_info"]
-            segments = {part["id"]: places[part["category_id"]] for part in parts}
-            if len(segments) < len(parts):
-                raise ValueError(f"{row['file_name']} has an id twice")
-            rows.append((str(row["file_name"]), segments, {part["id"] for part in parts if part.get("iscrowd")}))
-        if not rows:
-            raise ValueError("it has no annotations")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{file} is no panoptic annotation of COCO's form: {printable(error, 300)}.") from error
-    except KeyError as error:
-        raise ValueError(f"{file} is no panoptic annotation of COCO's form: it lacks {error}.") from error
-    return rows

@@ -11,7 +11,7 @@ from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, buil
 # What needs Keras.
 if TYPE_CHECKING:
     from keras_vit._processes import Processes, connect
-    from keras_vit.data import BadImage, ImageStream, as_dataset, open_data
+    from keras_vit.data import BadImage, ImageStream, as_dataset, augment_masks, mask_targets, open_data
     from keras_vit.models import merge_lora
     from keras_vit.training.contrastive import ContrastiveLoss, SigmoidContrastiveLoss
     from keras_vit.training.distilling import DistillationLoss, distillation
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
         save_sharded,
         split_weights,
     )
+    from keras_vit.training.eomt import mask_probabilities, mask_windows, predictions, segmentation_step
     from keras_vit.training.loop import draw_curve
-    from keras_vit.training.mask_classification import MaskClassificationLoss, mask_targets, match
+    from keras_vit.training.mask_classification import MaskClassificationLoss, match
     from keras_vit.training.muon import Muon
     from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
     from keras_vit.training.pretraining import pretrain
@@ -64,6 +65,7 @@ __all__ = [
     "WarmupDecay",
     "add_lora",
     "as_dataset",
+    "augment_masks",
     "build_loss",
     "build_optimizer",
     "build_schedule",
@@ -79,16 +81,20 @@ __all__ = [
     "list_recipes",
     "load_adapters",
     "load_sharded",
+    "mask_probabilities",
     "mask_targets",
+    "mask_windows",
     "match",
     "merge_lora",
     "model_parallel",
     "open_data",
     "plan",
+    "predictions",
     "pretrain",
     "recipe",
     "save_adapters",
     "save_sharded",
+    "segmentation_step",
     "split_weights",
     "unfreeze",
 ]

@@ -96,11 +96,26 @@ _EOMT_DINOV3 = {
     "backbone_warmup_steps": 3000,
     "first_mask_steps": 3000,
 }
-_EOMT_COCO = {"dataset": "COCO", "queries": 200, "image_size": 640, "augmentation": {"scale": (0.1, 2.0), "jitter": False}}
-_EOMT_ADE20K = {"dataset": "ADE20K", "queries": 100, "image_size": 512, "augmentation": {"scale": (0.5, 2.0), "jitter": True}}
-_EOMT_ADE20K_PANOPTIC = {**_EOMT_ADE20K, "queries": 200, "image_size": 640, "augmentation": {"scale": (0.1, 2.0), "jitter": True}}
+_EOMT_COCO = {
+    "dataset": "COCO",
+    "queries": 200,
+    "image_size": 640,
+    "augmentation": {"scale": (0.1, 2.0), "jitter": False},
+}
+_EOMT_ADE20K = {
+    "dataset": "ADE20K",
+    "queries": 100,
+    "image_size": 512,
+    "augmentation": {"scale": (0.5, 2.0), "jitter": True},
+}
+_EOMT_ADE20K_PANOPTIC = {
+    **_EOMT_ADE20K,
+    "queries": 200,
+    "image_size": 640,
+    "augmentation": {"scale": (0.1, 2.0), "jitter": True},
+}
 _EOMT_CITYSCAPES = {**_EOMT_ADE20K, "dataset": "Cityscapes", "image_size": 1024}
-_EOMT_LACKS = "Files named 1280: image_size=1280. There, the last rows of pictures are dropped in each epoch"
+_EOMT_LACKS = "Pictures of 1280 pixels: image_size=1280. There, 4 GPUs compute in float16: dtype='mixed_float16' here"
 
 
 def _eomt_rows() -> list[dict[str, Any]]:

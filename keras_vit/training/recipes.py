@@ -84,8 +84,8 @@ class Recipe:
             highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or for numbers, of the
             lowest `val_loss`, and then of the first.
         power: Exponent of a polynomial decay.
-        backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends, and
-            before which the backbone stays; all weights decay then. None for one warm-up.
+        backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends,
+            and before which the backbone stays; all weights decay then. None for one warm-up.
         decay_query_blocks: Of an EoMT: whether `layer_decay` is for blocks with queries as well.
         queries: Of an EoMT: how many queries a new one has.
         first_mask_steps: Of an EoMT: in how many updates, from the first, masked attention of the first block with

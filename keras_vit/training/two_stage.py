@@ -75,10 +75,11 @@ class TwoStageAdamW(AdamW):
             return
         super().build(variables)
         self._weights = list(variables)
+        self._is_backbone = [any(matches(v.path, pattern) for pattern in self.backbone) for v in variables]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one weight."""
-        if self.backbone_rate is not None and self._is_backbone(variable):
+        if self.backbone_rate is not None and self._is_backbone[self.index_of(variable)]:
             learning_rate = self.backbone_rate(self.iterations)
         super().update_step(gradient, variable, learning_rate)
 
@@ -86,17 +87,14 @@ class TwoStageAdamW(AdamW):
         """The learning rate of each weight, by its path, in update `step`, counted from 0."""
         rate = self._schedule or (lambda step: self.learning_rate)
         found = {}
-        for weight, multiplier in zip(self._weights, self._multipliers, strict=True):
-            schedule = self.backbone_rate if self.backbone_rate is not None and self._is_backbone(weight) else rate
+        for weight, multiplier, of_backbone in zip(self._weights, self._multipliers, self._is_backbone, strict=True):
+            schedule = self.backbone_rate if self.backbone_rate is not None and of_backbone else rate
             found[weight.path] = float(schedule(step)) * multiplier
         return found
 
     def decays(self) -> dict[str, float]:
         """The decay of each weight, by its path, before it is multiplied by the rate."""
         return {weight.path: decay for weight, decay in zip(self._weights, self._decays, strict=True)}
-
-    def _is_backbone(self, variable: Any) -> bool:
-        return any(matches(variable.path, pattern) for pattern in self.backbone)
 
     def _is_decayed(self, variable: Any) -> bool:
         return True

@@ -1,0 +1,362 @@
+"""Pictures with the masks of their segments: semantic masks, COCO's annotations, a file for each instance, arrays."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from keras_vit._arguments import ImageSize, Source, check_class_names, listing, pair, to_numpy, whole_number
+from keras_vit._processes import cores, share
+from keras_vit.data.augmentation import IMAGE, ORDER
+from keras_vit.data.coco import (
+    category_names,
+    instance_mask,
+    instance_rows,
+    panoptic_rows,
+    pictures_by_name,
+    read_ids,
+)
+from keras_vit.data.examples import BadImage, count_steps, fingerprint, image_files
+from keras_vit.data.masks import MaskedImages, as_masks, read_mask
+from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
+from keras_vit.data.streams import ImageStream
+from keras_vit.preprocessing.windows import read_picture
+
+Targets = dict[str, np.ndarray]
+TRIES = 100  # how often an augmentation is drawn that leaves no mask
+_NUMBER = re.compile(r"[-_]?\d*$")  # after the class in the name of an instance's file
+
+
+def mask_targets(
+    labels: Any,
+    ignore: int = 255,
+    reduce_zero_label: bool = False,
+    segments: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, np.ndarray]:
+    """The masks of a picture and their classes, in the order of the numbers in its map.
+
+    Args:
+        labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
+        ignore: The class of pixels that belong to no mask.
+        reduce_zero_label: Whether 0 is no class, and k stands for k - 1, as in ADE20K.
+        segments: What ids mean: `{"id", "label", "crowd"}` each. Pixels of other ids belong to no mask, and crowds are
+            left out, as the authors do in training. None: `labels` are classes, of which each has one mask.
+
+    Returns:
+        `masks` `(T, height, width)` of booleans and `labels` int32 `(T,)`.
+
+    Raises:
+        TypeError: if `labels` holds no integers.
+
+    Examples:
+        >>> data.mask_targets(np.array([[0, 0], [2, 255]]))["labels"]
+        array([0, 2], dtype=int32)
+    """
+    labels = to_numpy(labels)
+    if labels.dtype.kind not in "iub" or labels.ndim != 2:
+        raise TypeError(f"labels must be integers (height, width), but are {labels.dtype} of shape {labels.shape}.")
+    if segments is None:
+        names = {int(k): int(k) - bool(reduce_zero_label) for k in np.unique(labels) if k != ignore}
+        if reduce_zero_label:
+            names.pop(0, None)
+    else:
+        known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
+        names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}
+    masks = [labels == k for k in names]
+    return {
+        "masks": np.stack(masks) if masks else np.zeros((0, *labels.shape), bool),
+        "labels": np.array([*names.values()], "int32"),
+    }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SegmentedImages:
+    """Pictures with the masks of their segments: `open_segments` makes it, and `finetune_segmentation` takes it.
+
+    Attributes:
+        names: What the pictures are called, such as their paths.
+        read: From the number of a picture to its pixels, uint8 `(height, width, 3)`, and its targets: `masks`
+            `(T, height, width)`, `labels` `(T,)`, and `crowd` `(T,)` where some masks are of several things.
+        classes: How many there are.
+        class_names: What they are called, in their order; None where nobody has said.
+        task: `"semantic"`, `"panoptic"` or `"instance"`.
+        target: `"segments"`.
+
+    Examples:
+        >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
+        >>> data.open_segments(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).names
+        ('picture 0',)
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[int], tuple[np.ndarray, Targets]] = dataclasses.field(repr=False)
+    classes: int
+    class_names: tuple[str, ...] | None
+    task: str
+    digest: tuple[Any, ...] = dataclasses.field(default=(), repr=False)  # what tells it from other data
+    target: str = "segments"
+    has_test_split: bool = False
+
+    def part(self, numbers: Iterable[int]) -> Self:
+        """Some of the pictures, by their numbers."""
+        chosen = [int(number) for number in numbers]
+        names = tuple(self.names[i] for i in chosen)
+        return dataclasses.replace(
+            self, names=names, read=lambda i: self.read(chosen[i]), digest=(*self.digest, *chosen)
+        )
+
+
+def open_segments(
+    source: Any,
+    *,
+    annotations: Source | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    ignore: int = 255,
+    reduce_zero_label: bool = False,
+    split: str = "train",
+) -> SegmentedImages:
+    """Pictures with segments, to train an EoMT on.
+
+    Args:
+        source: One of
+
+            - a folder with pictures, where `annotations` are COCO's, panoptic (the PNGs lie in a folder of the file's
+              name beside it) or of instances (needs pycocotools, the extra `coco`);
+            - a folder with `images/` and `instances/`: for `images/photo.jpg` the folder `instances/photo` with a
+              picture for each instance, whose pixels above 0 are its mask and whose name begins with its class, such as
+              `cat_1.png`;
+            - a list of pictures and one of targets `{"masks": (T, height, width), "labels": (T,)}`;
+            - what `open_masks` takes or returns: each class that occurs is one segment.
+        annotations: The JSON file of COCO's form.
+        classes: How many there are, where the data does not say it.
+        class_names: What they are called. COCO's categories are found by them.
+        ignore: As in `open_masks`.
+        reduce_zero_label: As in `open_masks`.
+        split: Of semantic masks, `"train"`, `"test"` or `"validation"`.
+
+    Returns:
+        The pictures that have a segment.
+
+    Raises:
+        FileNotFoundError: if a file or a folder is missing.
+        TypeError, ValueError: if the data has another form, or a class that is unknown.
+
+    Examples:
+        >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
+        >>> data.open_segments(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).task
+        'instance'
+    """
+    if isinstance(source, SegmentedImages):
+        return source
+    given, count = check_class_names(class_names, classes)
+    names = None if given is None else tuple(given)
+    if annotations is not None:
+        return _coco(Path(source), Path(annotations), names)
+    if isinstance(source, (str, Path)) and (Path(source) / "instances").is_dir():
+        return _instance_folder(Path(source), names)
+    if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
+        return _arrays(*source, count, names)
+    masks = as_masks(
+        source, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
+    )
+    if not isinstance(masks, MaskedImages):
+        raise TypeError("An EoMT is trained on pictures with masks of their own sizes, not on a pipeline of batches.")
+    examples = masks.open_examples(split, None, "stop", "headers")
+
+    def read(i: int) -> tuple[np.ndarray, Targets]:
+        picture, mask = examples.read(i)
+        return _bytes(picture), mask_targets(mask, masks.ignore)
+
+    called = tuple(examples.name(i) for i in range(len(examples.labels)))
+    semantic = SegmentedImages(
+        called,
+        read,
+        examples.classes,
+        masks.class_names,
+        "semantic",
+        (examples.fingerprint,),
+        has_test_split=masks.has_test_split,
+    )
+    return semantic
+
+
+def _coco(folder: Path, file: Path, names: tuple[str, ...] | None) -> SegmentedImages:
+    """Pictures with COCO's annotations, of which there are two kinds."""
+    find, known = pictures_by_name(folder), names or category_names(file)
+    if (file.with_suffix("")).is_dir():
+        rows = [row for row in panoptic_rows(file, names) if row[1].keys() - row[2]]
+        paths = [find(name) for name, _, _ in rows]
+
+        def read(i: int) -> tuple[np.ndarray, Targets]:
+            name, segments, crowds = rows[i]
+            parts = [{"id": key, "label": label, "crowd": key in crowds} for key, label in segments.items()]
+            return read_picture(paths[i]), mask_targets(read_ids(file.with_suffix("") / name), segments=parts)
+
+        task = "panoptic"
+    else:
+        found = [row for row in instance_rows(file, names) if not all(part["crowd"] for part in row[1])]
+        paths = [find(name) for name, _ in found]
+
+        def read(i: int) -> tuple[np.ndarray, Targets]:
+            picture = read_picture(paths[i])
+            parts = [part for part in found[i][1] if not part["crowd"]]
+            masks = [instance_mask(part["segmentation"], *picture.shape[:2]) for part in parts]
+            return picture, {"masks": np.stack(masks), "labels": np.array([part["label"] for part in parts], "int32")}
+
+        task = "instance"
+    digest = (file.name, file.stat().st_size, len(paths))
+    return SegmentedImages(tuple(map(str, paths)), read, len(known), known, task, digest)
+
+
+def _instance_folder(folder: Path, names: tuple[str, ...] | None) -> SegmentedImages:
+    """Pictures of a folder with a file for each instance."""
+    files = {path: image_files(folder / "instances" / path.stem) for path in image_files(folder / "images")}
+    files = {path: parts for path, parts in files.items() if parts}
+    labels = {part: _NUMBER.sub("", part.stem) for parts in files.values() for part in parts}
+    known = names or tuple(sorted({*labels.values()}))
+    unknown = sorted({*labels.values()} - {*known})
+    if unknown or not files:
+        found = f"it has {listing(unknown)}" if files else "no picture of images/ has a folder with files there"
+        raise ValueError(f"{folder}/instances must have files whose names begin with {listing(known)}, but {found}.")
+    paths = list(files)
+
+    def read(i: int) -> tuple[np.ndarray, Targets]:
+        picture, parts = read_picture(paths[i]), files[paths[i]]
+        masks = [_at_size(read_mask(part) > 0, picture.shape[:2]) for part in parts]
+        return picture, {"masks": np.stack(masks), "labels": np.array([known.index(labels[p]) for p in parts], "int32")}
+
+    digest = tuple((part.name, part.stat().st_size) for part in labels)
+    return SegmentedImages(tuple(map(str, paths)), read, len(known), known, "instance", digest)
+
+
+def _at_size(mask: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """A mask at the size of its picture; where it has another one, of the nearest pixels."""
+    rows, columns = (np.arange(new) * old // new for old, new in zip(mask.shape, size, strict=True))
+    return mask[rows[:, None], columns]
+
+
+def _arrays(
+    pictures: Any, targets: Sequence[Any], classes: int | None, names: tuple[str, ...] | None
+) -> SegmentedImages:
+    labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
+    count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
+    if len(pictures) != len(labels):
+        raise ValueError(
+            f"There must be as many pictures as targets, but {len(pictures)} and {len(labels)} were given."
+        )
+    for i, (of, target) in enumerate(zip(labels, targets, strict=True)):
+        if len(of) and not 0 <= of.min() <= of.max() < count:
+            raise ValueError(
+                f"targets must have the labels 0 to {count - 1}, but those of picture {i} are {of.tolist()}."
+            )
+        if np.shape(target["masks"]) != (len(of), *np.shape(pictures[i])[:2]):
+            shape = (len(of), *np.shape(pictures[i])[:2])
+            raise ValueError(f"masks of picture {i} must be {shape}, but their shape is {np.shape(target['masks'])}.")
+    kept = [i for i, of in enumerate(labels) if len(of)]
+
+    def read(i: int) -> tuple[np.ndarray, Targets]:
+        i = kept[i]
+        extra = {"crowd": to_numpy(targets[i]["crowd"]).astype(bool)} if "crowd" in targets[i] else {}
+        target = {"masks": to_numpy(targets[i]["masks"]).astype(bool), "labels": labels[i], **extra}
+        return _bytes(read_picture(pictures[i])), target
+
+    called = tuple(f"picture {i}" for i in kept)
+    digest = (fingerprint(*(to_numpy(pictures[i]) for i in kept[:16])), len(kept))
+    return SegmentedImages(called, read, count, names, "instance", digest)
+
+
+def _bytes(picture: np.ndarray) -> np.ndarray:
+    return picture if picture.dtype == np.uint8 else picture.round().clip(0, 255).astype("uint8")
+
+
+class SegmentStream(ImageStream):
+    """Batches of pictures with segments: of training data crops, without end; of test data whole pictures, in order.
+
+    `batch(n)` returns pictures of 0..255 and for each `{"masks", "labels"}`.
+
+    Args:
+        source: The pictures.
+        image_size: Height and width of the crops.
+        batch_size: Pictures in a batch.
+        augmentation: Of training data; None for test data.
+        seed: Decides the order and the crops: batch n is a function of it.
+        shard: Part i of n of each batch.
+        prefetch: How many batches are made ahead.
+    """
+
+    def __init__(
+        self,
+        source: SegmentedImages,
+        image_size: ImageSize,
+        batch_size: int,
+        augmentation: SegmentAugmentation | None,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        prefetch: int = 1,
+    ) -> None:
+        self.source, self.augmentation, self._seed = source, augmentation, seed
+        self.image_size, self.batch_size = pair("image_size", image_size), whole_number("batch_size", batch_size, 1)
+        self.class_names = None if source.class_names is None else list(source.class_names)
+        self.classes, self.target, self.examples = source.classes, source.target, len(source.names)
+        self.name, self.endless, self.shard = source.names.__getitem__, augmentation is not None, shard
+        if not self.examples:
+            raise ValueError("data must hold pictures with segments, but none has one.")
+        self.steps_per_epoch = count_steps(self.examples, batch_size, self.endless)
+        self._last = None if self.endless else self.steps_per_epoch
+        self.bad: list[BadImage] = []
+        self.converted: list[BadImage] = []
+        self._origin = {"source": f"{source.task} segments", "fingerprint": fingerprint(*source.names, *source.digest)}
+        self._order = functools.lru_cache(2)(
+            lambda epoch: np.random.default_rng([seed, ORDER, epoch]).permutation(self.examples)
+        )
+        self._readers = ThreadPoolExecutor(min(16, cores()), "keras_vit_read")
+        super().__init__(1, prefetch)
+
+    def length(self, step: int) -> int:
+        """Pictures in a batch."""
+        rest = self.batch_size if self.endless else self.examples - step * self.batch_size
+        return max(0, min(self.batch_size, rest))
+
+    def close(self) -> None:
+        """End the threads that read. A stream may be closed more than once."""
+        super().close()
+        self._readers.shutdown(cancel_futures=True)
+
+    def _make(self, step: int) -> tuple[Any, Any]:
+        first = step * self.batch_size
+        places = [divmod(first + i, self.examples) for i in range(self.length(step))]
+        read = list(self._readers.map(lambda place: self._one(*place), places[share(len(places), self.shard)]))
+        pictures, targets = [picture for picture, _ in read], [target for _, target in read]
+        if not self.endless:
+            return pictures, targets
+        shape = (0, *self.image_size, 3)
+        return (np.stack(pictures) if pictures else np.zeros(shape)).astype("float32"), targets
+
+    def _one(self, epoch: int, place: int) -> tuple[np.ndarray, Targets]:
+        """A picture of an epoch and its targets."""
+        if self.augmentation is None:
+            return self.source.read(place)
+        index = int(self._order(epoch)[place])
+        picture, targets = self.source.read(index)
+        rng = np.random.default_rng([self._seed, IMAGE, epoch, index])
+        for _ in range(TRIES):
+            drawn = self.augmentation.draw(picture.shape[:2], self.image_size, rng)
+            crop, found = augment_masks(picture, targets, self.image_size, **drawn)
+            if len(found["labels"]):
+                return crop, found
+        raise ValueError(f"{self.name(index)}: no crop of {TRIES} has a pixel of a segment.")
+
+
+def hold_out_segments(source: SegmentedImages, share_held: float, seed: int) -> tuple[SegmentedImages, SegmentedImages]:
+    """The pictures to train on and those of a share, which the seed draws, to evaluate on."""
+    order = np.random.default_rng([seed, ORDER]).permutation(len(source.names))
+    held = max(1, round(share_held * len(order)))
+    if held >= len(order):
+        raise ValueError(f"validation={share_held} of {len(order)} pictures leaves none to train on.")
+    return source.part(sorted(order[held:])), source.part(sorted(order[:held]))

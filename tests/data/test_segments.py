@@ -1,0 +1,213 @@
+"""Masks of segments: what maps, COCO's files and folders of instances say, and how training changes them."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import data, training
+
+pytestmark = pytest.mark.once
+
+
+def as_set(target):
+    return {(mask.tobytes(), int(label)) for mask, label in zip(target["masks"], target["labels"], strict=True)}
+
+
+def test_panoptic_targets_are_the_authors(golden):
+    case = golden("train_targets_panoptic")
+    found = training.mask_targets(case.ref["ids"], segments=case.meta["segments"])
+    assert as_set(found) == as_set({"masks": case.ref["target_masks"] > 0, "labels": case.ref["target_labels"]})
+
+
+def test_semantic_targets():
+    labels = np.array([[0, 1, 1], [255, 3, 0]])
+    found = data.mask_targets(labels)
+    assert found["labels"].tolist() == [0, 1, 3] and found["masks"].sum() == 5
+    reduced = data.mask_targets(labels, reduce_zero_label=True)
+    assert reduced["labels"].tolist() == [0, 2] and reduced["masks"].sum() == 3
+    assert data.mask_targets(np.full((2, 2), 255))["masks"].shape == (0, 2, 2)
+    with pytest.raises(TypeError, match="labels must be integers"):
+        data.mask_targets(labels / 2)
+
+
+@pytest.fixture
+def picture():
+    return np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype="uint8")
+
+
+def test_augmented_masks(picture):
+    """Mirrored, nearest at its size, padded below and to the right, cropped; what is empty or a crowd is dropped."""
+    masks = np.zeros((3, 20, 30), bool)
+    masks[0, :10, :15] = masks[1, 15:, 20:] = masks[2] = True
+    target = {"masks": masks, "labels": np.array([4, 5, 6]), "crowd": np.array([0, 0, 1])}
+    crop, found = data.augment_masks(picture, target, 24, size=(10, 15), flip=True)
+    assert crop.shape == (24, 24, 3) and crop.dtype == np.uint8 and not crop[10:].any() and not crop[:, 15:].any()
+    assert found["labels"].tolist() == [4, 5]
+    np.testing.assert_array_equal(found["masks"][0][:10, :15], masks[0, ::2, ::-1][:, ::2])
+    corner, found = data.augment_masks(picture, target, 10, size=(20, 30), top=10, left=20)
+    np.testing.assert_array_equal(corner, picture[10:, 20:])
+    assert found["labels"].tolist() == [5]
+
+
+def test_changes_of_colours(picture):
+    target = {"masks": np.ones((1, 20, 30), bool), "labels": [0]}
+    values = picture.astype("float64")
+    grey = values @ [0.2989, 0.587, 0.114]
+    wanted = {
+        ("brightness", 1.1): values * 1.1,
+        ("contrast", 0.6): 0.6 * values + 0.4 * grey.mean(),
+        ("saturation", 1.4): 1.4 * values - 0.4 * grey[..., None],
+        ("hue", 0.0): values,
+    }
+    for change, pixels in wanted.items():
+        crop, _ = data.augment_masks(picture, target, (20, 30), size=(20, 30), colour=[change])
+        assert np.abs(crop - pixels.clip(0, 255)).max() <= 2
+    with pytest.raises(ValueError, match="colour must be one of"):
+        data.augment_masks(picture, target, (20, 30), size=(20, 30), colour=[("gamma", 1.0)])
+
+
+def test_what_is_drawn():
+    augmentation, rng = data.SegmentAugmentation((0.5, 2.0), jitter=True), np.random.default_rng(0)
+    drawn = [augmentation.draw((40, 80), (32, 32), rng) for _ in range(400)]
+    sizes = np.array([d["size"][1] for d in drawn])
+    assert sizes.min() >= 16 and sizes.max() <= 64 and 30 < sizes.mean() < 50
+    for name in ("top", "left"):
+        assert all(0 <= d[name] <= max(d["size"][name == "left"] - 32, 0) for d in drawn)
+    counts = [sum(name in dict(d["colour"]) for d in drawn) for name in ("brightness", "contrast", "saturation", "hue")]
+    assert all(150 < count < 250 for count in (*counts, sum(d["flip"] for d in drawn)))
+    last = [d["colour"][-1][0] == "contrast" for d in drawn if {"contrast", "hue"} <= {*dict(d["colour"])}]
+    assert {*last} == {True, False}
+
+
+def scenes(count=5):
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (20, 24 + i, 3), dtype="uint8") for i in range(count)]
+    targets = []
+    for picture in pictures:
+        masks = np.zeros((2, *picture.shape[:2]), bool)
+        masks[0, :8, :8] = masks[1, 12:, 9:] = True
+        targets.append({"masks": masks, "labels": np.array([0, 1])})
+    return pictures, targets
+
+
+def test_streams_are_functions_of_the_seed():
+    source = data.open_segments(scenes(), class_names=["cat", "dog"])
+    augmentation = data.SegmentAugmentation((0.5, 2.0))
+    with data.SegmentStream(source, 16, 3, augmentation, seed=1) as stream:
+        pictures, targets = stream.batch(4)
+        assert pictures.shape == (3, 16, 16, 3) and all(len(target["labels"]) for target in targets)
+        assert stream.classes == 2 and stream.class_names == ["cat", "dog"] and stream.endless
+    with data.SegmentStream(source, 16, 3, augmentation, seed=1, shard=(1, 3)) as part:
+        np.testing.assert_array_equal(part.batch(4)[0][0], pictures[1])
+    with data.SegmentStream(source, 16, 3, augmentation, seed=2) as other:
+        assert (other.batch(4)[0] != pictures).any()
+    with data.SegmentStream(source, 16, 2, None) as whole:
+        batches = list(whole)
+        assert [len(pictures) for pictures, _ in batches] == [2, 2, 1] and batches[0][0][1].shape == (20, 25, 3)
+
+
+def test_folders_of_instances(tmp_path):
+    pictures, targets = scenes(2)
+    for i, (picture, target) in enumerate(zip(pictures, targets, strict=True)):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / f"images/photo{i}.png")
+        folder = tmp_path / f"instances/photo{i}"
+        folder.mkdir(parents=True)
+        for name, mask in zip(("cat_1", "dog_1"), target["masks"], strict=True):
+            Image.fromarray(np.uint8(255 * mask)).save(folder / f"{name}.png")
+    source = data.open_segments(tmp_path)
+    assert source.class_names == ("cat", "dog") and source.task == "instance"
+    picture, found = source.read(1)
+    np.testing.assert_array_equal(picture, pictures[1])
+    assert as_set(found) == as_set(targets[1])
+    with pytest.raises(ValueError, match="begin with 'cow', but it has 'cat', 'dog'"):
+        data.open_segments(tmp_path, class_names=["cow"])
+
+
+CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
+
+
+def coco_panoptic(folder):
+    """Two pictures: a cat, a dog and a crowd; nothing but a crowd."""
+    ids = np.zeros((20, 24), "int64")
+    ids[:8, :8], ids[12:, 9:], ids[:8, 16:] = 300, 70000, 9
+    (folder / "panoptic_train").mkdir(parents=True)
+    rows = []
+    for i in range(2):
+        Image.fromarray(np.full((20, 24, 3), 50 * i, "uint8")).save(folder / f"{i}.jpg")
+        png = np.stack([ids % 256, ids // 256 % 256, ids // 65536], axis=-1).astype("uint8")
+        Image.fromarray(png).save(folder / f"panoptic_train/{i}.png")
+        parts = [{"id": 300, "category_id": 7}, {"id": 70000, "category_id": 3}][: 2 * (1 - i)]
+        parts.append({"id": 9, "category_id": 7, "iscrowd": 1})
+        rows.append({"file_name": f"{i}.png", "segments_info": parts})
+    file = folder / "panoptic_train.json"
+    file.write_text(json.dumps({"categories": CATEGORIES, "annotations": rows}))
+    return file, ids
+
+
+def test_cocos_panoptic_annotations(tmp_path):
+    """Crowds are dropped, and so are pictures that have nothing else; classes are counted by the categories' ids."""
+    file, ids = coco_panoptic(tmp_path)
+    source = data.open_segments(tmp_path, annotations=file)
+    assert source.class_names == ("dog", "cat") and len(source.names) == 1 and source.task == "panoptic"
+    wanted = {"masks": np.stack([ids == 300, ids == 70000]), "labels": [1, 0]}
+    assert as_set(source.read(0)[1]) == as_set(wanted)
+    renamed = data.open_segments(tmp_path, annotations=file, class_names=["cat", "dog"])
+    assert sorted(renamed.read(0)[1]["labels"].tolist()) == [0, 1]
+    file.write_text(json.dumps({"categories": CATEGORIES}))
+    with pytest.raises(ValueError, match="panoptic annotation of COCO's form: it lacks 'annotations'"):
+        data.open_segments(tmp_path, annotations=file)
+
+
+def test_cocos_instances(tmp_path):
+    pytest.importorskip("pycocotools")
+    Image.fromarray(np.zeros((20, 24, 3), "uint8")).save(tmp_path / "a.jpg")
+    box = [[2, 2, 10, 2, 10, 8, 2, 8]]
+    runs = {"counts": [0, 100, 380], "size": [20, 24]}
+    rows = [
+        {"image_id": 1, "category_id": 7, "segmentation": box, "iscrowd": 0},
+        {"image_id": 1, "category_id": 3, "segmentation": runs, "iscrowd": 0},
+        {"image_id": 1, "category_id": 3, "segmentation": runs, "iscrowd": 1},
+    ]
+    about = {"categories": CATEGORIES, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": rows}
+    file = tmp_path / "instances.json"
+    file.write_text(json.dumps(about))
+    _, found = data.open_segments(tmp_path, annotations=file).read(0)
+    assert found["labels"].tolist() == [1, 0]
+    assert found["masks"].sum((1, 2)).tolist() == [48, 100]
+    assert found["masks"][1][:, :5].all()
+
+
+def test_semantic_masks_are_a_segment_for_each_class():
+    pixels, masks = np.zeros((3, 8, 8, 3), "uint8"), np.zeros((3, 8, 8), "uint8")
+    masks[:, :4], masks[:, 0, 0] = 1, 255
+    source = data.open_segments((pixels, masks))
+    assert source.task == "semantic" and source.classes == 2
+    assert source.read(0)[1]["masks"].sum((1, 2)).tolist() == [32, 31]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"scale": (0, 1)}, "scale must be"),
+        ({"jitter": 1}, "jitter must be True or False"),
+    ],
+)
+def test_augmentations_that_make_no_sense(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        data.SegmentAugmentation(**arguments)
+
+
+def test_targets_that_make_no_sense():
+    pictures, targets = scenes(1)
+    with pytest.raises(ValueError, match="labels 0 to 0, but those of picture 0"):
+        data.open_segments((pictures, targets), classes=1)
+    with pytest.raises(ValueError, match="as many pictures as targets"):
+        data.open_segments((pictures * 2, targets))
+    with pytest.raises(ValueError, match=r"masks of picture 0 must be \(2, 20, 24\)"):
+        data.open_segments((pictures, [{"masks": np.ones((1, 4, 4)), "labels": [0, 1]}]))
+    source = data.open_segments((pictures, [{"masks": np.zeros((0, 20, 24)), "labels": []}]), classes=1)
+    with pytest.raises(ValueError, match="none has one"):
+        data.SegmentStream(source, 8, 1, None)
