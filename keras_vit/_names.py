@@ -43,7 +43,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.opening": "open_data",
         "keras_vit.data.randaugment": "randaugment randaugment_operation",
         "keras_vit.data.segment_augmentation": "SegmentAugmentation augment_masks",
-        "keras_vit.data.segments": "SegmentStream SegmentedImages mask_targets open_segments",
+        "keras_vit.data.segments": "SegmentedImages mask_targets open_segments",
         "keras_vit.data.streams": "Batches ImageStream Stream as_dataset",
         "keras_vit.data.tables": "LabelTable open_table",
     },
@@ -162,7 +162,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
         "keras_vit.training.loop": "draw_curve",
-        "keras_vit.training.eomt": "mask_probabilities mask_windows predictions segmentation_step",
+        "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",
         "keras_vit.training.mask_classification": "MaskClassificationLoss match",
         "keras_vit.training.muon": "Muon",
         "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",

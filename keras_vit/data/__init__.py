@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from keras_vit.data.segment_augmentation import SegmentAugmentation as SegmentAugmentation
     from keras_vit.data.segment_augmentation import augment_masks as augment_masks
     from keras_vit.data.segments import SegmentedImages as SegmentedImages
-    from keras_vit.data.segments import SegmentStream as SegmentStream
     from keras_vit.data.segments import mask_targets as mask_targets
     from keras_vit.data.segments import open_segments as open_segments
     from keras_vit.data.streams import Batches as Batches

@@ -85,7 +85,9 @@ class SegmentedImages:
         classes: How many there are.
         class_names: What they are called, in their order; None where nobody has said.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
+        digest: What tells this data from other data, for runs that go on.
         target: `"segments"`.
+        has_test_split: Whether the source of semantic masks says which pictures are there to test on.
 
     Examples:
         >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
@@ -98,7 +100,7 @@ class SegmentedImages:
     classes: int
     class_names: tuple[str, ...] | None
     task: str
-    digest: tuple[Any, ...] = dataclasses.field(default=(), repr=False)  # what tells it from other data
+    digest: tuple[Any, ...] = dataclasses.field(default=(), repr=False)
     target: str = "segments"
     has_test_split: bool = False
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         save_sharded,
         split_weights,
     )
-    from keras_vit.training.eomt import mask_probabilities, mask_windows, predictions, segmentation_step
+    from keras_vit.training.eomt import mask_probabilities, predictions, segmentation_step
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
     from keras_vit.training.muon import Muon
@@ -83,7 +83,6 @@ __all__ = [
     "load_sharded",
     "mask_probabilities",
     "mask_targets",
-    "mask_windows",
     "match",
     "merge_lora",
     "model_parallel",

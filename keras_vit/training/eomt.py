@@ -22,6 +22,9 @@ def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], po
         ends: From which on it is 0.
         power: Of its fall, as of the learning rate.
 
+    Returns:
+        The probabilities, float32 `(blocks,)`.
+
     Raises:
         ValueError: if there are not as many ends as starts, or one is not later.
 

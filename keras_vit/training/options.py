@@ -15,6 +15,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
 _LABELS = {"objective": ("labels", "distillation")}
 _CLASSES = {"target": ("class", "multilabel")}
 _IN_THE_MODEL = {"kind": ("VisionTransformer", "LinearSegmenter")}
+_EOMT = {"kind": ("EoMT",)}
 # Fields of a recipe that do not apply to every run, with the runs that they apply to. All others always do.
 RECIPE: dict[str, dict[str, tuple[str, ...]]] = {
     "momentum": {"optimizer": ("sgd",)},
@@ -27,6 +28,10 @@ RECIPE: dict[str, dict[str, tuple[str, ...]]] = {
     "label_smoothing": {**_LABELS, **_CLASSES},
     "class_weight": {"objective": ("labels",), **_CLASSES},
     "sampling": _CLASSES,
+    "backbone_warmup_steps": _EOMT,
+    "decay_query_blocks": _EOMT,
+    "queries": _EOMT,
+    "first_mask_steps": _EOMT,
     "head_bias": {**_LABELS, **_CLASSES},  # of numbers, their mean is taken
 }
 # The same for fields of an `Augmentation`.

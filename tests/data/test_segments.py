@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from keras_vit import data, training
+from keras_vit.data.segments import SegmentStream
 
 pytestmark = pytest.mark.once
 
@@ -95,15 +96,15 @@ def scenes(count=5):
 def test_streams_are_functions_of_the_seed():
     source = data.open_segments(scenes(), class_names=["cat", "dog"])
     augmentation = data.SegmentAugmentation((0.5, 2.0))
-    with data.SegmentStream(source, 16, 3, augmentation, seed=1) as stream:
+    with SegmentStream(source, 16, 3, augmentation, seed=1) as stream:
         pictures, targets = stream.batch(4)
         assert pictures.shape == (3, 16, 16, 3) and all(len(target["labels"]) for target in targets)
         assert stream.classes == 2 and stream.class_names == ["cat", "dog"] and stream.endless
-    with data.SegmentStream(source, 16, 3, augmentation, seed=1, shard=(1, 3)) as part:
+    with SegmentStream(source, 16, 3, augmentation, seed=1, shard=(1, 3)) as part:
         np.testing.assert_array_equal(part.batch(4)[0][0], pictures[1])
-    with data.SegmentStream(source, 16, 3, augmentation, seed=2) as other:
+    with SegmentStream(source, 16, 3, augmentation, seed=2) as other:
         assert (other.batch(4)[0] != pictures).any()
-    with data.SegmentStream(source, 16, 2, None) as whole:
+    with SegmentStream(source, 16, 2, None) as whole:
         batches = list(whole)
         assert [len(pictures) for pictures, _ in batches] == [2, 2, 1] and batches[0][0][1].shape == (20, 25, 3)
 
@@ -210,4 +211,4 @@ def test_targets_that_make_no_sense():
         data.open_segments((pictures, [{"masks": np.ones((1, 4, 4)), "labels": [0, 1]}]))
     source = data.open_segments((pictures, [{"masks": np.zeros((0, 20, 24)), "labels": []}]), classes=1)
     with pytest.raises(ValueError, match="none has one"):
-        data.SegmentStream(source, 8, 1, None)
+        SegmentStream(source, 8, 1, None)

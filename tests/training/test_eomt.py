@@ -7,6 +7,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training.eomt import mask_windows
 from tests.segmentation.test_eomt import DINOV2, DINOV3, HEAD, shaken
 
 RECIPE = training.recipe("segmentation/eomt_ade20k_base").replace(
@@ -115,8 +116,8 @@ def test_recipes_that_are_not_for_a_model_or_too_short():
 
 def test_when_masks_are_annealed():
     """Windows of a sixth of the run; the power of the learning rate; the update counted from 0."""
-    assert training.mask_windows(88692, 4) == ([14782, 29564, 44346, 59128], [29564, 44346, 59128, 73910])
-    assert training.mask_windows(88692, 3, first=3000)[0] == [0, 36955, 59128]
+    assert mask_windows(88692, 4) == ([14782, 29564, 44346, 59128], [29564, 44346, 59128, 73910])
+    assert mask_windows(88692, 3, first=3000)[0] == [0, 36955, 59128]
     starts, ends = [100, 200], [200, 300]
     assert training.mask_probabilities(99, starts, ends).tolist() == [1, 1]
     assert training.mask_probabilities(150, starts, ends) == pytest.approx([0.5**0.9, 1])

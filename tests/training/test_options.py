@@ -87,6 +87,7 @@ VALUES = {
     **{"loss": "sigmoid", "label_smoothing": 0.2, "class_weight": "balanced", "sampling": "balanced"},
     **{"head_bias": -2.0, "polyak": 0.5, "layer_decay": 0.5, "accumulate": 2, "freeze": ("embedding",)},
     **{"lora_rank": 2, "lora_alpha": 9.0, "lora_targets": ("*/mlp/fc1",), "keep": "best", "patience": 1},
+    **{"power": 0.5, "backbone_warmup_steps": 1, "decay_query_blocks": False, "queries": 3, "first_mask_steps": 2},
     "augmentation": data.Augmentation(crop="inception", flip=False),
 }
 AUGMENTATIONS = {
@@ -97,6 +98,7 @@ AUGMENTATIONS = {
 BESIDE = {
     **{"lora_alpha": {"lora_rank": 2}, "lora_targets": {"lora_rank": 2}},
     "min_area": {"crop": "inception"},
+    "power": {"schedule": "polynomial"},
     **dict.fromkeys(("erasing_fill", "erasing_mean", "erasing_std"), {"erasing": 1.0}),
     "erasing_mean": {"erasing": 1.0, "erasing_fill": "const"},
 }
