@@ -21,7 +21,8 @@ from keras_vit.data.coco import (
     pictures_by_name,
     read_ids,
 )
-from keras_vit.data.examples import BadImage, count_steps, fingerprint, image_files
+from keras_vit.data.examples import BadImage, count_steps, fingerprint
+from keras_vit.data.folders import image_files
 from keras_vit.data.masks import MaskedImages, as_masks, read_mask
 from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.streams import ImageStream
