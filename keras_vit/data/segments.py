@@ -21,7 +21,7 @@ from keras_vit.data.coco import (
     pictures_by_name,
     read_ids,
 )
-from keras_vit.data.examples import BadImage, count_steps, fingerprint
+from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint
 from keras_vit.data.folders import image_files
 from keras_vit.data.masks import MaskedImages, as_masks, read_mask
 from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
@@ -170,23 +170,15 @@ def open_segments(
     )
     if not isinstance(masks, MaskedImages):
         raise TypeError("An EoMT is trained on pictures with masks of their own sizes, not on a pipeline of batches.")
-    examples = masks.open_examples(split, None, "stop", "headers")
+    examples = masks.open_examples(split, Reading())
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
         picture, mask = examples.read(i)
         return _bytes(picture), mask_targets(mask, masks.ignore)
 
     called = tuple(examples.name(i) for i in range(len(examples.labels)))
-    semantic = SegmentedImages(
-        called,
-        read,
-        examples.classes,
-        masks.class_names,
-        "semantic",
-        (examples.fingerprint,),
-        has_test_split=masks.has_test_split,
-    )
-    return semantic
+    digest, tests = (examples.fingerprint,), masks.has_test_split
+    return SegmentedImages(called, read, examples.classes, masks.class_names, "semantic", digest, has_test_split=tests)
 
 
 def _coco(folder: Path, file: Path, names: tuple[str, ...] | None) -> SegmentedImages:
@@ -345,15 +337,16 @@ class SegmentStream(ImageStream):
         """A picture of an epoch and its targets."""
         if self.augmentation is None:
             return self.source.read(place)
-        index = int(self._order(epoch)[place])
-        picture, targets = self.source.read(index)
-        rng = np.random.default_rng([self._seed, IMAGE, epoch, index])
-        for _ in range(TRIES):
-            drawn = self.augmentation.draw(picture.shape[:2], self.image_size, rng)
-            crop, found = augment_masks(picture, targets, self.image_size, **drawn)
-            if len(found["labels"]):
-                return crop, found
-        raise ValueError(f"{self.name(index)}: no crop of {TRIES} has a pixel of a segment.")
+        first = int(self._order(epoch)[place])
+        rng = np.random.default_rng([self._seed, IMAGE, epoch, first])
+        for index in (*range(first, self.examples), *range(first)):  # the next one where a picture has no segment
+            picture, targets = self.source.read(index)
+            for _ in range(TRIES if targets["masks"].any() else 0):
+                drawn = self.augmentation.draw(picture.shape[:2], self.image_size, rng)
+                crop, found = augment_masks(picture, targets, self.image_size, **drawn)
+                if len(found["labels"]):
+                    return crop, found
+        raise ValueError("No crop of any picture has a pixel of a segment.")
 
 
 def hold_out_segments(source: SegmentedImages, share_held: float, seed: int) -> tuple[SegmentedImages, SegmentedImages]:
