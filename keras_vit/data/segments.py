@@ -21,9 +21,10 @@ from keras_vit.data.coco import (
     pictures_by_name,
     read_ids,
 )
-from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint
+from keras_vit.data.examples import BadImage, count_steps, fingerprint
 from keras_vit.data.folders import image_files
 from keras_vit.data.masks import MaskedImages, as_masks, read_mask
+from keras_vit.data.options import Reading
 from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing.windows import read_picture
@@ -170,7 +171,7 @@ def open_segments(
     )
     if not isinstance(masks, MaskedImages):
         raise TypeError("An EoMT is trained on pictures with masks of their own sizes, not on a pipeline of batches.")
-    examples = masks.open_examples(split, Reading())
+    examples = masks.open_examples(split, None, Reading())
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
         picture, mask = examples.read(i)
