@@ -33,12 +33,8 @@ def attend(
         rate: Of dropout on the attention weights.
         seed: Of that dropout; None for none.
     """
-    # On CPUs, JAX's attention knows no float16.
-    fused = keras.backend.standardize_dtype(query.dtype) != "float16" or not _jax_runs_on("cpu")
-    if seed is None and offset is None and fused and allowed is None:
-        # On TPUs, Keras 3.15 hands unmasked attention of 128-token multiples to a kernel that applies a causal mask and
-        # no scaling. Its plain path is right.
-        return attention(query, key, value, False if _jax_runs_on("tpu") else None, causal)
+    if seed is None and offset is None and allowed is None:
+        return attention(query, key, value, causal)
     if seed is None and offset is None and keras.backend.backend() == "torch":  # which chooses the quickest kernel
         import torch.nn.functional as F
 
@@ -52,9 +48,3 @@ def attend(
     weights = ops.cast(weights, query.dtype)
     weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
     return ops.einsum("bhqk,bkhd->bqhd", dropout(weights, rate, seed), value)
-
-
-def _jax_runs_on(kind: str) -> bool:
-    if keras.backend.backend() != "jax":
-        return False
-    return any(kind in str(device).lower() for device in keras.distribution.list_devices())

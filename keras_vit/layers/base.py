@@ -8,7 +8,7 @@ regularizes it. On other backends and devices, layers are called as Keras does, 
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -18,15 +18,8 @@ from keras import initializers, ops
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
 from keras_vit._keras import any_module_is_watched, layers_inside
-from keras_vit.layers.ops import (
-    activate,
-    dense,
-    fast_path,
-    faster,
-    float32_or_better,
-    is_torch_tensor,
-    layer_norm,
-)
+from keras_vit.layers.fast import is_torch_tensor
+from keras_vit.layers.ops import activate, activate_in_place, dense, float32_or_better, layer_normalization
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
 _PLAIN: dict[type, tuple[Any, Any]] = {}  # the classes whose layers may be plain: their methods as they were defined
@@ -65,8 +58,9 @@ def given(**options: Any) -> dict[str, Any]:
 
 def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
     """The activation of what an inner layer returns, written over that where nobody else can have kept it."""
+    y = layer(x, training=training)
     # On CPUs, new memory for an activation takes more time than its arithmetic.
-    return activate(layer(x, training=training), activation, fresh=is_plain(layer, x))
+    return activate_in_place(y, activation) if is_plain(layer, x) else activate(y, activation)
 
 
 def _noting(name: str) -> Any:
@@ -359,43 +353,6 @@ def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
     return ops.cast(keep, dtype) * (1 / (1 - rate))
 
 
-def rematerialized(function: Callable[..., Any], x: Tensor, *tensors: Tensor) -> Any:
-    """`function(x, *tensors)`, computed again for its gradients instead of being kept; it reads no other tensors."""
-    return (fast_path("remat", x) or keras.remat)(function)(x, *tensors)
-
-
-@faster("remat", "jax")
-def _remat_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    # XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
-    # blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
-    # output, which is there only when the blocks behind are done. Such a program has no derivative forwards
-    # (`jax.jvp`), but those of its gradients.
-    import jax
-    import jax.numpy as jnp
-
-    def call(*arguments: Any) -> Any:
-        pure, weights = jax.closure_convert(function, *arguments)
-
-        @jax.custom_vjp
-        def run(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
-            return pure(*arguments, *weights)
-
-        def forward(arguments: tuple[Any, ...], weights: list[Any]) -> Any:
-            return pure(*arguments, *weights), (arguments, weights)
-
-        def backward(inputs: Any, grads: Any) -> Any:
-            (x, *others), weights = inputs
-            grad = jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
-            # XLA does not know that this is zero. It is so for infinities as well, which stay with their image.
-            zero = 0 * jnp.where(jnp.isfinite(grad), grad, 0)
-            return jax.vjp(run.fun, (x + zero.astype(x.dtype), *others), weights)[1](grads)
-
-        run.defvjp(forward, backward)
-        return run(arguments, weights)
-
-    return call
-
-
 def tensor_of(weight: Any, x: Any) -> Any:
     """The value of a variable in the dtype of `x`; adapters make tensors of kernels."""
     # Keras casts weights in a scope that its call of a layer opens, and a plain layer is not called.
@@ -477,4 +434,4 @@ class LayerNormalization(keras.layers.LayerNormalization, BaseLayer):
     def call(self, inputs: Any) -> Any:
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
             return super().call(inputs)
-        return layer_norm(inputs, tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs), self.epsilon)
+        return layer_normalization(inputs, tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs), self.epsilon)

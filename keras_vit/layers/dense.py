@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
 from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
-from keras_vit.layers.ops import dense, faster, reshape, with_faster_forms
+from keras_vit.layers.ops import dense, depthwise_conv, reshape
 
 _NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
 
@@ -67,25 +67,10 @@ class DepthwiseConvolution(BaseLayer):
         self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
 
     def call(self, x: Tensor) -> Tensor:
-        return depthwise(x, tensor_of(self.kernel, x))
+        return depthwise_conv(x, tensor_of(self.kernel, x))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
-
-
-@with_faster_forms
-def depthwise(x: Any, kernel: Any) -> Any:
-    """A convolution of each channel of `(batch, rows, columns, D)` with its own kernel, of `(3, 3, D, 1)`."""
-    return ops.depthwise_conv(x, kernel, padding="same", data_format="channels_last")
-
-
-@faster("depthwise", "torch")
-def _depthwise_in_torch(x: Any, kernel: Any) -> Any:
-    # On views of the same memory, which PyTorch calls channels_last.
-    import torch.nn.functional as F
-
-    kernel = kernel.permute(2, 3, 0, 1).contiguous()
-    return F.conv2d(x.permute(0, 3, 1, 2), kernel, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
 
 
 @registered

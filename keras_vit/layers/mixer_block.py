@@ -5,7 +5,8 @@ from typing import Any
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, given, registered, rematerialized
+from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, given, registered
+from keras_vit.layers.ops import rematerialized
 from keras_vit.layers.transformer_block import MLP
 
 
@@ -90,7 +91,7 @@ class MixerBlock(CompositeLayer):
             following = iter(drawn)
             return self._block(x, [None if seed is None else next(following) for seed in seeds], training)
 
-        return rematerialized(block, x, *(seed for seed in seeds if seed is not None))
+        return rematerialized(x, block, *(seed for seed in seeds if seed is not None))
 
     def _block(self, x: Any, seeds: list[Any], training: bool | None) -> Any:
         def mixed(part: Any, y: Any, drawn: Any) -> Any:

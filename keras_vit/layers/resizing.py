@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit._arguments import Tensor, check_choice
 from keras_vit.interpolation import neighbours
 from keras_vit.layers.choices import RESIZES
-from keras_vit.layers.ops import faster, with_faster_forms
+from keras_vit.layers.fast import with_faster_forms
 
 
 def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
@@ -35,11 +35,12 @@ def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
     """
     check_choice("how", how, RESIZES)
     x = ops.convert_to_tensor(x)
-    return x if tuple(x.shape[1:3]) == tuple(size) else _resized(x, size, how == "corners")
+    return x if tuple(x.shape[1:3]) == tuple(size) else resize_bilinear(x, size, how == "corners")
 
 
 @with_faster_forms
-def _resized(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
+def resize_bilinear(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
+    """A map at another size, with its corners aligned or with half-pixel centres."""
     for axis, new in zip((1, 2), size, strict=True):
         old = ops.shape(x)[axis]
         known = isinstance(old, int) and isinstance(new, int)
@@ -49,10 +50,3 @@ def _resized(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
         first = ops.take(x, low, axis)
         x = first + (ops.take(x, high, axis) - first) * share
     return x
-
-
-@faster("resized", "torch")
-def _resized_in_torch(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
-    import torch.nn.functional as F
-
-    return F.interpolate(x.permute(0, 3, 1, 2), tuple(size), mode="bilinear", align_corners=aligned).permute(0, 2, 3, 1)

@@ -1,6 +1,5 @@
 """The convolutions, normalisations and bottlenecks of ResNets: those of the hybrids, and of BiT."""
 
-import math
 from typing import Any
 
 import keras
@@ -9,7 +8,7 @@ from keras import ops
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.ops import activate, conv, faster, mean, widened, with_faster_forms
+from keras_vit.layers.ops import activate_in_place, conv, group_normalization, max_pool, mean
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
 GROUP_NORM_EPSILON = 1e-5
@@ -129,51 +128,7 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
         if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
             return super().call(inputs)
         gamma, beta = tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs)
-        return _group_norm(inputs, self.groups, gamma, beta, self.epsilon)
-
-
-@with_faster_forms
-def _group_norm(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    # Computed in at least float32; not Keras's for the reason of `ops.layer_norm`.
-    channels = x.shape[-1]
-
-    def means(values: Any) -> Any:
-        # Of the channels of a map, then of their groups, for each channel.
-        of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
-        of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)
-        return ops.reshape(of_groups, (-1, 1, 1, channels))
-
-    centred = widened(x)
-    centred = centred - means(centred)
-    scale = ops.rsqrt(means(ops.square(centred)) + epsilon) * widened(gamma)
-    return ops.cast(centred * scale + widened(beta), x.dtype)
-
-
-@faster("group_norm", "jax")
-def _group_norm_in_jax(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    # Moments of channels first, then of their groups: sums over whole axes are what XLA for CPUs does sooner.
-    wide = widened(x)
-    shape = (x.shape[0], groups, x.shape[-1] // groups)
-    mean, variance = (moment.reshape(shape) for moment in (wide.mean((1, 2)), wide.var((1, 2))))
-    center = mean.mean(-1, keepdims=True)
-    variance = variance.mean(-1, keepdims=True) + mean.var(-1, keepdims=True)
-    scale = ops.rsqrt(variance + epsilon) * gamma.astype(wide.dtype).reshape(shape[1:])
-    shift = beta.astype(wide.dtype).reshape(shape[1:]) - center * scale
-    scale, shift = (factor.reshape(x.shape[0], 1, 1, x.shape[-1]) for factor in (scale, shift))
-    return (wide * scale + shift).astype(x.dtype)
-
-
-@faster("group_norm", "torch", "torch elsewhere")
-def _group_norm_in_torch(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    # One operation on a view of the same memory; it computes in float32 inside.
-    import torch
-    import torch.nn.functional as F
-
-    view = x.permute(0, 3, 1, 2)
-    if x.requires_grad or not torch.is_grad_enabled():
-        return F.group_norm(view, groups, gamma, beta, epsilon).permute(0, 2, 3, 1)
-    # PyTorch 2.13 ends the process when it looks for the gradients of gamma and beta and not for that of x.
-    return F.group_norm(view, groups, eps=epsilon).permute(0, 2, 3, 1) * gamma + beta
+        return group_normalization(inputs, self.groups, gamma, beta, self.epsilon)
 
 
 def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
@@ -268,7 +223,7 @@ class ResNetUnit(_Bottleneck):
         y = activated(self.gn1, self.conv1(x, training=training), "relu", training)
         y = activated(self.gn2, self.conv2(y, training=training), "relu", training)
         y = self.gn3(self.conv3(y, training=training), training=training)
-        return activate(shortcut + y, "relu", fresh=True)
+        return activate_in_place(shortcut + y, "relu")
 
 
 @registered
@@ -322,24 +277,7 @@ class MaxPooling2D(keras.layers.MaxPooling2D, BaseLayer):
     def call(self, inputs: Any) -> Any:
         if self.data_format != "channels_last":
             return super().call(inputs)
-        return _max_pool(inputs, self.pool_size, self.strides, self.padding)
-
-
-@with_faster_forms
-def _max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
-    return ops.max_pool(x, size, strides, padding, data_format="channels_last")
-
-
-@faster("max_pool", "jax")
-def _max_pool_in_jax(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
-    # Rows first, then columns: XLA for CPUs compares all values of a window, six here and nine at once.
-    import jax
-
-    for axis in (1, 2):
-        window, steps = [1] * 4, [1] * 4
-        window[axis], steps[axis] = size[axis - 1], strides[axis - 1]
-        x = jax.lax.reduce_window(x, -math.inf, jax.lax.max, window, steps, padding.upper())
-    return x
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
 
 
 @registered
@@ -364,7 +302,7 @@ class PaddedMaxPooling2D(BaseLayer):
 
     def call(self, x: Tensor) -> Tensor:
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
-        return _max_pool(x, (3, 3), (2, 2), "valid")
+        return max_pool(x, (3, 3), (2, 2), "valid")
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])

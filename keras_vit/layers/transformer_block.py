@@ -19,10 +19,9 @@ from keras_vit.layers.base import (
     given,
     initializer,
     registered,
-    rematerialized,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, GELUS, MLPS, ROTARY_EMBEDDINGS
-from keras_vit.layers.ops import attention_weights, float32_or_better, reshape
+from keras_vit.layers.ops import attention_weights, float32_or_better, rematerialized, reshape
 from keras_vit.layers.positions import rotate
 
 
@@ -442,7 +441,7 @@ class TransformerBlock(Renamed, CompositeLayer):
             given = keras.tree.map_structure(lambda value: None if value is None else next(following), inputs)
             return self._block(x, *given, activations, training)
 
-        return rematerialized(block, x, *(value for value in keras.tree.flatten(inputs) if value is not None))
+        return rematerialized(x, block, *(value for value in keras.tree.flatten(inputs) if value is not None))
 
     def _block(
         self, x: Any, rotation: Any, offset: Any, allowed: Any, seeds: list[Any], activations: Any, training: Any

@@ -14,7 +14,8 @@ import numpy as np
 
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies
-from keras_vit.layers.ops import float32_or_better, is_torch_tensor
+from keras_vit.layers.fast import is_torch_tensor
+from keras_vit.layers.ops import float32_or_better
 from keras_vit.models.changes import (
     changed_config,
     changed_fields,

@@ -6,8 +6,9 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import ops as fast_paths
+from keras_vit.layers import fast, ops
 from keras_vit.layers.base import Dense, LayerNormalization
+from keras_vit.layers.fast import torch as fast_torch
 from keras_vit.layers.resnet import GroupNormalization, MaxPooling2D
 from tests.compute import filled, forward, gradients, relative_error
 from tests.tolerances import GRADIENTS
@@ -63,14 +64,14 @@ def square(y):
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
     """What is for many values only takes few as well, and several pieces, so that small tests see it."""
-    monkeypatch.setattr(fast_paths, "FEW", 0)
-    monkeypatch.setattr(fast_paths, "PIECE", 1 << 18)
+    monkeypatch.setattr(fast_torch, "FEW", 0)
+    monkeypatch.setattr(fast_torch, "PIECE", 1 << 18)
 
 
 @pytest.fixture
 def slow(monkeypatch):
     """A function that switches the fast paths off."""
-    return lambda: monkeypatch.setattr(fast_paths, "FAST", {})
+    return lambda: monkeypatch.setattr(fast, "FORMS", {})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -84,7 +85,7 @@ def check_forms(case, platform, slow, monkeypatch):
     model = keras.Sequential([keras.Input(x.shape[1:]), layer])
     with monkeypatch.context() as patch:
         if platform is not None:
-            patch.setattr(fast_paths, "_platform", lambda x: platform)
+            patch.setattr(fast, "device_of", lambda x: platform)
         y, (loss, grads) = forward(layer, x), gradients(model, x, square)
     slow()
     expected, (expected_loss, expected_grads) = forward(layer, x), gradients(model, x, square)
@@ -145,7 +146,7 @@ def test_gelu(dtype):
     values = np.concatenate([np.linspace(-12, 12, 300_001), [0.0, 1e15, -1e15]])
     x = keras.ops.cast(keras.ops.convert_to_tensor(values.astype("f4")), dtype)
     grad = keras.ops.cast(keras.ops.linspace(-1.0, 2.0, len(values)), dtype)
-    y, slope = answer_and_gradient(fast_paths.fast_path("tanh", x), x, grad)
+    y, slope = answer_and_gradient(fast.faster_form("tanh", x), x, grad)
     assert y.dtype == slope.dtype == x.dtype
     exact, grad = wide(x), wide(grad)
     z = np.clip(2 * np.sqrt(2 / np.pi) * (exact + 0.044715 * exact**3), -700, 700)
@@ -165,7 +166,7 @@ def test_attention_in_bfloat16_adds_up_in_float32():
     """Scores that are rounded to 8 bits make errors of 9e-3 on JAX, and sums on TensorFlow ten times as large."""
     rng = np.random.default_rng(0)
     q, k, v = (keras.ops.cast(rng.normal(0, 1.5, (1, 197, 2, 64)).astype("f4"), "bfloat16") for _ in range(3))
-    y, plain = (wide(f(q, k, v)) for f in (fast_paths.fast_path("attention", q), keras.ops.dot_product_attention))
+    y, plain = (wide(f(q, k, v)) for f in (fast.faster_form("attention", q), keras.ops.dot_product_attention))
     q, k, v = map(wide, (q, k, v))
     weights = np.exp(np.einsum("bqhd,bkhd->bhqk", q, k) / 8)
     exact = np.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
@@ -178,7 +179,7 @@ def test_attention_in_bfloat16_adds_up_in_float32():
 def test_attention_does_not_overflow():
     query = keras.ops.full((1, 3, 2, 4), 200.0)
     value = np.arange(24, dtype="f4").reshape(1, 3, 2, 4)
-    y = wide(fast_paths.attention(query, query, keras.ops.convert_to_tensor(value)))
+    y = wide(ops.attention(query, query, keras.ops.convert_to_tensor(value)))
     np.testing.assert_allclose(y, np.broadcast_to(value.mean(1, keepdims=True), y.shape), rtol=1e-6)
 
 
@@ -238,8 +239,8 @@ class TestJax:
 
         rng = np.random.default_rng(0)
         x, kernel = (rng.normal(size=shape).astype("f4") for shape in ((2, 3, 4), (4, 6)))
-        fast = fast_paths.fast_path("dense", jax.numpy.asarray(x))
-        got = jax.grad(lambda *inputs: (fast(*inputs, None) ** 2).sum(), arguments)(x, kernel)
+        product = fast.faster_form("dense", jax.numpy.asarray(x))
+        got = jax.grad(lambda *inputs: (product(*inputs, None) ** 2).sum(), arguments)(x, kernel)
         expected = jax.grad(lambda x, kernel: ((x @ kernel) ** 2).sum(), arguments)(x, kernel)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -253,13 +254,14 @@ class TestTorch:
     @pytest.mark.parametrize("case", CASES)
     def test_forms_for_cuda_and_compiled_programs_give_the_same_numbers(self, case, slow, monkeypatch):
         """Run here on a CPU, as they are: operations of PyTorch that every device has."""
-        check_forms(case, "torch elsewhere", slow, monkeypatch)
+        check_forms(case, fast.TORCH_CUDA, slow, monkeypatch)
 
     def test_tensors_of_other_devices_take_none(self):
         import torch
 
-        assert fast_paths._platform(torch.ones(2)) == "torch"
-        assert fast_paths._platform(torch.ones(2, device="meta")) is None
+        assert fast.is_torch_tensor(torch.ones(2))
+        assert not fast.is_torch_tensor(torch.ones(2, device="meta"))
+        assert fast.faster_form("dense", torch.ones(2, device="meta")) is None
 
     @pytest.mark.parametrize(("training", "dtype"), [(False, "float32"), (True, "mixed_bfloat16")])
     def test_torch_compile_makes_one_program(self, training, dtype):
@@ -281,7 +283,7 @@ class TestTorch:
 
         layer, x = made(case, dtype=dtype)
         products = []
-        monkeypatch.setattr(fast_paths, "_torch_lacks", lambda kind: kind in (torch.bfloat16, torch.float16))
+        monkeypatch.setattr(fast_torch, "lacks_products_of", lambda kind: kind in (torch.bfloat16, torch.float16))
         for name in ("linear", "conv2d"):
             function = getattr(torch.nn.functional, name)
             monkeypatch.setattr(
@@ -306,7 +308,7 @@ class TestTorch:
         import torch
 
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
-        lacks = fast_paths._torch_lacks.__wrapped__
+        lacks = fast_torch.lacks_products_of.__wrapped__
         kinds = ("float32", "float64", "bfloat16", "float16")
         assert {kind for kind in kinds if lacks(getattr(torch, kind))} == lacking
 
@@ -319,7 +321,10 @@ class TestTorch:
             return F.gelu(x, approximate="tanh")
 
         x = torch.linspace(-3, 3, 12).reshape(3, 4)
-        gelu = fast_paths.fast_path("tanh", x)
+
+        def gelu(x):
+            return ops.activate(x, "tanh")
+
         transforms = {
             "gradient": lambda f: torch.func.grad(lambda x: f(x).square().sum())(x),
             "of the gradient": lambda f: torch.func.grad(
@@ -352,11 +357,11 @@ class TestTorch:
     def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
         import torch
 
-        monkeypatch.setattr(fast_paths, "FEW", few)
+        monkeypatch.setattr(fast_torch, "FEW", few)
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
-            expected, place = fast_paths.activate(x, kind), x.clone()
-            y = fast_paths.activate(place, kind, fresh=True)
+            expected, place = ops.activate(x, kind), x.clone()
+            y = ops.activate_in_place(place, kind)
             assert y.data_ptr() == place.data_ptr()
             assert torch.equal(y, expected)
 
@@ -474,9 +479,9 @@ class TestTensorFlow:
         import tensorflow as tf
 
         x = tf.ones((2, 3))
-        assert fast_paths.fast_path("dense", x) is not None
-        monkeypatch.setattr(fast_paths, "tensorflow_has_only_cpus", lambda: False)
-        assert fast_paths.fast_path("dense", x) is None
+        assert fast.faster_form("dense", x) is not None
+        monkeypatch.setattr(fast, "tensorflow_has_only_cpus", lambda: False)
+        assert fast.faster_form("dense", x) is None
 
 
 def test_dense_layers_can_be_quantized_and_a_stranger_s_cannot():

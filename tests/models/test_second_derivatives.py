@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import ops as fast_paths
+from keras_vit.layers import fast
 from tests.compute import derivatives
 
 PLAIN = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
@@ -52,7 +52,7 @@ def test_hessian_times_vector(name, paths, monkeypatch, record_property, backend
     if paths == "plain":  # as on other devices
         if backend == "jax":
             pytest.skip("these are JAX's own, and a minute of compiling")
-        monkeypatch.setattr(fast_paths, "FAST", {})
+        monkeypatch.setattr(fast, "FORMS", {})
     model, images = model_and_images(name)
     value, gradient, product = derivatives(model, images, lambda y: keras.ops.sum(keras.ops.square(y)))
     weights = [np.array(w) for w in model.get_weights()]
