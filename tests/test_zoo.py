@@ -10,6 +10,7 @@ import keras_vit
 from keras_vit.models import find_variant, weights_by_path
 from keras_vit.preprocessing import preprocess_input, resize_images
 from tests.compute import forward
+from tests.small_models import randomized
 from tests.tolerances import SAME_FUNCTION
 
 FACTORIES = {name.replace("/", "").replace("-", "_").replace("+", "_"): name for name in (
@@ -26,15 +27,9 @@ def create(variant=TINY, image_size=32, **options):
         return keras_vit.create_model(variant, image_size=image_size, **options)
 
 
-def filled(model):
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(0.0, 0.2, w.shape) for w in model.get_weights()])
-    return model
-
-
 @pytest.fixture(scope="module")
 def tiny():
-    return filled(create())
+    return randomized(create())
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A model with another config and the same weights: what every change of a field does to them, and what saves time."""
 
-import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -156,12 +155,6 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
         call = f"model.with_config(..., fresh={sorted({*fresh, *lost})})"
         raise ValueError(f"{words}. {call} starts them anew.")
     return (needed | set(fresh)) - absent
-
-
-def quick_initialization(fresh: Collection[str]) -> contextlib.AbstractContextManager[None]:
-    """A context in which models are built without drawing weights that are assigned afterwards anyway."""
-    # Heads start with zeros in any case; other layers draw their weights.
-    return contextlib.nullcontext() if set(fresh) - {"head", "head_dist"} else skip_initialization()
 
 
 def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:

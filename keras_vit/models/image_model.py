@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
-from keras_vit.layers.base import BaseLayer, quantized_policies
+from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
 from keras_vit.layers.fast import is_torch_tensor
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.models.changes import (
@@ -23,7 +23,6 @@ from keras_vit.models.changes import (
     has_adapters,
     inference_steps,
     layers_to_start_anew,
-    quick_initialization,
     restore_training,
     training_config,
 )
@@ -284,7 +283,9 @@ class ImageModel(ConfiguredModel):
         if policies is not None and (anew or changed or dtype is not None):
             raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
         options = {"name": name or self.name, "dtype": dtype or policies or self._policy, "trainable": self.trainable}
-        with quick_initialization(anew):
+        # Other weights are assigned afterwards, and heads start with zeros in any case.
+        draws = bool({*anew} - {"head", "head_dist"})
+        with contextlib.nullcontext() if draws else skip_initialization():
             model = type(self)(config, **options)
         unknown = sorted(fresh - {layer.name for layer in model.layers})
         if unknown:
