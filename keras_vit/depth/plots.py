@@ -43,7 +43,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     if result.metric:
         bar = ColourBar("inferno", most, least, "depth in metres")
     else:
-        bar = ColourBar("inferno", least, most, "inverse depth, without a unit: larger is nearer")
+        bar = ColourBar("inferno", least, most, "inverse depth, without a unit:\nlarger is nearer")
     depth = np.where(known, result.depth, least)
     colours = palette(bar.scale, 256)[colour_numbers(depth, bar.first, bar.last, 256)]
     colours[~known] = 255
