@@ -13,7 +13,7 @@ import pytest
 from keras.src.utils.module_utils import tensorflow
 
 from keras_vit import _keras
-from tests.test_architecture import names_of_attributes, private_in_keras
+from tests.test_architecture import is_private
 
 
 class Outer(keras.layers.Layer):
@@ -33,8 +33,19 @@ def functional(**options):
 def test_every_private_name_has_its_reason():
     """The table is what the file uses, no more and no less, and Keras still has each of them."""
     tree = ast.parse(Path(_keras.__file__).read_text(encoding="utf-8"))
-    names = {name for node in ast.walk(tree) for name in names_of_attributes(node)}
-    assert names & private_in_keras() == _keras.PRIVATE.keys()
+    nodes = [*ast.walk(tree)]
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    names |= {
+        method.name for cls in nodes if isinstance(cls, ast.ClassDef) for method in cls.body if hasattr(method, "name")
+    }
+    names |= {
+        node.args[1].value for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr"
+    }
+    of_torch = {path.rpartition(".")[2] for path in _keras.PRIVATE_IN_TORCH}
+    assert {*filter(is_private, names)} - of_torch == _keras.PRIVATE.keys()
+    layer = functional().layers[-1]
+    objects = (layer, layer.kernel, functional(), keras.optimizers.Optimizer(0.1))
+    assert all(any(hasattr(one, name) for one in objects) for name in _keras.PRIVATE)
     if keras.backend.backend() == "torch":
         for path in _keras.PRIVATE_IN_TORCH:
             module, _, name = path.rpartition(".")
