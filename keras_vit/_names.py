@@ -167,6 +167,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.muon": "Muon",
         "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",
         "keras_vit.training.pretraining": "pretrain",
+        "keras_vit.training.options": "RunOptions",
         "keras_vit.training.run": "Trained finetune",
         "keras_vit.training.segmentation": "MaskLoss finetune_segmentation",
         "keras_vit.training.trainable": "add_lora freeze layer_decay load_adapters save_adapters unfreeze",

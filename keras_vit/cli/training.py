@@ -338,7 +338,7 @@ PLAN = derived(
 
 
 @command(
-    "What fits on which devices, how to split it, and how long a training step takes; arithmetic only.",
+    "What fits on which devices, and how to divide the work among them; arithmetic only.",
     PLAN,
     examples=("ViT-H/14 --devices 8 --memory 80GB",),
 )

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._arguments import warn_caller
 from keras_vit._lazy import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
@@ -28,21 +27,13 @@ if TYPE_CHECKING:
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
     from keras_vit.training.muon import Muon
     from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
+    from keras_vit.training.options import RunOptions
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
     from keras_vit.training.segmentation import MaskLoss, finetune_segmentation
     from keras_vit.training.trainable import add_lora, freeze, layer_decay, load_adapters, save_adapters, unfreeze
 
-_later = lazy_names(__name__)
-
-
-def __getattr__(name: str) -> object:
-    if name in ("loss", "optimizer", "schedule"):  # their names until version 0.2
-        text = f"training.{name} is called training.build_{name} now; the old name goes with the next version."
-        warn_caller(text, DeprecationWarning)
-        return globals()[f"build_{name}"]
-    return _later(name)
-
+__getattr__ = lazy_names(__name__)
 
 __all__ = [
     "AdamW",
@@ -58,6 +49,7 @@ __all__ = [
     "Plan",
     "Processes",
     "Recipe",
+    "RunOptions",
     "SigmoidContrastiveLoss",
     "SigmoidLoss",
     "SoftmaxLoss",

@@ -1,6 +1,5 @@
 """Distillation: a student learns from labels and from a teacher (DeiT, arXiv 2012.12877, section 4)."""
 
-import functools
 from typing import Any
 
 import keras
@@ -8,10 +7,11 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import check_choice, check_number, listing
+from keras_vit.data import ImageStream
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
-from keras_vit.training.recipes import build_loss
-from keras_vit.training.tasks import Model, Task, logits_model, model_to_finetune
+from keras_vit.training.recipes import Recipe, build_loss
+from keras_vit.training.tasks import FineTuning, Model, Task, logits_model
 
 KINDS = ("hard", "soft", "features")
 
@@ -22,7 +22,7 @@ class DistillationLoss(keras.losses.Loss):
 
     - `"hard"`: the cross-entropy of the student's logits with the teacher's class.
     - `"soft"`: T^2 / classes times the Kullback-Leibler divergence of the student's probabilities from the teacher's,
-      both of logits / T (DeiT divides by the number of classes, which other codes do not).
+      both of logits / T (DeiT divides by the number of classes, which other code does not).
     - `"features"`: 1 - the cosine of the angle between two vectors.
 
     The first two are `DistillationLoss` of DeiT's losses.py. Labels are `(batch, classes)`, as of `base`; predictions
@@ -74,8 +74,13 @@ class DistillationLoss(keras.losses.Loss):
         return (1.0 - self.alpha) * self.base.call(y_true, logits) + self.alpha * distance
 
     def get_config(self) -> dict[str, Any]:
-        own = {"kind": self.kind, "alpha": self.alpha, "temperature": self.temperature}
-        return {**super().get_config(), **own, "base": keras.saving.serialize_keras_object(self.base)}
+        return {
+            **super().get_config(),
+            "kind": self.kind,
+            "alpha": self.alpha,
+            "temperature": self.temperature,
+            "base": keras.saving.serialize_keras_object(self.base),
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "DistillationLoss":
@@ -111,15 +116,28 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
         >>> task = training.distillation(teacher, "soft", temperature=3.0)
         >>> done = training.finetune(small, (pixels, labels), recipe, task=task, verbose=False)
     """
-    loss = functools.partial(DistillationLoss, kind, alpha, temperature)
-    loss()  # checks them
-    return Task(
-        f"distillation from {teacher.name} ({kind}, alpha {alpha:g}, temperature {temperature:g})",
-        "distillation",
-        model_to_finetune,
-        learner=functools.partial(_learner, teacher=teacher, kind=kind),
-        loss_and_metric=lambda recipe, images: (loss(build_loss(recipe)), DistilledAccuracy("accuracy", kind)),
-    )
+    return Distillation(teacher, kind, alpha, temperature)
+
+
+class Distillation(FineTuning):
+    """Fine-tuning with a teacher; `distillation` makes it."""
+
+    objective = "distillation"
+    targets = ("class",)
+    unused = ("class_weight",)
+
+    def __init__(self, teacher: keras.Model, kind: str, alpha: float, temperature: float) -> None:
+        self.loss = DistillationLoss(kind, alpha, temperature)  # checks them
+        self.teacher = teacher
+        self.title = f"distillation from {teacher.name} ({kind}, alpha {alpha:g}, temperature {temperature:g})"
+
+    def trained_model(self, model: Model) -> keras.Model:
+        return distilled_model(model, self.teacher, self.loss.kind)
+
+    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
+        kind = self.loss.kind
+        loss = DistillationLoss(kind, self.loss.alpha, self.loss.temperature, base=build_loss(recipe))
+        return loss, DistilledAccuracy("accuracy", kind)
 
 
 class DistilledAccuracy(keras.metrics.CategoricalAccuracy):
@@ -148,8 +166,11 @@ class Teacher(keras.layers.Layer):
         return ops.stop_gradient(ops.cast(self.model(images * scale + shift, training=False), "float32"))
 
 
-def _learner(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
-    """The predictions that `DistillationLoss` wants, with the weights of the student."""
+def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
+    """A model that returns the predictions that `DistillationLoss` takes, with the weights of the student.
+
+    Raises ValueError where the teacher takes other images than the student, or has other classes.
+    """
     sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
     if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
         found = f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}"

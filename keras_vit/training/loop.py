@@ -26,13 +26,31 @@ from keras_vit._processes import ALONE, Processes, scope_of
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
-from keras_vit.training.sharing import UNSHARED, Batch, Sharing, assign_everywhere, own_randomness
+from keras_vit.training.sharing import UNSHARED, Batch, Sharing, assign_everywhere, randomness_of_process
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou")  # of `keep`
 # What a run leaves in its folder, and what goes when it starts again.
 _FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
+
+
+def check_callbacks(callbacks: Any, averages: bool) -> None:
+    """Raises TypeError if it is no sequence of callbacks, ValueError if one works against the recipe.
+
+    `averages` is whether the run keeps averages of the weights, which evaluations take and callbacks do not see.
+    """
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, keras.callbacks.Callback) for c in callbacks):
+        raise TypeError(f"callbacks must be a list of Keras callbacks, but {callbacks!r} was given.")
+    for callback in callbacks:
+        name = type(callback).__name__
+        if isinstance(callback, (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)):
+            hint = "the recipe sets the learning rate: recipe.replace(schedule=..., warmup_steps=..., end=...)"
+            raise ValueError(f"callbacks has a {name}, but {hint}.")
+        stores = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore, keras.callbacks.SwapEMAWeights)
+        if averages and (isinstance(callback, stores) or getattr(callback, "restore_best_weights", False)):
+            hint = "would store or restore other weights than the averages that are evaluated (polyak)"
+            raise ValueError(f'callbacks has a {name}, which {hint}. Give recipe.replace(keep="best") in its place.')
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -50,7 +68,7 @@ class Loop:
         verbose: Whether there is one.
         sharing: How each batch is divided.
         batch_size: Of whole batches, where several processes share them.
-        keep: `"last"` or `"best"`: whose weights the run gives, see `Recipe`.
+        keep: `"last"` or `"best"`: which weights the run returns, see `Recipe`.
         patience: As in `Recipe`.
     """
 
@@ -89,7 +107,7 @@ class Loop:
             if not self.folder:
                 share_state(model, None, self.sharing.processes)
             recorder = _Recorder(self, start, log)
-            with recorder.bar, own_randomness(model, self.sharing.processes):
+            with recorder.bar, randomness_of_process(model, self.sharing.processes):
                 recorder.bar.update(start)
                 if start < self.steps and not _out_of_patience(log, self.patience):
                     self._fit(model, batch, start, recorder, callbacks)
@@ -359,7 +377,7 @@ class RunFolder:
         """Writes a checkpoint and `log.csv`; when it is complete, all older ones go but the one that is `kept`.
 
         A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished`
-        has the weights that it gives.
+        has the weights that it returns.
         """
         if not self._processes.first:
             return

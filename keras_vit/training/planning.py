@@ -1,9 +1,8 @@
-"""What fits on which devices, how to split it, and how long an update takes: arithmetic before anything is built.
+"""What fits on which devices: arithmetic before anything is built, without a backend.
 
 Weights, gradients and the optimizer's variables follow from the number of weights. What blocks keep for the backward
 pass is the formula of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv
 2205.05198, section 4), written for any width of the MLP. docs/distribution.md has both beside what compilers report.
-No backend is needed for any of it.
 """
 
 import dataclasses
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import ImageSize, check_choice, printable, whole_number
 from keras_vit._terminal import PlainData, Table, as_text, pairs_table
-from keras_vit.models import convolutions, count_macs, count_weights
+from keras_vit.models import convolutions, count_weights
 from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.models.variants import variant_config
 
@@ -58,25 +57,6 @@ def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def count_split_weights(config: ViTConfig) -> int:
-    """The number of weights that `SPLIT` divides among the devices."""
-    width, hidden = config.width, config.mlp_width
-    biases = {"all": 3, "no_key": 2, "none": 0}[config.attention_bias]
-    matrices = 1 if config.mlp.startswith("plain") else 2  # before the activation
-    block = (matrices + 1) * width * hidden + matrices * hidden
-    block += 4 * width**2 + biases * width if config.tokens_mlp_width is None else 0
-    total = config.depth * block
-    if config.pooling == "map":
-        total += 4 * width**2 + 3 * width + 2 * width * hidden + hidden
-    features = config.pooled_size
-    if config.projection:
-        total, features = total + features * config.projection, config.projection
-    if config.representation_size:
-        total, features = total + (features + 1) * config.representation_size, config.representation_size
-    total += features * (config.classes or 0) * (1 + config.distillation_head)
-    return total + sum(conv.weights for conv in convolutions(config))
-
-
 @dataclasses.dataclass(frozen=True)
 class Memory(PlainData):
     """Bytes on one device at the peak of a training step."""
@@ -99,11 +79,7 @@ class Option(PlainData):
     accumulate: int  # passes per update, each with `batch_size / accumulate` images
     images: int  # of one copy in one pass
     memory: Memory  # on each device
-    share_of_memory: float  # the peak over the memory of a device
     fits: str  # "yes", "tight" where less than the margin of the arithmetic (20 %) is free, or "no"
-    sent_bytes: int  # by each device in an update: sums of gradients, and of a split model's tokens
-    flops: int  # floating point operations of an update, on all devices
-    seconds: float | None  # of an update, computing only; None where the devices' peak was not given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +95,7 @@ class Plan(PlainData):
         batch_size: Images of an update.
         dtype: The precision.
         optimizer: The optimizer.
-        options: The ways to train it, the quickest that fit first.
+        options: The ways to train it: those that fit first, of these whole models without `remat` first.
         best: The first of them, if it fits; None if none does.
 
     Example:
@@ -170,7 +146,6 @@ class Plan(PlainData):
         rows = Table(
             {name: getattr(option, name) for name in columns}
             | {name: _gigabytes(size) for name, size in option.memory.to_dict().items()}
-            | {"sent": _gigabytes(option.sent_bytes), "seconds": option.seconds}
             for option in self.options
         )
         return Group(pairs_table(self.name, facts), rows, self.advice())
@@ -185,13 +160,12 @@ def plan(
     optimizer: str = "adam",
     image_size: ImageSize | None = None,
     classes: int | None = None,
-    peak_tflops: float | None = None,
-    share: float = 0.4,
     fused_attention: bool = False,
 ) -> Plan:
-    """What fits on the devices, how to split it, and how long an update takes.
+    """What fits on the devices, and how to divide the work among them.
 
-    Nothing is built or measured: docs/distribution.md has the formulas, and what compilers report beside them.
+    Nothing is built or measured: docs/distribution.md has the formulas, and what compilers report beside them. Programs
+    of XLA take 20 % more or less. Runs of PyTorch on CPUs took 1.4 times as much, and with `remat` 2.8 times.
 
     Args:
         model: The name of a variant such as `"ViT-H/14"` or `"BiT-R50x1"`, `"glyphs"`, the path of a checkpoint, a
@@ -203,9 +177,6 @@ def plan(
         optimizer: `"adam"` (also AdamW) or `"momentum"`.
         image_size: Height and width in pixels, or one number for both; None for the model's.
         classes: Outputs of the head; None for the model's, or 1,000 where a variant's name was given.
-        peak_tflops: What a device can do in that precision, in 10^12 floating point operations a second; None to leave
-            the seconds out.
-        share: The share of that peak which training reaches. 0.4 is what the paper's own figures come to.
         fused_attention: Whether attention never writes its weights to memory, as FlashAttention on GPUs.
 
     Returns:
@@ -226,10 +197,6 @@ def plan(
     if max(devices, batch_size) > _MOST:
         raise ValueError(f"devices and batch_size must be at most {_MOST:,}, but {devices:,} and {batch_size:,} are.")
     limit = memory_bytes(memory)
-    peak = 1 if peak_tflops is None else peak_tflops
-    for argument, value, most in (("share", share, 1), ("peak_tflops", peak, math.inf)):
-        if not (isinstance(value, (int, float)) and 0 < value <= most):
-            raise ValueError(f"{argument} must be a number above 0 and at most {most}, but {value!r} was given.")
     check_choice("dtype", dtype, tuple(PRECISIONS))
     check_choice("optimizer", optimizer, tuple(SLOTS))
     is_vit, options = isinstance(config, ViTConfig), []
@@ -237,30 +204,17 @@ def plan(
         copies = devices // shards
         if batch_size % copies or any(size % shards for size in split_sizes(config).values()):
             continue
-        images = batch_size // copies
         for remat in (False, True) if is_vit else (False,):
             changed = config.replace(remat=remat) if is_vit else config
-            # The smallest number of passes with which a copy's images fit; all of them where nothing does.
-            passes = _divisors(images)
-            every = [step_memory(changed, images // n, dtype, optimizer, n, shards, fused_attention) for n in passes]
-            fitting = [n for m in (MARGIN, 1) for n, taken in enumerate(every) if taken.peak * m <= limit]
-            chosen = fitting[0] if fitting else -1
-            accumulate, used = passes[chosen], every[chosen].peak / limit
-            flops = _flops(changed) * batch_size
-            option = Option(
-                shards=shards,
-                copies=copies,
-                remat=remat,
-                accumulate=accumulate,
-                images=images // accumulate,
-                memory=every[chosen],
-                share_of_memory=used,
-                fits="yes" if used * MARGIN <= 1 else "tight" if used <= 1 else "no",
-                sent_bytes=sent_in_an_update(changed, images, accumulate, shards, copies, dtype),
-                flops=flops,
-                seconds=None if peak_tflops is None else flops / (devices * peak_tflops * 1e12 * share),
-            )
-            options.append(option)
+            ways = []
+            for passes in _divisors(batch_size // copies):
+                images = batch_size // copies // passes
+                taken = step_memory(changed, images, dtype, optimizer, passes, shards, fused_attention)
+                fits = "yes" if taken.peak * MARGIN <= limit else "tight" if taken.peak <= limit else "no"
+                ways.append(Option(shards, copies, remat, passes, images, taken, fits))
+            # The fewest passes with which a copy's images fit; the most where nothing does.
+            fitting = [way for wanted in ("yes", "tight") for way in ways if way.fits == wanted]
+            options.append(fitting[0] if fitting else ways[-1])
     if not options:
         raise ValueError(
             f"{batch_size} images cannot be divided among {devices} devices: take a multiple as batch_size."
@@ -272,10 +226,9 @@ def plan(
 
 
 def _preference(option: Option) -> tuple[Any, ...]:
-    """What fits first; whole batches for the device; then the least work, the least sent, the fewest passes."""
+    """What fits first; then enough images at a time; then no remat, whole models, and few passes."""
     few_images = option.images < min(ENOUGH_IMAGES, option.images * option.accumulate)
-    fits = ("yes", "tight", "no").index(option.fits)
-    return fits, few_images, option.flops, option.sent_bytes, option.accumulate
+    return ("yes", "tight", "no").index(option.fits), few_images, option.remat, option.shards, option.accumulate
 
 
 def step_memory(
@@ -288,7 +241,7 @@ def step_memory(
     fused_attention: bool = False,
 ) -> Memory:
     """The memory of a training step on one device, for the images of one pass; other arguments as in `plan`."""
-    weights = _weights_of_a_device(config, shards)
+    weights = count_weights(config) // shards  # all but tokens, positions and normalisations is split
     copies = PRECISIONS[dtype] if dtype != "float32" else 0
     activations, workspace = _activations(config, PRECISIONS[dtype], shards, fused_attention)
     parts = {
@@ -299,11 +252,6 @@ def step_memory(
         "workspace": images * workspace,
     }
     return Memory(**parts, peak=sum(parts.values()))
-
-
-def _weights_of_a_device(config: ViTConfig | BiTConfig, shards: int) -> int:
-    split = count_split_weights(config) if isinstance(config, ViTConfig) and shards > 1 else 0
-    return count_weights(config) + split // shards - split
 
 
 def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_attention: bool) -> tuple[int, int]:
@@ -317,15 +265,15 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
         return sum(maps), max(maps)
     tokens, width, hidden = _tokens(config), config.width, config.mlp_width
     # Whole on every device: what both normalisations and both halves take, and what is scaled by layer scale.
-    numbers = tokens * width * (4 if config.layer_scale is None else 6)
-    # Queries, keys, values and joined heads; what the activation takes and gives, for SwiGLU also the product.
+    whole = tokens * width * (4 if config.layer_scale is None else 6)
+    # Queries, keys, values and what the heads return; what the activation takes and gives, for SwiGLU also the product.
     split = tokens * (4 * width + hidden * (2 if config.mlp.startswith("plain") else 3))
     scores = config.heads * tokens * (tokens if not fused_attention or config.attention_dropout else 2)
     masks = (2 * tokens * width if config.dropout else 0) + (scores // shards if config.attention_dropout else 0)
     scores *= 2 if config.attention_dropout else 1
     if config.tokens_mlp_width is not None:  # what goes into the perceptron across tokens, and into and out of its GELU
-        numbers, scores = numbers + 2 * width * config.tokens_mlp_width, 0
-    block = size * (numbers + (split + scores) // shards) + masks
+        whole, scores = whole + 2 * width * config.tokens_mlp_width, 0
+    block = size * (whole + (split + scores) // shards) + masks
     blocks = config.depth * size * tokens * width + block if config.remat else config.depth * block
     return sum(maps) + blocks + size * tokens * width, block - masks  # and what the last normalisation takes
 
@@ -334,29 +282,6 @@ def _tokens(config: ViTConfig | BiTConfig) -> int:
     if isinstance(config, BiTConfig):
         return math.prod(config.feature_map_size)
     return math.prod(config.grid_size) + config.prefix_tokens
-
-
-def _flops(config: ViTConfig | BiTConfig) -> int:
-    """Of a training step, for one image: a multiply-accumulate is two, the backward pass two forward passes."""
-    if isinstance(config, BiTConfig) or not config.remat:
-        return 6 * count_macs(config)
-    block = count_macs(config.replace(depth=2)) - count_macs(config.replace(depth=1))
-    return 6 * count_macs(config) + 2 * config.depth * block
-
-
-def sent_in_an_update(
-    config: ViTConfig | BiTConfig, images: int, accumulate: int, shards: int, copies: int, dtype: str
-) -> int:
-    """Bytes that a device sends in an update: every sum over n devices sends 2 (n - 1) / n of what is summed."""
-    summed = 0
-    if shards > 1 and isinstance(config, ViTConfig):
-        # Of a split block, the results of attention and MLP; backwards the gradients of what queries, keys, values and
-        # the first matrices of the MLP start from, each by itself, as XLA compiles it; with remat, attention once more.
-        matrices = 1 if config.mlp.startswith("plain") else 2
-        sums = config.depth * (2 + 3 + matrices + config.remat)
-        summed = images * _tokens(config) * config.width * PRECISIONS[dtype] * sums
-    gradients = _VARIABLE * _weights_of_a_device(config, shards) * accumulate
-    return int(2 * (copies - 1) / copies * gradients + 2 * (shards - 1) / shards * summed)
 
 
 def memory_bytes(memory: str | int) -> int:

@@ -1,7 +1,7 @@
 """`pretrain`: from random weights, with labels or by masked patch prediction (appendix B.1.2 of the paper)."""
 
-import inspect
-from typing import Any
+import os
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -12,15 +12,24 @@ from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
+from keras_vit.training.options import RunOptions
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch
-from keras_vit.training.tasks import RATES, Model, Task, as_input, with_head, with_size_and_rates
+from keras_vit.training.tasks import RATES, FineTuning, Model, Task, as_input, with_head, with_size_and_rates
 from keras_vit.zoo import create_model
 
 
 def pretrain(
-    model: Model | Source, data: Any, recipe: Recipe | str, *, objective: str = "labels", **options: Any
+    model: Model | Source,
+    data: Any,
+    recipe: Recipe | str,
+    *,
+    validation: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    objective: str = "labels",
+    target: str = "class",
+    **options: Unpack[RunOptions],
 ) -> Trained:
     """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels as in appendix B.1.2.
 
@@ -29,10 +38,14 @@ def pretrain(
             goes on with its weights and its head.
         data: As in `finetune`. Labels are not looked at by `"masked_patches"`.
         recipe: A name (see `list_recipes`), or a `Recipe`.
+        validation: As in `finetune`.
+        output: As in `finetune`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the head stays as it is.
-        **options: All others of `finetune`. `seed` also decides a variant's first weights, and what is corrupted.
+        target: As in `finetune`.
+        **options: Those of `RunOptions`, and fields of the recipe. `seed` also decides a variant's first weights, and
+            what is corrupted.
 
     Returns:
         The model, the log and more (see `Trained`). Errors are those of `finetune`.
@@ -43,34 +56,39 @@ def pretrain(
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
     check_choice("objective", objective, tuple(OBJECTIVES))
-    return finetune(model, data, recipe, task=OBJECTIVES[objective], **options)
+    task = OBJECTIVES[objective]
+    return finetune(model, data, recipe, validation=validation, output=output, target=target, task=task, **options)
 
 
-_signature = inspect.signature(pretrain)
-_options = [p for p in inspect.signature(finetune).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "task"]
-pretrain.__signature__ = _signature.replace(  # ty: ignore[unresolved-attribute]
-    parameters=[*list(_signature.parameters.values())[:-1], *_options]
-)
+class Pretraining(FineTuning):
+    """Training on labels with the head that the model has; variants begin with random weights."""
 
+    title = "pre-training"
 
-def model_for_labels(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """The model to pre-train on labels, whose head has the classes of the data."""
-    model = model_with_any_head(source, recipe, images, dtype)
-    if model.config.classes != images.classes:
-        found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
-        raise ValueError(f"{found}. Give model.with_classes({images.classes}).")
-    return with_head(model, recipe, images)
+    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+        """The model, whose head has the classes of the data; ValueError where it has others."""
+        model = model_with_any_head(source, recipe, images, dtype)
+        if model.config.classes != images.classes:
+            found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
+            raise ValueError(f"{found}. Give model.with_classes({images.classes}).")
+        return with_head(model, recipe, images)
 
 
 def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """The model to pre-train without labels; that of a variant has random weights."""
+    """A variant with random weights, or the model that is given or loaded, with its head."""
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
-    options: dict[str, Any] = {"dtype": dtype, "classes": images.classes, "image_size": recipe.image_size}
     rates = {name: getattr(recipe, name) for name in RATES}
-    if not find_variant(source).startswith("BiT") or any(rates.values()):
-        options |= rates
-    model = create_model(source, classifier_activation=None, **options)
+    if find_variant(source).startswith("BiT") and not any(rates.values()):
+        rates = {}  # a BiT has none, and refuses those that are set
+    model = create_model(
+        source,
+        classifier_activation=None,
+        dtype=dtype,
+        classes=images.classes,
+        image_size=recipe.image_size,
+        **rates,
+    )
     model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
     return model
 
@@ -169,7 +187,7 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
 def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """A model that predicts the colours of corrupted patches, on the encoder of another, with the same weights.
 
-    It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and gives logits
+    It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
     `(batch, N, 512)`.
     """
     if not isinstance(model, VisionTransformer):
@@ -197,29 +215,36 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     return keras.Model({"images": model.input, "plan": plan}, head(x), name=f"{model.name}_masked_patches")
 
 
-def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
-    """Batches of images with a plan of their corruption, and the colours that have to be predicted."""
-    grid = model.config.grid_size
+class MaskedPatches(Task):
+    """Masked patch prediction: labels are not looked at, and the model's head stays as it is."""
 
-    def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        pixels, _ = images.batch(number)
-        whole = images.length(number) if images.shard[1] > 1 else len(pixels)
-        rows = share(whole, images.shard)
-        plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
-        targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
-        return {"images": as_input(model, pixels), "plan": plan}, targets
+    title = "masked patches"
+    objective = "masked_patches"
+    targets = ("class", "multilabel", "number")
+    unused = ("patch_drop", "loss", "label_smoothing", "class_weight", "head_bias")
 
-    return batch
+    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+        return model_with_any_head(source, recipe, images, dtype)
+
+    def trained_model(self, model: VisionTransformer) -> keras.Model:
+        return masked_patch_model(model)
+
+    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
+        return MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy")
+
+    def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
+        """From the number of a batch to its images with a plan of their corruption, and the colours to predict."""
+        grid = model.config.grid_size
+
+        def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+            pixels, _ = images.batch(number)
+            whole = images.length(number) if images.shard[1] > 1 else len(pixels)
+            rows = share(whole, images.shard)
+            plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
+            targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
+            return {"images": as_input(model, pixels), "plan": plan}, targets
+
+        return batch
 
 
-OBJECTIVES = {
-    "labels": Task("pre-training", "labels", model_for_labels),
-    "masked_patches": Task(
-        title="masked patches",
-        objective="masked_patches",
-        model=model_with_any_head,
-        learner=masked_patch_model,
-        batches=corrupted_batches,
-        loss_and_metric=lambda recipe, images: (MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy")),
-    ),
-}
+OBJECTIVES: dict[str, Task] = {"labels": Pretraining(), "masked_patches": MaskedPatches()}

@@ -7,11 +7,18 @@ import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._arguments import RANGES, check_choice, check_number, check_patterns, did_you_mean, pair
+from keras_vit._arguments import (
+    RANGES,
+    check_choice,
+    check_number,
+    check_patterns,
+    did_you_mean,
+    listing,
+    pair,
+)
 from keras_vit._messages import Code, Message
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation, MaskAugmentation, SegmentAugmentation
-from keras_vit.training.options import RECIPE, refuse_unused
 from keras_vit.training.recipe_table import ROWS
 
 if TYPE_CHECKING:
@@ -26,6 +33,29 @@ _CHOICES = {
     "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant", "cosine_whole", "linear_whole"),
     "keep": ("last", "best"),
 }
+# Fields that only some runs use: what the target of the data, the kind of the model and the optimizer have to be.
+# Which fields a task does not use, it says itself (`tasks.Task`).
+_CLASSES = {"target": ("class", "multilabel")}
+_RATES = {"kind": ("VisionTransformer", "LinearSegmenter")}
+_EOMT = {"kind": ("EoMT",)}
+USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {
+    "momentum": {"optimizer": ("sgd",)},
+    "beta_1": {"optimizer": ("adam", "adamw", "muon")},
+    "beta_2": {"optimizer": ("adam", "adamw", "muon")},
+    "dropout": _RATES,
+    "drop_path": _RATES,
+    "patch_drop": {"kind": ("VisionTransformer",)},
+    "loss": _CLASSES,
+    "label_smoothing": _CLASSES,
+    "class_weight": _CLASSES,
+    "sampling": _CLASSES,
+    "backbone_warmup_steps": _EOMT,
+    "decay_query_blocks": _EOMT,
+    "queries": _EOMT,
+    "first_mask_steps": _EOMT,
+    "head_bias": _CLASSES,  # in regression the mean of the labels is taken
+}
+AUGMENTATION_USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {"mixup": _CLASSES, "cutmix": _CLASSES}
 # May be None:
 _OPTIONAL = (
     *("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha", "patience"),
@@ -61,7 +91,7 @@ class Recipe:
         weight_decay: Of kernels: `w -= learning rate * weight_decay * w`.
         clip_norm: Greatest global norm of the gradients; None for any.
         image_size: Pixels, an integer or (height, width).
-        dropout: Rate inside the model; of one that gives masks, of the channels that its head reads.
+        dropout: Rate inside the model; in segmentation, of the channels that the head reads.
         patch_drop: Share of the patches that each image goes without, see `layers.PatchDropout`.
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
@@ -70,7 +100,7 @@ class Recipe:
             images), weights by the names or numbers of classes (others have 1), or None. Of several labels, those that
             are there.
         sampling: How often images of each class are drawn, as in `open_data`.
-        head_bias: What the head's biases start with; of numbers, their mean is taken.
+        head_bias: What the head's biases start with; in regression the mean of the labels is taken.
         polyak: Momentum of the moving average of the weights; None for none.
         layer_decay: Factor of the learning rate from one block to the one before it; None for none.
         accumulate: Batches per update; each has `batch_size / accumulate` images.
@@ -80,8 +110,8 @@ class Recipe:
         lora_targets: Patterns of the layers that get them.
         augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks, a
             `data.SegmentAugmentation` for an EoMT.
-        keep: Whose weights a run gives: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
-            highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or for numbers, of the
+        keep: Which weights a run returns: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
+            highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or in regression, of the
             lowest `val_loss`, and then of the first.
         power: Exponent of a polynomial decay.
         backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends,
@@ -166,8 +196,8 @@ class Recipe:
                     raise ValueError(f"class_weight must have numbers of at least 0, but {name!r} has {weight!r}.")
         elif weights not in (None, "balanced"):
             raise ValueError(f'class_weight must be "balanced", a dict of weights or None, but {weights!r} was given.')
-        for name, usual in (("lora_alpha", None), ("lora_targets", ("query", "value"))):
-            if self.lora_rank is None and fields[name] != usual:
+        for name in ("lora_alpha", "lora_targets"):
+            if self.lora_rank is None and fields[name] != getattr(type(self), name):
                 raise ValueError(f"{name}={fields[name]!r} is about adapters: give lora_rank as well.")
         if self.batch_size % self.accumulate:
             found = f"{self.batch_size} is none of {self.accumulate}"
@@ -217,6 +247,25 @@ class Recipe:
             unknown = f"counts {self.epochs:g} epochs, and nothing says how many images an epoch has"
             raise ValueError(f"The recipe {self.name!r} {unknown}: pass steps=recipe.total_steps(examples).")
         return max(1, math.floor(self.epochs * examples / self.batch_size + 0.5))
+
+
+def refuse_unused(recipe: Recipe, **run: str) -> None:
+    """Raises ValueError if a field of a recipe or of its augmentation is set that a run does not use.
+
+    `run` says of a `target` of the data, a `kind` of model or an `optimizer` which the run has.
+    """
+    _refuse(recipe, Recipe(), USED_WITH, run)
+    if isinstance(recipe.augmentation, Augmentation):
+        _refuse(recipe.augmentation, Augmentation(), AUGMENTATION_USED_WITH, run)
+
+
+def _refuse(given: Any, default: Any, table: dict[str, dict[str, tuple[str, ...]]], run: dict[str, str]) -> None:
+    for name, needs in table.items():
+        value, unset = getattr(given, name), getattr(default, name)
+        for axis, allowed in needs.items():
+            if value != unset and axis in run and run[axis] not in allowed:
+                found = f"{name}={value!r} is for the {axis} {listing(allowed)}, but the {axis} is {run[axis]!r}"
+                raise ValueError(f"{found}: give {name}={unset!r}.")
 
 
 class RecipeTable(Table):
@@ -341,7 +390,7 @@ def build_optimizer(
     from keras_vit.training.optimizers import AdamW, MomentumSGD
     from keras_vit.training.trainable import layer_decay
 
-    refuse_unused(recipe, Recipe(), RECIPE, optimizer=recipe.optimizer)
+    refuse_unused(recipe, optimizer=recipe.optimizer)
     if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None) and model is None:
         raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
     common: dict[str, Any] = {

@@ -4,10 +4,9 @@ The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
 """
 
 import contextlib
-import functools
-import inspect
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -15,7 +14,7 @@ from keras import ops
 
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
 from keras_vit._processes import ALONE_BY_NAME, Processes, batch_shares
-from keras_vit.data import ImageStream, MaskAugmentation, has_test_split, open_masks
+from keras_vit.data import ImageStream, MaskAugmentation, has_test_split, open_data, open_masks
 from keras_vit.data.masks import MaskedImages, Masks, as_masks, names_beside
 from keras_vit.layers import resize
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, VisionTransformer
@@ -23,11 +22,10 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate
-from keras_vit.training.options import RECIPE, refuse_unused
+from keras_vit.training.options import RunOptions
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run import Trained, finetune
-from keras_vit.training.sharing import Batch
+from keras_vit.training.sharing import Batch, Sharing
 from keras_vit.training.tasks import Task, as_input
 from keras_vit.training.trainable import freeze
 from keras_vit.zoo import load
@@ -38,14 +36,16 @@ def finetune_segmentation(
     data: Any,
     recipe: Recipe | str = "segmentation/dinov2_linear",
     *,
+    validation: Any = None,
+    output: str | os.PathLike[str] | None = None,
     ignore: int = 255,
     reduce_zero_label: bool = False,
     layers: int = 1,
     pictures: str = "dinov2",
     frozen: bool = True,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Trained:
-    """Trains a linear head that gives every pixel a class, on the patches of a Vision Transformer.
+    """Trains a linear head that returns a class for every pixel, on the patches of a Vision Transformer.
 
     The head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure their
     features with. It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on.
@@ -56,14 +56,16 @@ def finetune_segmentation(
             adapters stay.
         data: What `open_masks` takes or gives: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
         recipe: As in `finetune`, with a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and
-            `dropout` is that of the features which the head reads.
+            `dropout` is that of the features which the head reads. Crops have the size of the model or, where it is
+            named, of the recipe, and are filled up to whole patches.
+        validation: Pictures with masks, as `data`, or a share, as in `finetune`.
+        output: As in `finetune`.
         ignore: As in `open_masks`, like the next.
         reduce_zero_label: Likewise.
         layers: How many of the last blocks a new head reads, 1 or 4.
         pictures: Whose rules bring pictures to size where it is measured, `"dinov2"` or `"dinov3"`.
         frozen: Whether the layers below a new head do not train, but for adapters.
-        **options: All others of `finetune` but `task` and `target`. Crops have the size of the model or, where it is
-            named, of the recipe, and are filled up to whole patches. `validation` are pictures with masks, or a share.
+        **options: Those of `RunOptions`, and fields of the recipe.
 
     Returns:
         As `finetune`; `mean_iou` is measured as `segmentation.evaluate` does, at the pictures' own sizes.
@@ -79,125 +81,150 @@ def finetune_segmentation(
         >>> done.model.config.classes
         2
     """
-    recipe = recipe_of_name(recipe) if isinstance(recipe, str) else recipe
     check_choice("layers", layers, (1, 4))
-    refuse_unused(recipe, Recipe(), RECIPE, objective="segmentation", target="mask")
-    if not isinstance(recipe.augmentation, MaskAugmentation):
-        raise TypeError(
-            f"The recipe {recipe.name} is for images without masks. Give one of segmentation/..., or "
-            "recipe.replace(augmentation=data.MaskAugmentation())."
-        )
-    reading = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
-    named = {name: options.pop(name, None) for name in ("classes", "class_names")}
-    masks = as_masks(data, **named, **reading)
+    classes, class_names = options.pop("classes", None), options.pop("class_names", None)
+    masks = as_masks(data, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label)
     if isinstance(model, LinearSegmenter):
         masks = masks.in_order(model.config.class_names)
     if isinstance(masks, MaskedImages):
         masks.check_classes_occur(options.get("on_bad_image", "stop"))
-    named = {"classes": masks.classes, "class_names": masks.class_names}
-    validation = options.pop("validation", None)
-    if not isinstance(validation, (float, Masks, type(None))):
-        if isinstance(validation, Mapping) and not has_test_split(validation):
-            raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
-        validation = open_masks(validation, **({} if names_beside(validation) else named), **reading)
-    if isinstance(validation, Masks):
-        validation = validation.in_order(masks.class_names)
-    task = Task(
-        "segmentation",
-        "segmentation",
-        functools.partial(segmenter, layers=layers, pictures=pictures, frozen=frozen),
-        learner=lambda model: model,
-        batches=padded_batches,
-        loss_and_metric=lambda recipe, images: (MaskLoss(masks.ignore), None),
-        validation=functools.partial(Measured, ignore=masks.ignore),
-    )
-    return finetune(model, masks, recipe, validation=validation, task=task, **named, **options)
+    if not isinstance(validation, (float, type(None))):
+        validation = _masks_to_evaluate_on(validation, masks, ignore, reduce_zero_label)
+    task = LinearSegmentation(masks.ignore, layers, pictures, frozen)
+    options |= {"classes": masks.classes, "class_names": masks.class_names}
+    return finetune(model, masks, recipe, validation=validation, output=output, task=task, **options)
 
 
-_signature = inspect.signature(finetune_segmentation)
-_others = inspect.signature(finetune).parameters.values()
-_options = [p for p in _others if p.kind is p.KEYWORD_ONLY and p.name not in ("task", "target")]
-finetune_segmentation.__signature__ = _signature.replace(  # ty: ignore[unresolved-attribute]
-    parameters=[*list(_signature.parameters.values())[:-1], *_options]
-)
+def _masks_to_evaluate_on(data: Any, masks: Masks, ignore: int, reduce_zero_label: bool) -> Masks:
+    """The data as masks with the classes of those that are trained on, in their order."""
+    if isinstance(data, Masks):
+        return data.in_order(masks.class_names)
+    if isinstance(data, Mapping) and not has_test_split(data):
+        raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
+    names = {} if names_beside(data) else {"classes": masks.classes, "class_names": masks.class_names}
+    return open_masks(data, **names, ignore=ignore, reduce_zero_label=reduce_zero_label).in_order(masks.class_names)
 
 
-def segmenter(
-    source: Any, recipe: Recipe, images: ImageStream, dtype: DType, *, layers: int, pictures: str, frozen: bool
-) -> LinearSegmenter:
-    """The model to train: what was given, or a new head on its layers, for crops of the recipe's size."""
-    source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
-    if not isinstance(source, (VisionTransformer, LinearSegmenter)):
-        raise TypeError(f"model must be a VisionTransformer or a LinearSegmenter, but is a {type(source).__name__}.")
-    names = None if images.class_names is None else tuple(images.class_names)
-    crop = pair("image_size", recipe.image_size)
-    whole = [side + sum(margin) for side, margin in zip(crop, _margins(crop, source), strict=True)]
-    size: dict[str, Any] = {} if source.config.dynamic else {"image_size": tuple(whole)}
-    if isinstance(source, LinearSegmenter):
+class LinearSegmentation(Task):
+    """Training of a linear head on pictures with masks; `finetune_segmentation` makes it."""
+
+    title = "segmentation"
+    objective = "segmentation"
+    targets = ("mask",)
+    unused = ("patch_drop", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
+
+    def __init__(self, ignore: int, layers: int, pictures: str, frozen: bool) -> None:
+        self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen
+
+    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
+        self.check_recipe(recipe, "mask")
+        if not isinstance(recipe.augmentation, MaskAugmentation):
+            raise TypeError(
+                f"The recipe {recipe.name} is for images without masks. Give one of segmentation/..., or "
+                "recipe.replace(augmentation=data.MaskAugmentation())."
+            )
+        return super().open_images(data, recipe, **reading)
+
+    def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
+        names = {"classes": images.classes, "class_names": images.class_names}
+        return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
+
+    def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
+        """The segmenter that was given, or a new head on the model, for crops of the recipe's size."""
+        source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
+        if isinstance(source, LinearSegmenter):
+            return self._with_its_head(source, recipe, images)
+        if not isinstance(source, VisionTransformer):
+            raise TypeError(
+                f"model must be a VisionTransformer or a LinearSegmenter, but is a {type(source).__name__}."
+            )
+        if not self.frozen and recipe.lora_rank is not None:
+            raise ValueError(
+                "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
+            )
+        crop, size = _crop_and_input(recipe, source)
+        norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
+        backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
+        config = LinearSegmenterConfig(
+            backbone=backbone.config,
+            classes=images.classes,
+            class_names=None if images.class_names is None else tuple(images.class_names),
+            blocks=tuple(range(backbone.config.depth))[-self.layers :],
+            dropout=recipe.dropout,
+            pictures=self.pictures,
+            short_side=min(crop),
+            crop_size=crop,
+            stride=tuple(side // 2 if self.layers > 1 else side * 2 // 3 for side in crop),  # as of the published heads
+        )
+        model = LinearSegmenter(config, name=backbone.name, dtype=backbone.dtype_policy)
+        copy_state(backbone, model.backbone)
+        if self.frozen and recipe.lora_rank is None:
+            freeze(model, [layer.name for layer in model.backbone.layers if layer.trainable_weights])
+        return model
+
+    def _with_its_head(self, source: LinearSegmenter, recipe: Recipe, images: ImageStream) -> LinearSegmenter:
+        """A copy for crops of the recipe's size; ValueError for other classes, or what only a new head takes."""
         if source.config.classes != images.classes:
             raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
-        known = source.config.class_names
-        if names and known and names != known:
+        names, known = images.class_names, source.config.class_names
+        if names and known and tuple(names) != known:
             words = f"model has the classes {listing(known)}, but the data {listing(names)}, in this order"
             raise ValueError(
                 f"{words}. Load the model and give it in place of its file: then they are matched by name."
             )
-        names = names or known
-        of_new_heads = {"layers": (layers, 1), "pictures": (pictures, "dinov2"), "frozen": (frozen, True)}
-        for name, (value, usual) in {**of_new_heads, "drop_path": (recipe.drop_path, 0.0)}.items():
-            if value != usual:
+        for name, value, unset in (
+            ("layers", self.layers, 1),
+            ("pictures", self.pictures, "dinov2"),
+            ("frozen", self.frozen, True),
+            ("drop_path", recipe.drop_path, 0.0),
+        ):
+            if value != unset:
                 words = f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one"
-                raise ValueError(f"{words}. Give its backbone, or {name}={usual!r}.")
-        return source.with_config(**size, crop_size=crop, dropout=recipe.dropout, class_names=names)
-    if not frozen and recipe.lora_rank is not None:
-        raise ValueError(
-            "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
+                raise ValueError(f"{words}. Give its backbone, or {name}={unset!r}.")
+        crop, size = _crop_and_input(recipe, source)
+        return source.with_config(
+            **size, crop_size=crop, dropout=recipe.dropout, class_names=tuple(names) if names else known
         )
-    norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
-    backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
-    config = LinearSegmenterConfig(
-        backbone=backbone.config,
-        classes=images.classes,
-        class_names=names,
-        blocks=tuple(range(backbone.config.depth))[-layers:],
-        dropout=recipe.dropout,
-        pictures=pictures,
-        short_side=min(crop),
-        crop_size=crop,
-        stride=tuple(side // 2 if layers > 1 else side * 2 // 3 for side in crop),  # as of the published heads
-    )
-    model = LinearSegmenter(config, name=backbone.name, dtype=backbone.dtype_policy)
-    copy_state(backbone, model.backbone)
-    if frozen and recipe.lora_rank is None:
-        freeze(model, [layer.name for layer in model.backbone.layers if layer.trainable_weights])
-    return model
+
+    def trained_model(self, model: LinearSegmenter) -> keras.Model:
+        return model
+
+    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, None]:
+        return MaskLoss(self.ignore), None
+
+    def batches(self, model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
+        """From the number of a batch to crops, filled up to whole patches as in DINOv2, and their masks."""
+        config, shares = model.config, max(batch_shares(model), images.shard[1])
+        if images.batch_size % shares:
+            words = "batch normalisation takes the mean over the whole batch, so that all parts must be equally large"
+            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        nothing = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
+
+        def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+            pixels, masks = images.batch(number)
+            crops = as_input(model, pixels)
+            height, width = crops.shape[1:3]
+            (top, bottom), (left, right) = centre_margins((height, width), config.patch_size)
+            if not (bottom or right):
+                return crops, masks
+            padded = np.empty((len(crops), top + height + bottom, left + width + right, crops.shape[3]), crops.dtype)
+            padded[...] = nothing
+            padded[:, top : top + height, left : left + width] = crops
+            return padded, masks
+
+        return batch
+
+    def validation(self, model: LinearSegmenter, images: ImageStream, seed: int, sharing: Sharing) -> "Measured":
+        return Measured(model, images, sharing.processes, self.ignore)
 
 
-def _margins(size: tuple[int, int], model: Any) -> list[tuple[int, int]]:
-    return centre_margins(size, model.config.patch_size)
-
-
-def padded_batches(model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
-    """From the number of a batch to crops, filled up to whole patches as in DINOv2, and their masks."""
-    config, shares = model.config, max(batch_shares(model), images.shard[1])
-    if images.batch_size % shares:
-        words = "batch normalisation takes the mean over the whole batch, so that all parts must be equally large"
-        raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
-    nothing = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
-
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        pixels, masks = images.batch(number)
-        crops = as_input(model, pixels)
-        (top, bottom), (left, right) = _margins(crops.shape[1:3], model)
-        if not (bottom or right):
-            return crops, masks
-        height, width = crops.shape[1:3]
-        padded = np.empty((len(crops), top + height + bottom, left + width + right, crops.shape[3]), crops.dtype)
-        padded[...] = nothing
-        padded[:, top : top + height, left : left + width] = crops
-        return padded, masks
-
-    return batch
+def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The size of the recipe's crops, and the change that gives the model inputs of as many whole patches."""
+    crop = pair("image_size", recipe.image_size)
+    if model.config.dynamic:
+        return crop, {}
+    margins = centre_margins(crop, model.config.patch_size)
+    return crop, {"image_size": tuple(side + sum(margin) for side, margin in zip(crop, margins, strict=True))}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -234,7 +261,7 @@ class MaskLoss(keras.losses.Loss):
 
 
 class Measured:
-    """The mean intersection over union on pictures with masks; each process answers for its part of them."""
+    """The mean intersection over union on pictures with masks; each process measures its part of them."""
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
@@ -245,10 +272,10 @@ class Measured:
         """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
         with _alone() if self._joint else contextlib.nullcontext():
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
-            result = evaluate(self._own_model(), self._images, **settings)
+            result = evaluate(self._model_of_process(), self._images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
-    def _own_model(self) -> LinearSegmenter:
+    def _model_of_process(self) -> LinearSegmenter:
         """The run's model; on JAX, where that is one of all processes, a copy that is compiled once for this one."""
         if not self._joint:
             return self._model

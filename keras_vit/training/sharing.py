@@ -49,6 +49,19 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
         yield processes
 
 
+def on_devices_of(model: Any, distribution: Distribution, processes: Processes) -> Any:
+    """The model, or a copy on the devices of the distribution where it was made outside its scope."""
+    active, outside = keras.distribution.distribution(), False
+    if keras.backend.backend() == "tensorflow":
+        strategy = distribution if hasattr(distribution, "scope") else model.distribute_strategy
+        outside = not strategy.extended.variable_created_in_scope(model.weights[0].value)
+    elif active is not None and processes.count == 1:
+        wanted = {str(device) for device in active.device_mesh.devices.flatten()}
+        devices = (weight.value.devices() for weight in model.weights)
+        outside = any({f"{device.platform}:{device.id}" for device in of_weight} != wanted for of_weight in devices)
+    return model.with_config() if outside else model
+
+
 @dataclasses.dataclass(frozen=True)
 class Sharing:
     """How each batch of a run is divided."""
@@ -200,7 +213,7 @@ def reset_randomness(model: keras.Model, seed: int) -> None:
 
 
 @contextlib.contextmanager
-def own_randomness(model: keras.Model, processes: Processes) -> Iterator[None]:
+def randomness_of_process(model: keras.Model, processes: Processes) -> Iterator[None]:
     """Dropout that differs from process to process, where each computes its part by itself.
 
     With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps

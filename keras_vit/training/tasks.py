@@ -1,40 +1,133 @@
-"""What a run trains, and on what: images to batches, the model to fine-tune, its head."""
+"""What a run trains: `Task` brings the model, its data, the model that the loss is computed with, and the loss."""
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_vit._arguments import DType, Source, warn_caller
-from keras_vit._processes import Processes
-from keras_vit.data import ImageStream
+from keras_vit._arguments import DType, Source, listing, warn_caller
+from keras_vit.data import ImageStream, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer
-from keras_vit.training.options import RECIPE, refuse_unused
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.sharing import Batch
-from keras_vit.training.targets import loss_and_metric
+from keras_vit.training.recipes import Recipe, build_loss, refuse_unused
+from keras_vit.training.sharing import Batch, FilledBatches, Sharing
 from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
+WIDE = 5  # standard deviation of labels that steps of the recipes' size hardly reach
 
 Model = VisionTransformer | BiT
 
 
-def labelled_batches(model: Model, images: ImageStream, seed: int) -> Batch:
-    """From the number of a batch to images as the model takes them, and labels."""
+class Task:
+    """What a run trains, and on what. A new kind of training is a subclass, and `finetune(task=...)` runs it.
 
-    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        pixels, labels = images.batch(number)
-        return as_input(model, pixels), labels
+    `finetune` calls the methods in the order in which they stand here. The defaults are those of images with labels.
 
-    return batch
+    Attributes:
+        title: What a run is called, beside the progress bar and in `run.json`: two tasks of one title train alike.
+        objective: What the model learns from, in messages.
+        targets: Those of the data (`stream.target`) that can be learned from.
+        unused: Fields of a recipe that are not used: a run whose recipe has them set is refused.
+    """
+
+    title: str
+    objective: str
+    targets: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+
+    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
+        """The stream of training images; `reading` are options of `open_data`."""
+        return open_data(data, split="train", augmentation=recipe.augmentation, sampling=recipe.sampling, **reading)
+
+    def check_recipe(self, recipe: Recipe, target: str) -> None:
+        """Raises ValueError if the target of the data cannot be learned from, or a field of the recipe is not used."""
+        if target not in self.targets:
+            raise ValueError(
+                f"{self.objective} takes data of the target {listing(self.targets)}, but the target of this data is "
+                f"{target!r}."
+            )
+        for name in self.unused:
+            value, unset = getattr(recipe, name), getattr(Recipe, name)
+            if value != unset:
+                raise ValueError(f"{name}={value!r} is not used in {self.objective}: give {name}={unset!r}.")
+        refuse_unused(recipe, target=target)
+
+    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Any:
+        """The model that the user gets: a copy of a given one, or what `load` makes, as images and recipe want it."""
+        raise NotImplementedError
+
+    def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
+        """The stream of images to evaluate on, prepared as the model wants them, with the classes of `images`."""
+        names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
+        return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
+
+    def trained_model(self, model: Any) -> keras.Model:
+        """The Keras model whose outputs the loss takes, with the weights of `model`: here up to its logits."""
+        return logits_model(model)
+
+    def loss_and_metric(
+        self, recipe: Recipe, images: ImageStream
+    ) -> tuple[keras.losses.Loss, keras.metrics.Metric | None]:
+        """The loss, whose mean over the images of a batch is trained, and a metric for the log or None."""
+        raise NotImplementedError
+
+    def batches(self, model: Any, images: ImageStream, seed: int) -> Batch:
+        """From the number of a batch to inputs of the trained model and targets of the loss."""
+
+        def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+            pixels, labels = images.batch(number)
+            return as_input(model, pixels), labels
+
+        return batch
+
+    def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
+        """What measures on images, by a method `evaluate(trained model)`: here the loss and the metric."""
+        count = images.steps_per_epoch or sum(1 for _ in images)
+        return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
 
 
-def as_input(model: Model, pixels: np.ndarray) -> np.ndarray:
-    """Pixels of 0..255 as the model takes them."""
-    return pixels if model.config.include_preprocessing else model.config.pipeline.normalized(pixels)
+class FineTuning(Task):
+    """Training on labels, with a new head of zeros where the model's is not that of the data."""
+
+    title = "fine-tuning"
+    objective = "labels"
+    targets = ("class", "multilabel", "number")
+
+    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+        """The model with the recipe's image size and rates, and a head for the classes of the data."""
+        if isinstance(source, ImageModel):
+            if not isinstance(source, (VisionTransformer, BiT)):
+                words = f"A {type(source).__name__} answers for each place, and images of one class have no such labels"
+                raise TypeError(f"{words}. Masks train a linear head: training.finetune_segmentation.")
+            return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
+        model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
+        if isinstance(model, VisionTransformer) and not model.config.dynamic:
+            rows, columns = model.config.grid_size
+            if rows * columns > MOST_PATCHES:
+                found = f"has images of {recipe.image_size} pixels, which this model cuts into {rows} x {columns}"
+                warn_caller(
+                    f"The recipe {recipe.name} {found} patches: slow, and much memory. Give a smaller image_size=."
+                )
+        # A head that fits by chance goes as well: the original always starts from zeros.
+        return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
+
+    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
+        """Cross-entropy by classes, a sigmoid for each label, or in regression squared errors."""
+        if images.target == "number":
+            if images.labels is not None and np.std(images.labels) > WIDE:
+                warn_caller(
+                    f"The labels have a standard deviation of {np.std(images.labels):.3g}, and what recipes call a "
+                    "learning rate is for labels that spread by about 1. Divide them."
+                )
+            return keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError(name="mean_absolute_error")
+        loss = build_loss(recipe, class_weights(recipe.class_weight, images))
+        if images.target == "class":
+            return loss, keras.metrics.CategoricalAccuracy(name="accuracy")
+        return loss, RankingPrecision(name="ranking_precision")
+
+
+# Models
 
 
 def logits_model(model: Model) -> keras.Model:
@@ -45,39 +138,9 @@ def logits_model(model: Model) -> keras.Model:
     return keras.Model(model.input, model.get_layer(logits).output, name=model.name)
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What is trained, and on what: where fine-tuning, pre-training and masked patches differ."""
-
-    title: str  # beside the progress bar and in `run.json`
-    objective: str  # in `options.py`, which says what applies to it
-    # From what the user gave, the recipe, the training images and a dtype policy to the model that the user gets.
-    model: Callable[[Model | Source, Recipe, ImageStream, DType], Model]
-    learner: Callable[[Model], keras.Model] = logits_model  # computes the loss, with the weights of that model
-    batches: Callable[[Model, ImageStream, int], Batch] = labelled_batches  # inputs and targets, of a model and a seed
-    # The loss is the mean over the images of a batch; the metric is logged, None for none.
-    loss_and_metric: Callable[[Recipe, ImageStream], tuple[keras.losses.Loss, keras.metrics.Metric | None]] = (
-        loss_and_metric
-    )
-    # From the model, images to evaluate on and the processes to what measures; None: loss and metric, batch by batch.
-    validation: Callable[[Model, ImageStream, Processes], Any] | None = None
-
-
-def model_to_finetune(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """The model to fine-tune: with the recipe's image size and rates, and a head for the classes of the data."""
-    if isinstance(source, ImageModel):
-        if not isinstance(source, (VisionTransformer, BiT)):
-            words = f"A {type(source).__name__} answers for each place, and images of one class have no such labels"
-            raise TypeError(f"{words}. Masks train a linear head: training.finetune_segmentation.")
-        return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
-    model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
-    if isinstance(model, VisionTransformer) and not model.config.dynamic:
-        rows, columns = model.config.grid_size
-        if rows * columns > MOST_PATCHES:
-            found = f"has images of {recipe.image_size} pixels, which this model cuts into {rows} x {columns} patches"
-            warn_caller(f"The recipe {recipe.name} {found}: slow, and much memory. Give a smaller image_size=.")
-    # A head that fits by chance goes as well: the original always starts from zeros.
-    return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
+def as_input(model: Any, pixels: np.ndarray) -> np.ndarray:
+    """Pixels of 0..255 as the model takes them."""
+    return pixels if model.config.include_preprocessing else model.config.pipeline.normalized(pixels)
 
 
 RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
@@ -85,12 +148,12 @@ RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
     """A copy of a model, or what `load` takes, with the image size and the dropout of a recipe."""
-    rates = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
+    changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     if not isinstance(source, ImageModel):
-        return load(source, image_size=recipe.image_size, dtype=dtype, **rates, **options)
-    refuse_unused(recipe, Recipe(), RECIPE, kind=type(source).__name__)
-    size = {} if source.config.dynamic else {"image_size": recipe.image_size}
-    return source.with_config(**rates, **size)
+        return load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
+    if not source.config.dynamic:
+        changes["image_size"] = recipe.image_size
+    return source.with_config(**changes)
 
 
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
@@ -123,4 +186,53 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     return model
 
 
-FINE_TUNING = Task("fine-tuning", "labels", model_to_finetune)
+# Losses and metrics of labels that are not one class of equal weight each
+
+
+def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
+    """The factor of each class in the loss, in the order of the classes; `given` is a recipe's `class_weight`.
+
+    `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
+    `(examples - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss.
+    """
+    if given is None:
+        return None
+    if isinstance(given, dict):
+        numbers = [str(i) for i in range(images.classes)]
+        names = images.class_names or numbers
+        # Keras's users write {3: 2.0}, by the numbers of classes; JSON makes strings of them.
+        if all(isinstance(name, int) for name in given):
+            given, names = {str(number): weight for number, weight in given.items()}, numbers
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise ValueError(f"class_weight has {listing(unknown)}, but the classes are {listing(names)}.")
+        return [float(given.get(name, 1.0)) for name in names]
+    if images.labels is None:
+        raise ValueError("A pipeline does not say how many images a class has: class_weight={name: weight, ...}.")
+    labels, count = images.labels, len(images.labels)
+    sums = np.bincount(labels, minlength=images.classes) if labels.ndim == 1 else labels.sum(axis=0)
+    sums = np.maximum(sums, 1)  # a class without images has no part in the loss
+    weights = (count - sums) / sums if images.target == "multilabel" else count / (images.classes * sums)
+    return weights.astype("float64").tolist()
+
+
+class RankingPrecision(keras.metrics.MeanMetricWrapper):
+    """Of several labels: for each image the mean, over its labels, of the share of true ones among those ranked above.
+
+    scikit-learn's `label_ranking_average_precision_score`, where no scores are equal; an image without labels has 1.
+    A mean over images, which processes and batches can share; the mean average precision over classes is `evaluate`'s.
+    """
+
+    def __init__(self, name: str = "ranking_precision", dtype: Any = None) -> None:
+        super().__init__(_ranking_precision, name=name, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _ranking_precision(y_true: Any, y_pred: Any) -> Any:
+    order = ops.argsort(-y_pred, axis=-1)
+    true = ops.cast(ops.take_along_axis(y_true, order, axis=-1) > 0.5, "float32")
+    share = ops.cumsum(true, axis=-1) / ops.arange(1, true.shape[-1] + 1, dtype="float32")
+    count = ops.sum(true, axis=-1)
+    return ops.where(count > 0, ops.sum(true * share, axis=-1) / ops.maximum(count, 1.0), 1.0)

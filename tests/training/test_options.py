@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
-from keras_vit.training.options import AUGMENTATION, OBJECTIVES, RECIPE
+from keras_vit.training.distilling import Distillation
+from keras_vit.training.pretraining import MaskedPatches
+from keras_vit.training.recipes import AUGMENTATION_USED_WITH, USED_WITH
+from keras_vit.training.segmentation import LinearSegmentation
+from keras_vit.training.tasks import FineTuning
 from tests.training.test_loop import weights_of
 
 pytestmark = [pytest.mark.once, pytest.mark.long]
@@ -29,6 +33,7 @@ def images(count=10, seed=0):
 
 
 PIXELS, LABELS = images()
+TASKS = {task.objective: task for task in (FineTuning, Distillation, MaskedPatches, LinearSegmentation)}
 TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0 + 3, "mask": None}
 
 
@@ -118,7 +123,7 @@ PAIRS = [
     (field, case)
     for field in FIELDS
     for case in CASES
-    if ONLY.get(case) in (None, *RECIPE.get(field, ())) and not {(field, case), (field, None)} & UNSEEN.keys()
+    if ONLY.get(case) in (None, *USED_WITH.get(field, ())) and not {(field, case), (field, None)} & UNSEEN.keys()
     if case != "masks" or not field.startswith("augmentation.")  # theirs is another class
 ]
 _FOUND = {}
@@ -144,8 +149,9 @@ def recipe_of(case, field=None):
 def applies(field, case):
     """Whether the tables say that a field is heard in a kind of run."""
     name = field.removeprefix("augmentation.")
-    table = (RECIPE if name == field else AUGMENTATION).get(name, {})
-    return all(getattr(CASES[case], axis) in allowed for axis, allowed in table.items())
+    table = (USED_WITH if name == field else AUGMENTATION_USED_WITH).get(name, {})
+    unused = TASKS[CASES[case].objective].unused
+    return name not in unused and all(getattr(CASES[case], axis) in allowed for axis, allowed in table.items())
 
 
 def result(case, recipe):
@@ -170,7 +176,7 @@ def test_a_field_changes_what_comes_out_or_is_refused(field, case):
     if applies(field, case):
         assert differ(result(case, changed()), result(case, base)), f"{field} is dropped in silence"
     else:
-        with pytest.raises(ValueError, match=f"^{field.rpartition('.')[2]}=.* is for "):
+        with pytest.raises(ValueError, match=f"^{field.rpartition('.')[2]}=.* is (for|not used in) "):
             CASES[case].run(changed())
 
 
@@ -183,12 +189,12 @@ def test_no_field_is_forgotten():
     fields = {field.name for field in dataclasses.fields(training.Recipe)}
     assert fields == VALUES.keys() | set(NOTES)
     assert {field.name for field in dataclasses.fields(data.Augmentation)} == AUGMENTATIONS.keys()
-    assert {case.objective for case in CASES.values()} == OBJECTIVES.keys()
-    assert RECIPE.keys() <= fields and AUGMENTATION.keys() <= AUGMENTATIONS.keys()
+    assert {case.objective for case in CASES.values()} == TASKS.keys()
+    assert USED_WITH.keys() <= fields and AUGMENTATION_USED_WITH.keys() <= AUGMENTATIONS.keys()
 
 
 def test_a_field_that_is_dropped_would_be_seen(monkeypatch):
     """Without its row of the table, label smoothing of numbers passes, and nothing comes of it."""
-    monkeypatch.delitem(RECIPE, "label_smoothing")
+    monkeypatch.delitem(USED_WITH, "label_smoothing")
     base, changed = recipe_of("numbers", "label_smoothing")
     assert not differ(CASES["numbers"].run(changed()), result("numbers", base))

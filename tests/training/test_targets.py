@@ -35,7 +35,7 @@ def test_losses_with_weights_of_classes(weights):
 
 def test_ranking_precision_is_scikit_learns():
     metrics = pytest.importorskip("sklearn.metrics")
-    from keras_vit.training.targets import RankingPrecision
+    from keras_vit.training.tasks import RankingPrecision
 
     rng = np.random.default_rng(0)
     labels, scores = rng.integers(0, 2, (20, 7)).astype("float32"), rng.normal(size=(20, 7)).astype("float32")
@@ -49,7 +49,7 @@ def test_ranking_precision_is_scikit_learns():
 
 @pytest.mark.once
 def test_balanced_weights():
-    from keras_vit.training.targets import class_weights
+    from keras_vit.training.tasks import class_weights
 
     images, labels = colours(12)
     options = {"image_size": 8, "batch_size": 4}
