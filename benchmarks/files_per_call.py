@@ -22,8 +22,9 @@ import numpy as np
 from PIL import Image
 
 import keras_vit
-from keras_vit import cli, export, training
+from keras_vit import cli, export, segmentation, training
 
+MASKS = training.recipe("segmentation/dinov2_linear").replace(steps=1, batch_size=4, image_size=24, warmup_steps=0)
 PACKAGE = Path(keras_vit.__file__).parent
 
 
@@ -95,6 +96,34 @@ def finetune(folder: Path) -> Callable[[], object]:
     return lambda: training.finetune("glyphs", photos, recipe, output=folder / "run", verbose=False)
 
 
+def finetune_segmentation(folder: Path) -> Callable[[], object]:
+    """One update of a linear head on a folder of pictures with masks, with the files of a run."""
+    pairs = _make_masks(folder / "scenes")
+    return lambda: training.finetune_segmentation("glyphs", pairs, MASKS, output=folder / "run", verbose=False)
+
+
+def segment(folder: Path) -> Callable[[], object]:
+    """From the file of a picture to its map of classes, with a model that is there."""
+    model = _segmenter(folder)
+    photo = str(next((folder / "scenes" / "images").rglob("*.png")))
+    return lambda: segmentation.segment(model, photo)
+
+
+def _make_masks(folder: Path, images: int = 8) -> Path:
+    """A folder with `images/` and `masks/` of two classes."""
+    generator = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for i in range(images):
+        Image.fromarray(generator.integers(0, 256, (40, 50, 3), "uint8")).save(folder / "images" / f"{i}.png")
+        Image.fromarray(generator.integers(0, 2, (40, 50), "uint8")).save(folder / "masks" / f"{i}.png")
+    return folder
+
+
+def _segmenter(folder: Path) -> keras_vit.LinearSegmenter:
+    return training.finetune_segmentation("glyphs", _make_masks(folder / "scenes"), MASKS, verbose=False).model
+
+
 def export_int8(folder: Path) -> Callable[[], object]:
     """An int8 file for LiteRT."""
     pixels = np.random.default_rng(0).integers(0, 256, (64, 24, 24, 3), "uint8")
@@ -118,7 +147,17 @@ def predict_command(folder: Path) -> Callable[[], object]:
 
 CALLS = {
     call.__name__: call
-    for call in (create_model, from_checkpoint, timm_folder, finetune, export_int8, predict, predict_command)
+    for call in (
+        create_model,
+        from_checkpoint,
+        timm_folder,
+        finetune,
+        finetune_segmentation,
+        segment,
+        export_int8,
+        predict,
+        predict_command,
+    )
 }
 
 

@@ -194,9 +194,6 @@ def finetune(
     return done
 
 
-# Before anything is opened
-
-
 def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: Settings) -> Any:
     """The data that has images to evaluate on, None for none; TypeError or ValueError for what makes no sense."""
     if not isinstance(task, Task):
@@ -243,9 +240,6 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
     if settings.dtype is not None:
         model = model.with_config(dtype=settings.dtype)
     return on_devices_of(model, settings.distribution, processes)
-
-
-# Images and model
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:
