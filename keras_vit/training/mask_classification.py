@@ -54,14 +54,19 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
     masks = [to_numpy(target["masks"]) for target in targets]
     labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
     sizes = {mask.shape[1:] for mask in masks if len(mask)} or {(1, 1)}
-    if len(sizes) > 1 or any(mask.ndim != 3 or len(mask) != len(of) for mask, of in zip(masks, labels, strict=True)):
+    if (
+        len(sizes) > 1
+        or any(len(mask) != len(of) for mask, of in zip(masks, labels, strict=True))
+        or len(next(iter(sizes))) != 2
+    ):
         shapes = [(mask.shape, of.shape) for mask, of in zip(masks, labels, strict=True)]
         raise ValueError(f"targets must have masks (T, height, width) of one size and labels (T,), but have {shapes}.")
     most = -(-max([1, *map(len, labels)]) // multiple) * multiple
     padded = np.zeros((len(masks), most, *sizes.pop()), "uint8")
     names = np.full((len(masks), most), PADDING, "int32")
     for i, (mask, of) in enumerate(zip(masks, labels, strict=True)):
-        padded[i, : len(of)], names[i, : len(of)] = mask, of
+        if len(of):  # a picture without masks may have them at any size
+            padded[i, : len(of)], names[i, : len(of)] = mask, of
     return {"masks": padded, "labels": names}
 
 

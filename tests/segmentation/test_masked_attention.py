@@ -5,6 +5,7 @@ import pytest
 from keras import ops
 
 import keras_vit
+from keras_vit.models.eomt import read_queries
 from tests.segmentation.test_eomt import DINOV2, DINOV3, HEAD, shaken
 
 EXACT = 2e-6  # of the logits' range: the same in float32, in another order
@@ -43,7 +44,7 @@ def test_the_predictions(model, images):
     assert np.abs(arrays(found[-1])["masks"] - arrays(model(images))["masks"]).max() > 0.1
 
 
-def reference(model, images, number, empty_sees_all=False, prefix_is_masked=False):
+def reference(model, images, number):
     """The tokens after the last block with masked attention in it alone, by the definition, in float64."""
     config = model.config
     tokens, rotation = {}, []
@@ -63,14 +64,10 @@ def reference(model, images, number, empty_sees_all=False, prefix_is_masked=Fals
     middle = [step // 2 - 1, step // 2]
     patches = masks.reshape(*masks.shape[:2], rows, step, columns, step)[:, :, :, middle][..., middle].mean((3, 5))
     seen = patches.reshape(*masks.shape[:2], -1) > 0
-    if empty_sees_all:
-        seen |= ~seen.any(-1, keepdims=True)
     queries, prefix = config.queries, config.backbone.prefix_tokens
     count = queries + prefix + rows * columns
     allowed = np.ones((len(images), count, count), bool)
     allowed[:, :queries, queries + prefix :] = seen
-    if prefix_is_masked:
-        allowed[:, queries : queries + prefix, queries + prefix :] = seen.any(1, keepdims=True)
     return arrays({"x": block(tokens["in"], *rotation, allowed=ops.convert_to_tensor(allowed))})["x"], seen
 
 
@@ -82,9 +79,21 @@ def test_queries_see_the_patches_of_their_mask(model, images):
     tokens, seen = reference(model, images, last)
     assert 0 < seen.mean() < 1
     parts = {layer.name: layer for layer in model.layers}
-    from keras_vit.models.eomt import read_queries
-
     assert_same(read_queries(ops.convert_to_tensor(tokens), parts, model.config), found)
+
+
+def test_queries_with_empty_masks_see_no_patch(model, images):
+    """Mask2Former would show them all."""
+    copy, last = model.with_config(), HEAD["query_blocks"] - 1
+    for weight in copy.get_layer("mask_head").fc3.weights:
+        weight.assign(np.zeros(weight.shape))
+    found = arrays(copy.predictions(images, [0.0] * last + [1.0])[-1])["classes"]
+    tokens, seen = reference(copy, images, last)
+    assert not seen.any()
+    parts = {layer.name: layer for layer in copy.layers}
+    wanted = arrays(read_queries(ops.convert_to_tensor(tokens), parts, copy.config))["classes"]
+    assert np.abs(found - wanted).max() <= EXACT * np.ptp(wanted)
+    assert np.abs(found - arrays(copy.predictions(images, 0.0)[-1])["classes"]).max() > 0.01 * np.ptp(wanted)
 
 
 def test_what_one_query_does_not_see_does_not_change_it(model, images):

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_vit import training
-from keras_vit.training.mask_classification import match
+from keras_vit.training.mask_classification import match, pad_targets, sample
 
 FLOAT32 = 3e-6  # of values and of the gradients' range: a few times the noise of the original in float32
 
@@ -76,3 +76,154 @@ def test_queries_are_matched_as_by_the_authors(case, targets):
             np.testing.assert_allclose(found.cost, case.ref[f"cost_{i}_{n}"], atol=FLOAT32 * 10)
             pairs = zip(case.ref[f"queries_{i}_{n}"], case.ref[f"matched_{i}_{n}"], strict=True)
             assert sorted(zip(found.queries, found.targets, strict=True)) == sorted(pairs)
+
+
+def test_values_at_points():
+    """(x, y) from the corner of the map; between centres linear; what lies outside counts as 0."""
+    maps = np.arange(6, dtype="float32").reshape(1, 2, 3) + 1
+    points = np.array([[[0.5 / 3, 0.25], [2.5 / 3, 0.75], [1 / 3, 0.25], [0, 0], [1, 0.75], [0.5, 0.5]]], "float32")
+    found = ops.convert_to_numpy(sample(ops.convert_to_tensor(maps), ops.convert_to_tensor(points)))
+    np.testing.assert_allclose(found[0], [1, 6, 1.5, 0.25, 3, 3.5], rtol=1e-6)
+
+
+def clamped(maps, points):
+    """Values at points where the border goes on."""
+    size = np.array(maps.shape[-2:][::-1], "float32")
+    points = ops.clip(points, ops.convert_to_tensor(0.5 / size), ops.convert_to_tensor(1 - 0.5 / size))
+    return sample(maps, points)
+
+
+def aligned(maps, points):
+    """Values at points of which 0 and 1 are the centres of the outermost pixels."""
+    size = ops.convert_to_tensor(np.array(maps.shape[-2:][::-1], "float32"))
+    return sample(maps, (points * (size - 1) + 0.5) / size)
+
+
+def unsorted(self, logits, points):
+    """Random points in place of the least sure ones."""
+    chosen = int(self.importance * self.points)
+    return ops.concatenate([points["candidates"][:, :, :chosen], points["random"]], axis=2)
+
+
+@pytest.mark.parametrize(
+    "mistake, error",
+    [("swapped", 0.01), ("clamped", 0.003), ("aligned", 0.005), ("unsorted", 0.05)],
+)
+def test_mistakes_with_points_show(case, targets, monkeypatch, mistake, error):
+    points = points_of(case)
+    if mistake == "swapped":
+        points = {name: values[..., ::-1] for name, values in points.items()}
+    elif mistake == "unsorted":
+        monkeypatch.setattr(training.MaskClassificationLoss, "_places", unsorted)
+    else:
+        monkeypatch.setattr(
+            "keras_vit.training.mask_classification.sample", {"clamped": clamped, "aligned": aligned}[mistake]
+        )
+    loss = training.MaskClassificationLoss(case.meta["classes"], **case.meta["options"])
+    value = float(loss(targets, outputs_of(case.ref["masks"], case.ref["classes"]), points))
+    assert abs(value / case.ref["total"] - 1) > error
+
+
+def one_prediction(queries=2, pictures=1, size=4):
+    rng = np.random.default_rng(0)
+    masks = rng.normal(size=(pictures, queries, size, size)).astype("float32")
+    return {"masks": masks, "classes": rng.normal(size=(pictures, queries, 4)).astype("float32")}
+
+
+def corners(count, size=8):
+    masks = np.zeros((count, size, size), bool)
+    for i in range(count):
+        masks[i, i : i + 4, i : i + 4] = True
+    return {"masks": masks, "labels": np.arange(count) % 3}
+
+
+def test_masks_without_a_query_do_not_count():
+    """Three masks and two queries: both terms are divided by two; a number that is given takes its place."""
+    loss = training.MaskClassificationLoss(3, points=6, seed=1)
+    points = {
+        "match": np.random.default_rng(0).random((1, 1, 6, 2)).astype("float32"),
+        "candidates": np.random.default_rng(1).random((1, 3, 18, 2)).astype("float32"),
+        "random": np.random.default_rng(2).random((1, 3, 2, 2)).astype("float32"),
+    }
+    output, target = one_prediction(), corners(3)
+    (found,) = match([target], output, points["match"][0])
+    assert len(found.queries) == 2
+    (two,), (six,) = loss.terms([target], [output], points), loss.terms([target], [output], points, num_masks=6)
+    for name in ("mask", "dice"):
+        assert float(two[name]) == pytest.approx(3 * float(six[name]), rel=1e-5)
+    assert float(two["classes"]) == pytest.approx(float(six["classes"]))
+
+
+def test_pictures_without_masks_train_classes_alone():
+    """Whose loss is the mean weighted by the classes: one query with a mask among three without."""
+    loss = training.MaskClassificationLoss(3, points=6, seed=1)
+    output, nothing = one_prediction(4), {"masks": np.zeros((0, 8, 8), bool), "labels": np.zeros(0, int)}
+    (terms,) = loss.terms([nothing], [output])
+    logits = output["classes"][0].astype("float64")
+    surprise = np.log(np.exp(logits).sum(-1)) - logits[:, 3]
+    assert float(terms["mask"]) == float(terms["dice"]) == 0
+    assert float(terms["classes"]) == pytest.approx(surprise.mean(), rel=1e-5)
+
+    (terms,), target = loss.terms([corners(1)], [output]), corners(1)
+    point = np.random.default_rng(0).random((1, 6, 2)).astype("float32")
+    queries = {int(match([target], output, p[None])[0].queries[0]) for p in (point[0], point[0] * 0.9)}
+    answers = np.log(np.exp(logits).sum(-1))[:, None] - logits
+    wanted = []
+    for query in range(4):
+        weights = np.where(np.arange(4) == query, 1.0, 0.1)
+        chosen = np.where(np.arange(4) == query, answers[:, 0], answers[:, 3])
+        wanted.append((weights * chosen).sum() / weights.sum())
+    assert min(abs(float(terms["classes"]) - value) for value in wanted) < 1e-5 and queries <= {0, 1, 2, 3}
+
+
+def test_costs_that_are_no_numbers():
+    """NaN and infinity are the largest float: such a query gets a mask only if nothing else is left."""
+    output = one_prediction(3)
+    output["masks"][0, 1] = np.nan
+    (found,) = match([corners(2)], output, np.random.default_rng(0).random((1, 6, 2)).astype("float32"))
+    assert found.queries.tolist() == [0, 2] and found.cost[1].min() == np.finfo("float32").max
+
+
+def test_masks_that_fill_up_change_nothing():
+    """The padded form, whose programs JAX compiles once: no gradient, no share in any term."""
+    loss, output = training.MaskClassificationLoss(3, points=6), one_prediction(3, 2)
+    targets = [corners(1), corners(2)]
+    points = {
+        "match": np.random.default_rng(0).random((1, 2, 6, 2)).astype("float32"),
+        "candidates": np.random.default_rng(1).random((1, 3, 18, 2)).astype("float32"),
+        "random": np.random.default_rng(2).random((1, 3, 2, 2)).astype("float32"),
+    }
+    padded = pad_targets(targets, multiple=8)
+    assert padded["labels"].shape == (2, 8) and padded["labels"][0].tolist() == [0] + [-1] * 7
+    values = [float(loss(form, [output], points)) for form in (targets, padded)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+def test_points_are_drawn_by_the_seed():
+    target, output = corners(2), one_prediction(3)
+    values = [float(training.MaskClassificationLoss(3, points=6, seed=s)([target], [output])) for s in (0, 0, 1)]
+    assert values[0] == values[1] != values[2]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"classes": 0}, "classes must be a whole number"),
+        ({"points": 0}, "points must be a whole number"),
+        ({"oversample": 0.5}, "oversample must be a number of at least 1"),
+        ({"importance": 2}, "importance must be a number in 0..1"),
+        ({"no_object": -1}, "no_object must be a number of at least 0"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        training.MaskClassificationLoss(**{"classes": 3} | options)
+
+
+@pytest.mark.once
+def test_targets_that_make_no_sense():
+    with pytest.raises(ValueError, match="targets must have masks"):
+        pad_targets([corners(1), corners(1, size=6)])
+    with pytest.raises(ValueError, match="targets must have masks"):
+        pad_targets([{"masks": np.zeros((2, 4, 4)), "labels": [1]}])
