@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from keras_vit._arguments import check_choice
+from keras_vit._messages import Code, Message
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples
 from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
@@ -93,7 +94,7 @@ class Augmentation:
         if self.randaugment is not None:
             given = self.randaugment
             wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
-            message = f"randaugment must be {wanted}, but {given!r} was given."
+            message = Message(Code("randaugment"), f" must be {wanted}, but {given!r} was given.")
             if not isinstance(given, (tuple, list)) or [type(n) for n in given] != [int, int]:
                 raise TypeError(message)
             if given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
