@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig, training
+from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data import Augmentation
 from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
@@ -126,8 +126,10 @@ def test_every_recipe_has_a_source_and_becomes_keras_objects():
     for row in rows:
         found = recipe(row["name"])
         steps = found.total_steps(14_000_000)
-        made = build_optimizer(found, steps=steps)
-        assert found.source and type(made) is (MomentumSGD if found.optimizer == "sgd" else AdamW)
+        if found.layer_decay is None:  # others depend on the model: test_eomt.py
+            made = build_optimizer(found, steps=steps)
+            assert type(made) is (MomentumSGD if found.optimizer == "sgd" else AdamW)
+        assert found.source
         rate = build_schedule(found, steps)
         decayed = rate.warmup_steps / steps if found.schedule == "linear_whole" else 0  # it began with the warm-up
         peak = pytest.approx(found.learning_rate * (1 - decayed), rel=0.004 if "cosine_w" in found.schedule else None)
@@ -213,14 +215,6 @@ def test_a_field_that_is_wrong_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             Recipe(**fields)
-
-
-@pytest.mark.parametrize("name", ["loss", "optimizer", "schedule"])
-def test_old_names_say_the_new_ones(name):
-    found = recipe("finetune/cifar10")
-    with pytest.deprecated_call(match=f"training.build_{name}"):
-        old = getattr(training, name)(found)
-    assert type(old) is type(getattr(training, f"build_{name}")(found))
 
 
 def test_numbers_of_numpy_become_plain():
