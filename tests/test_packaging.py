@@ -96,10 +96,10 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelo
 
 
 def test_the_lowest_versions_are_the_lower_bounds():
-    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo", "hub"]
+    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     bounds = dict(line.split("==") for line in lines)
-    extras = ("images", "plots", "demo", "torch", "hub")
+    extras = ("images", "plots", "demo", "torch")
     declared = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
     declared = [line for line in declared if not line.startswith("keras-vit")]
     assert {name: f"{name}>={version}" for name, version in bounds.items()} == {
