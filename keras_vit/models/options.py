@@ -150,9 +150,11 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
     known |= {"pre_logits"} if "representation_size" in known else set()
     changes, refused = {}, []
     for name, value in options.items():
+        if name in OF_SOURCES or name in OF_BUILDING:  # some are called as fields are: max_depth, heads
+            continue
         if name in known:
             changes[name] = value
-        elif name in (*OF_SOURCES, *OF_BUILDING) or (name == "include_top" and value):
+        elif name == "include_top" and value:
             continue
         elif is_dense or value not in (False, 0, "official"):  # which is how a BiT is
             refused.append(f"{name}={value!r}")

@@ -189,7 +189,7 @@ def test_a_folder_is_compared_in_linear_time(monkeypatch):
 def test_a_model_of_depth_is_no_classifier():
     backbone = BACKBONE.replace(include_preprocessing=True)
     model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
-    with pytest.raises(TypeError, match="LinearDepth, which answers for every pixel"):
+    with pytest.raises(TypeError, match="LinearDepth, which has an output for every pixel"):
         keras_vit.evaluation.evaluate(model, ([PICTURE], [0]), preprocess=True, progress=False)
 
 
