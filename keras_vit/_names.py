@@ -161,6 +161,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
+        "keras_vit.training.lejepa_loss": "LeJEPALoss",
         "keras_vit.training.loop": "draw_curve",
         "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",
         "keras_vit.training.mask_classification": "MaskClassificationLoss match",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.eomt import mask_probabilities, predictions, segmentation_step
+    from keras_vit.training.lejepa_loss import LeJEPALoss
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
     from keras_vit.training.muon import Muon
@@ -42,6 +43,7 @@ __all__ = [
     "ContrastiveLoss",
     "DistillationLoss",
     "ImageStream",
+    "LeJEPALoss",
     "MaskClassificationLoss",
     "MaskLoss",
     "MomentumSGD",
