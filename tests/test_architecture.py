@@ -28,10 +28,25 @@ def is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
+def body_lines(function):
+    """Lines of a function's body without its docstring."""
+    first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else function.body[0]
+    return function.end_lineno - first.lineno + 1
+
+
 @pytest.mark.once
 def test_files_and_functions_can_be_read_at_one_go():
-    long_files = [str(path) for path in TREES if path.read_text(encoding="utf-8").count("\n") >= 500]
-    assert not long_files
+    """Files have less than 500 lines, bodies at most 60, signatures at most 16 parameters; `Unpack` counts as one."""
+    faults = []
+    for path, tree in TREES.items():
+        if path.read_text(encoding="utf-8").count("\n") >= 500:
+            faults.append(f"{path}: too long")
+        for function in ast.walk(tree):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+                if body_lines(function) > 60 or len(parameters) > 16:
+                    faults.append(f"{path}:{function.lineno}: {function.name}")
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.once
