@@ -30,7 +30,7 @@ from keras_vit.training.sharing import UNSHARED, Batch, Sharing, assign_everywhe
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
-_MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou")  # of `keep`
+_MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality")  # of `keep`
 # What a run leaves in its folder, and what goes when it starts again.
 _FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
 
@@ -199,6 +199,7 @@ class _Recorder(keras.callbacks.Callback):
             loop.folder.save(self.model, self.step, log)
         self.model.stop_training |= _out_of_patience(log, loop.patience)
         shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
+        shares["PQ"] = logs.get("val_panoptic_quality")
         noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 

@@ -37,7 +37,6 @@ _CHOICES = {
 # Which fields a task does not use, it says itself (`tasks.Task`).
 _CLASSES = {"target": ("class", "multilabel")}
 _RATES = {"kind": ("VisionTransformer", "LinearSegmenter")}
-_EOMT = {"kind": ("EoMT",)}
 USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {
     "momentum": {"optimizer": ("sgd",)},
     "beta_1": {"optimizer": ("adam", "adamw", "muon")},
@@ -49,10 +48,6 @@ USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {
     "label_smoothing": _CLASSES,
     "class_weight": _CLASSES,
     "sampling": _CLASSES,
-    "backbone_warmup_steps": _EOMT,
-    "decay_query_blocks": _EOMT,
-    "queries": _EOMT,
-    "first_mask_steps": _EOMT,
     "head_bias": _CLASSES,  # in regression the mean of the labels is taken
 }
 AUGMENTATION_USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {"mixup": _CLASSES, "cutmix": _CLASSES}

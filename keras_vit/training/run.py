@@ -83,6 +83,11 @@ class Trained:
         """The mean intersection over union of the trained model; None without masks to evaluate on."""
         return self._kept.get("val_mean_iou")
 
+    @property
+    def panoptic_quality(self) -> float | None:
+        """The panoptic quality of the trained model's segments; None without things to evaluate on."""
+        return self._kept.get("val_panoptic_quality")
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model, as plain data for JSON."""
         return {
@@ -90,6 +95,7 @@ class Trained:
             "log": list(self.log),
             "accuracy": self.accuracy,
             "mean_iou": self.mean_iou,
+            "panoptic_quality": self.panoptic_quality,
             "class_names": self.class_names,
             "output": None if self.output is None else str(self.output),
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],

@@ -5,7 +5,7 @@ The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
@@ -14,16 +14,26 @@ from keras import ops
 
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
 from keras_vit._processes import ALONE_BY_NAME, Processes, batch_shares
-from keras_vit.data import ImageStream, MaskAugmentation, has_test_split, open_data, open_masks
+from keras_vit.data import (
+    ImageStream,
+    MaskAugmentation,
+    SegmentAugmentation,
+    has_test_split,
+    open_data,
+    open_masks,
+    open_segments,
+)
 from keras_vit.data.masks import MaskedImages, Masks, as_masks, names_beside
 from keras_vit.layers import resize
-from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, VisionTransformer
+from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig, VisionTransformer
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate
-from keras_vit.training.options import RunOptions
+from keras_vit.training.eomt_task import finetune_queries
+from keras_vit.training.options import RunOptions, split_options
 from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch, Sharing
 from keras_vit.training.tasks import Task, as_input
@@ -32,7 +42,7 @@ from keras_vit.zoo import load
 
 
 def finetune_segmentation(
-    model: LinearSegmenter | VisionTransformer | Source,
+    model: LinearSegmenter | EoMT | VisionTransformer | Source,
     data: Any,
     recipe: Recipe | str = "segmentation/dinov2_linear",
     *,
@@ -43,12 +53,14 @@ def finetune_segmentation(
     layers: int = 1,
     pictures: str = "dinov2",
     frozen: bool = True,
+    stuff_classes: Sequence[int] = (),
     **options: Unpack[RunOptions],
 ) -> Trained:
-    """Trains a linear head that returns a class for every pixel, on the patches of a Vision Transformer.
+    """Trains a linear head that returns a class for every pixel, or an EoMT, on a Vision Transformer.
 
-    The head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure their
-    features with. It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on.
+    A linear head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure
+    their features with. Recipes `segmentation/eomt_...` train an EoMT, whose queries find segments: classes, things or
+    both. It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on.
 
     Args:
         model: A `VisionTransformer` or what `load` takes, which get a new head; or a `LinearSegmenter` with the classes
@@ -65,7 +77,12 @@ def finetune_segmentation(
         layers: How many of the last blocks a new head reads, 1 or 4.
         pictures: Whose rules bring pictures to size where it is measured, `"dinov2"` or `"dinov3"`.
         frozen: Whether the layers below a new head do not train, but for adapters.
+        stuff_classes: Of an EoMT: numbers of the classes without single things, for the panoptic quality.
         **options: Those of `RunOptions`, and fields of the recipe.
+
+    With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts anew for other classes; a
+    `VisionTransformer` becomes one, all of which trains, unless `freeze="backbone"`. `data` and `validation` are what
+    `data.open_segments` returns or takes; `layers`, `pictures` and `frozen` are not used.
 
     Returns:
         As `finetune`; `mean_iou` is measured as `segmentation.evaluate` does, at the pictures' own sizes.
@@ -82,6 +99,25 @@ def finetune_segmentation(
         2
     """
     check_choice("layers", layers, (1, 4))
+    changes, _ = split_options(options)
+    chosen = (recipe_of_name(recipe) if isinstance(recipe, str) else recipe).replace(**changes)
+    if isinstance(chosen.augmentation, SegmentAugmentation):
+        if (layers, pictures, frozen) != (1, "dinov2", True):
+            raise ValueError(f"layers, pictures and frozen are for a linear head, but {chosen.name} trains an EoMT.")
+        reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
+        reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
+        segments = open_segments(data, **reading)
+        if validation is None and segments.has_test_split:
+            validation = open_segments(data, split="validation", **reading)
+        elif not isinstance(validation, (float, type(None))):
+            reading |= {"classes": segments.classes, "class_names": segments.class_names}
+            validation = open_segments(validation, **reading)
+        settings = {name: value for name, value in options.items() if name not in changes}
+        return finetune_queries(
+            model, segments, chosen, validation, stuff_classes, "image_size" in changes, output=output, **settings
+        )
+    if len(stuff_classes):
+        raise ValueError(f"stuff_classes is for an EoMT, but the recipe {chosen.name} trains a linear head.")
     classes, class_names = options.pop("classes", None), options.pop("class_names", None)
     masks = as_masks(data, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label)
     if isinstance(model, LinearSegmenter):

@@ -14,6 +14,8 @@ from keras_vit.training.sharing import Batch, FilledBatches, Sharing
 from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
+# Fields of a recipe that only training of models with queries uses.
+OF_QUERIES = ("backbone_warmup_steps", "decay_query_blocks", "queries", "first_mask_steps")
 WIDE = 5  # standard deviation of labels that steps of the recipes' size hardly reach
 
 Model = VisionTransformer | BiT
@@ -29,12 +31,14 @@ class Task:
         objective: What the model learns from, in messages.
         targets: Those of the data (`stream.target`) that can be learned from.
         unused: Fields of a recipe that are not used: a run whose recipe has them set is refused.
+        used: Those of `OF_QUERIES` that are used.
     """
 
     title: str
     objective: str
     targets: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
         """The stream of training images; `reading` are options of `open_data`."""
@@ -47,7 +51,7 @@ class Task:
                 f"{self.objective} takes data of the target {listing(self.targets)}, but the target of this data is "
                 f"{target!r}."
             )
-        for name in self.unused:
+        for name in (*self.unused, *(field for field in OF_QUERIES if field not in self.used)):
             value, unset = getattr(recipe, name), getattr(Recipe, name)
             if value != unset:
                 raise ValueError(f"{name}={value!r} is not used in {self.objective}: give {name}={unset!r}.")

@@ -13,8 +13,9 @@ import numpy as np
 from keras_vit._arguments import check_number, check_patterns, listing, matches, whole_number
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit.checkpoints.files import write_npz
-from keras_vit.models import adapted_layers, layers_by_path, require_adapters, weights_by_path
+from keras_vit.models import DenseModel, adapted_layers, layers_by_path, require_adapters, weights_by_path
 
+HEADS = ("head", "head_norm", "queries", "mask_head", "class_head", "upscale_*")  # layers that train beside adapters
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
 
@@ -25,6 +26,7 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
         model: The model, changed in place.
         patterns: Names of layers such as `"block_0"`, `"block_[0-5]"`, `"*/attention"` or `"embedding"`, or of weights
             such as `"class_token/token"`, with the wildcards `*`, `?` and `[...]`; a name may begin at any `/`.
+            `"backbone"` is all that a segmentation or depth model has below its head.
 
     Returns:
         The names of all weights that do not train now.
@@ -60,6 +62,9 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
     names = list(weights_by_path(model))
+    if "backbone" in patterns and isinstance(model, DenseModel):
+        patterns = [pattern for pattern in check_patterns("patterns", patterns) if pattern != "backbone"]
+        patterns += [layer.name for layer in model.backbone.layers if layer.weights]
     return set(_named(check_patterns("patterns", patterns), names, [*layers_by_path(model), *names]))
 
 
@@ -112,7 +117,7 @@ def add_lora(
     targets: str | Iterable[str] = ("query", "value"),
     *,
     alpha: float | None = None,
-    train: str | Iterable[str] = ("head", "head_norm"),
+    train: str | Iterable[str] = HEADS,
 ) -> list[str]:
     """Gives layers adapters of low rank and freezes everything else. Compile the model after this.
 

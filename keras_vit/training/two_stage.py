@@ -76,7 +76,8 @@ class TwoStageAdamW(AdamW):
         if self.built:
             return
         super().build(variables)
-        self._weights = list(variables)
+        # Not the weights: Keras would take them for variables of the optimizer.
+        self._paths = [variable.path for variable in variables]
         self._is_backbone = [any(matches(v.path, pattern) for pattern in self.backbone) for v in variables]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -89,14 +90,14 @@ class TwoStageAdamW(AdamW):
         """The learning rate of each weight, by its path, in update `step`, counted from 0."""
         rate = self._schedule or (lambda step: self.learning_rate)
         found = {}
-        for weight, multiplier, of_backbone in zip(self._weights, self._multipliers, self._is_backbone, strict=True):
+        for path, multiplier, of_backbone in zip(self._paths, self._multipliers, self._is_backbone, strict=True):
             schedule = self.backbone_rate if self.backbone_rate is not None and of_backbone else rate
-            found[weight.path] = float(schedule(step)) * multiplier
+            found[path] = float(schedule(step)) * multiplier
         return found
 
     def decays(self) -> dict[str, float]:
         """The decay of each weight, by its path, before it is multiplied by the rate."""
-        return {weight.path: decay for weight, decay in zip(self._weights, self._decays, strict=True)}
+        return dict(zip(self._paths, self._decays, strict=True))
 
     def _is_decayed(self, variable: Any) -> bool:
         return True

@@ -101,6 +101,7 @@ def test_the_optimizer_is_saved_with_its_schedules():
     optimizer = training.build_optimizer(RECIPE, model)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     again.build(model.trainable_variables)
+    assert not {id(v) for v in optimizer.variables} & {id(weight) for weight in model.weights}
     assert again.rates(7) == optimizer.rates(7) and again.decays() == optimizer.decays()
 
 

@@ -1,0 +1,262 @@
+"""Runs that train an EoMT: the task of `finetune_segmentation` for recipes with a `SegmentAugmentation`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import DType, matches, pair
+from keras_vit._processes import ALONE_BY_NAME, batch_shares, current
+from keras_vit.data import SegmentAugmentation, SegmentedImages
+from keras_vit.data.segments import SegmentStream, hold_out_segments
+from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
+from keras_vit.models.changes import copy_state
+from keras_vit.models.dense_config import WITHOUT_TOP
+from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
+from keras_vit.training.eomt import mask_probabilities, mask_windows
+from keras_vit.training.mask_classification import MaskClassificationLoss, pad_targets
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.run import Trained, finetune
+from keras_vit.training.sharing import Batch, Sharing
+from keras_vit.training.tasks import Task, as_input
+from keras_vit.zoo import load
+
+MASKS = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
+QUERIES = 100
+_DRAWS = 6  # what tells these random numbers from those of the data
+
+
+class EoMTSegmentation(Task):
+    """Training of an EoMT on pictures with segments; `finetune_segmentation` makes it.
+
+    Args:
+        recipe: That of the run, with its number of updates.
+        stuff: Numbers of the classes of which there are no single things, for the panoptic quality.
+        loss: What is trained; None for that of the authors.
+    """
+
+    title = "segmentation with queries"
+    objective = "segmentation"
+    targets = ("segments",)
+    used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "first_mask_steps")
+    unused = ("patch_drop", "dropout", "drop_path", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
+
+    def __init__(self, recipe: Recipe, stuff: Sequence[int] = (), loss: MaskClassificationLoss | None = None) -> None:
+        self.recipe, self.stuff, self.loss = recipe, tuple(stuff), loss
+
+    def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
+        self.check_recipe(recipe, data.target)
+        if not isinstance(recipe.augmentation, SegmentAugmentation):
+            raise TypeError(f"The recipe {recipe.name} must have a data.SegmentAugmentation to train an EoMT.")
+        if reading["on_bad_image"] != "stop":
+            raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
+        if reading["holdout"]:
+            data, _ = hold_out_segments(data, reading["holdout"], reading["seed"])
+        return SegmentStream(
+            data,
+            reading["image_size"],
+            reading["batch_size"],
+            recipe.augmentation,
+            seed=reading["seed"],
+            shard=reading["shard"],
+        )
+
+    def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> SegmentStream:
+        if reading["holdout"]:
+            _, data = hold_out_segments(data, reading["holdout"], reading["seed"])
+        return SegmentStream(data, reading["image_size"], reading["shard"][1], None, shard=reading["shard"])
+
+    def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
+        """The EoMT that was given, with a new class head for other classes; or a new one on a Vision Transformer."""
+        source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
+        size = pair("image_size", recipe.image_size)
+        names = None if images.class_names is None else tuple(images.class_names)
+        if isinstance(source, EoMT):
+            model = source.with_config(image_size=size)
+            known = model.config
+            if images.classes == known.classes and names in (None, known.class_names):
+                return model
+            config = known.replace(classes=images.classes, class_names=names)
+            changed = EoMT(config, name=model.name, dtype=model.backbone.dtype_policy)
+            copy_state(model, changed, {"class_head"})
+            start_as_the_authors(changed, ("class_head",))
+            return changed
+        if not isinstance(source, VisionTransformer):
+            raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
+        return new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
+
+    def trained_model(self, model: EoMT) -> keras.Model:
+        return TrainedEoMT(model, self.loss or MaskClassificationLoss(model.config.classes))
+
+    def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
+        """None: the trained model computes its loss, which needs all of its predictions."""
+        return None, None
+
+    def batches(self, model: EoMT, images: SegmentStream, seed: int) -> Batch:
+        """From the number of a batch to what `TrainedEoMT` takes: crops, random numbers, padded masks."""
+        config, recipe, shares = model.config, self.recipe, max(batch_shares(model), images.shard[1])
+        if images.batch_size % shares:
+            words = "the loss is a mean over all masks of a part, so that all parts must be equally large"
+            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        starts, ends = mask_windows(recipe.steps, config.query_blocks, recipe.first_mask_steps)
+
+        def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+            pictures, targets = images.batch(number)
+            count, rng = len(pictures), np.random.default_rng([seed, _DRAWS, number, images.shard[0]])
+            probability = mask_probabilities(number // recipe.accumulate, starts, ends, recipe.power)
+            inputs = {
+                "images": np.asarray(as_input(model, pictures), "float32"),
+                "probability": np.tile(probability, (count, 1)),
+                "draws": rng.random((count, config.query_blocks, config.queries), dtype="float32"),
+                # DINOv3's authors draw one for each batch.
+                "scale": np.full((count,), np.exp(rng.uniform(-math.log(2), math.log(2))), "float32"),
+            }
+            seeds = rng.integers(0, 2**31, (count, config.query_blocks + 1, 2)).astype("int32")
+            return inputs, pad_targets(targets, MASKS) | {"seeds": seeds}
+
+        return batch
+
+    def validation(self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
+        return MeasuredSegments(model, images, sharing, self.stuff)
+
+
+def new_eomt(
+    source: VisionTransformer,
+    size: tuple[int, int],
+    classes: int,
+    names: tuple[str, ...] | None,
+    queries: int,
+    task: str | None,
+) -> EoMT:
+    """An EoMT on a Vision Transformer whose other weights start as those of the authors.
+
+    Blocks with queries are as many as theirs for the depth. Patches of 14 pixels become 16 where the size asks for it.
+    """
+    changes: dict[str, Any] = {"image_size": size}
+    if source.config.final_norm == "pooled":
+        changes["final_norm"] = "tokens"
+    if any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True)):
+        changes["patch_size"] = 16
+    backbone = source.with_config(**WITHOUT_TOP, **changes)
+    depth = backbone.config.depth
+    blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
+    config = EoMTConfig(
+        backbone=backbone.config,
+        classes=classes,
+        class_names=names,
+        queries=queries,
+        query_blocks=min(blocks, depth),
+        upscale_blocks=max(1, int(math.log2(max(backbone.config.patch_size))) - 2),
+        task=task,
+    )
+    model = EoMT(config, name=backbone.name, dtype=backbone.dtype_policy)
+    copy_state(backbone, model.backbone)
+    start_as_the_authors(model, ("queries", "mask_head", "class_head", "upscale_*"))
+    return model
+
+
+def start_as_the_authors(model: EoMT, layers: Sequence[str]) -> None:
+    """Gives new weights the first values that PyTorch has for them; normalisations keep theirs."""
+    width = model.config.backbone.width
+    for name, weight in weights_by_path(model).items():
+        if not any(matches(name.partition("/")[0], pattern) for pattern in layers) or "/norm/" in name:
+            continue
+        if name.startswith("queries"):
+            weight.assign(keras.random.normal(weight.shape))
+            continue
+        bound = 1 / math.sqrt(width)
+        if "/conv1/" in name:  # PyTorch counts four outputs of each input there
+            bound = 1 / math.sqrt(4 * width)
+        elif "/conv2/" in name:
+            bound = 1 / 3
+        weight.assign(keras.random.uniform(weight.shape, -bound, bound))
+
+
+class TrainedEoMT(keras.Model):
+    """An EoMT whose predictions before and after each block with queries are compared with masks.
+
+    Args:
+        model: The EoMT, whose weights these are.
+        loss: The loss.
+    """
+
+    def __init__(self, model: EoMT, loss: MaskClassificationLoss) -> None:
+        super().__init__(name=model.name)
+        self.eomt, self.mask_loss, self.built = model, loss, True
+        self.dtype_policy = model.dtype_policy
+        # TensorFlow's XLA has no calls of Python, which the assignment is.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+
+    def call(self, inputs: Any, training: bool | None = None) -> list[dict[str, Any]]:
+        """The predictions, for `images`, `probability` and `draws` of each image, and `scale` of rotary coordinates."""
+        draws = ops.transpose(inputs["draws"], (1, 0, 2))
+        scale = inputs["scale"][0] if self.eomt.config.backbone.rotary_embedding == "dinov3" else None
+        return self.eomt.predictions(inputs["images"], inputs["probability"], draws, scale, training)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """The loss of padded targets; mask terms are divided by the mean number of pairs of all processes."""
+        pairs, processes = None, current()
+        if processes.apart:
+            counts = np.minimum((ops.convert_to_numpy(y["labels"]) >= 0).sum(-1), self.eomt.config.queries).sum()
+            pairs = max(float(processes.total(np.float64(counts))) / processes.count, 1.0)
+        total: Any = 0.0
+        for i, prediction in enumerate(y_pred):
+            seed = ops.cast(y["seeds"][0, i], "uint32")
+            (terms,) = self.mask_loss.terms(y, [prediction], num_masks=pairs, seed=seed)
+            total = total + self.mask_loss.weighted(terms)
+        return total
+
+
+class MeasuredSegments:
+    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality."""
+
+    def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
+        self._model, self._images, self._stuff = model, images, stuff
+        self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Figures for the log; `model` has the weights of that of the run."""
+        config, semantic = self._model.config, self._images.source.task == "semantic"
+        metric: Any = MeanIoU(config.classes) if semantic else PanopticQuality(config.classes, self._stuff)
+        for pictures, targets in self._images:
+            for picture, target in zip(pictures, targets, strict=True):
+                if semantic:
+                    labels = np.full(picture.shape[:2], 255)
+                    for mask, label in zip(target["masks"], target["labels"], strict=True):
+                        labels[mask] = label
+                    metric.add(segment(self._model, picture, task="semantic").map, labels)
+                    continue
+                ids = np.zeros(picture.shape[:2], "int64")
+                for i, mask in enumerate(target["masks"]):
+                    ids[mask] = i + 1
+                seen = set(np.unique(ids).tolist())
+                classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
+                crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
+                found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
+                metric.add(found, ids, classes, crowd)
+        result = metric.result(self._distribution)
+        if semantic:
+            return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+        return {"panoptic_quality": result.quality}
+
+
+def finetune_queries(
+    model: Any,
+    data: SegmentedImages,
+    recipe: Recipe,
+    validation: Any,
+    stuff: Sequence[int],
+    sized: bool,
+    **options: Any,
+) -> Trained:
+    """A run of `finetune_segmentation` with an EoMT; `sized` is whether the user has named the size of crops."""
+    held = round(validation * len(data.names)) if isinstance(validation, float) else 0
+    recipe = recipe.replace(steps=recipe.total_steps(max(len(data.names) - held, 1)))
+    if sized:
+        options["image_size"] = recipe.image_size
+    return finetune(model, data, recipe, validation=validation, task=EoMTSegmentation(recipe, stuff), **options)
