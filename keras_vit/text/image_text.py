@@ -362,15 +362,15 @@ def load_image_text(
         check_choice("numerics", numerics, ("official", "publisher"))
     path = find_checkpoint(source, beside=TOKENIZER_FILES)
     known = like_of_options(like, architecture, None)
-    like = known and known.name
     file, sidecars = open_file(path), read_sidecars(path, like=known)
     try:
         plan, names = plan_of_text(file, sidecars)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     check_arrays(plan, str(source))
-    if like is not None and sidecars.open_clip:
-        raise ValueError(f"The open_clip_config.json beside {source} says its computation: leave like={like!r} out.")
+    if known is not None and sidecars.open_clip:
+        words = f"The open_clip_config.json beside {source} says its computation"
+        raise ValueError(f"{words}: leave like={known.name!r} out.")
     log_scale, bias = _scale_and_bias(file, plan, names, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
@@ -379,7 +379,8 @@ def load_image_text(
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original.
     of_images = "official" if official == "big_vision" else None
-    images = load(path, like=like, numerics=of_images, image_size=image_size, dtype=dtype)
+    of_file = {"like": like} if architecture is None else {"architecture": architecture}
+    images = load(path, **of_file, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
         raise ValueError(f"{source}: its image tower ends with a layer that CLIP, SigLIP and LiT do not have.")
     with layers.skip_initialization():

@@ -475,6 +475,8 @@ def test_heads_that_nothing_tells(tmp_path):
     path = write(tmp_path, timm(width=48))
     with pytest.raises(ValueError, match=r"width 48 is no multiple of 64. Pass like="):
         open_checkpoint(path)
+    with pytest.raises(ValueError, match="It is 48 wide, but like='DINOv2-S/14' is 384 wide"):
+        open_checkpoint(path, like="DINOv2-S/14")
     assert open_checkpoint(path, heads=3).config.heads == 3
     with pytest.raises(ValueError, match="cannot have 5 attention heads"):
         open_checkpoint(path, heads=5)

@@ -380,6 +380,8 @@ def _heads(
     if heads is None:
         heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
+            if like is not None and like.config is not None:
+                raise ValueError(f"It is {width} wide, but like={like.name!r} is {like.config.width} wide.")
             words = "Nothing tells its number of attention heads: no config.json is beside it"
             raise ValueError(f"{words}, and its width {width} is no multiple of 64. Pass like=...")
         text = f"no config.json says how many attention heads it has; {heads} are assumed"
