@@ -32,8 +32,9 @@ class Row:
         path: The weight of the model (see `models.weights_by_path`); None for an array that is zero in every file.
         shape: The array's shape in the file.
         axes: The order in which the weight has the array's axes: `(1, 0)` for a transposed matrix; None for the same.
-        part: Which of how many equal parts of the array, along its first axis, the weight is: `(1, 3)` for the keys
-            in a matrix that queries, keys and values share. Parts that no row names are written as zeros.
+        part: Which of how many equal parts of the array, along its first axis that is longer than 1, the weight is:
+            `(1, 3)` for the keys in a matrix that queries, keys and values share. Parts that no row names are written
+            as zeros.
     """
 
     name: str
@@ -47,8 +48,17 @@ class Row:
         index, parts = self.part
         if parts == 1:
             return array
-        shape = (array.shape[0] // parts, *array.shape[1:])
-        return array.piece(index * math.prod(shape), shape)
+        return array.piece(index * math.prod(self.part_shape), self.part_shape)
+
+    @property
+    def axis(self) -> int:
+        """The axis along which the array is divided into parts."""
+        return next((axis for axis, size in enumerate(self.shape) if size > 1), 0)
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """The shape of each part of the array."""
+        return tuple(size // self.part[1] if axis == self.axis else size for axis, size in enumerate(self.shape))
 
     def weight(self, values: np.ndarray) -> np.ndarray:
         """Values in the order of the weight, from those of `stored`."""
@@ -56,7 +66,7 @@ class Row:
 
     def values(self, weight: np.ndarray) -> np.ndarray:
         """The part of the file's array that holds a weight: the inverse of `stored` and `weight`."""
-        shape = (self.shape[0] // self.part[1], *self.shape[1:])
+        shape = self.part_shape
         if self.axes is None:
             return weight.reshape(shape)
         return weight.reshape([shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
@@ -325,8 +335,10 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
             return np.zeros(shape, np.float32)
         weight = {row.path: changed[row.path] if row.path in changed else read(row.path) for row in group}
         pieces = {row.part[0]: row.values(weight[row.path]) for row in group}
-        zeros = np.zeros((shape[0] // parts, *shape[1:]), np.float32) if len(pieces) < parts else None
-        return pieces[0] if parts == 1 else np.concatenate([pieces.get(i, zeros) for i in range(parts)])
+        if parts == 1:
+            return pieces[0]
+        zeros = np.zeros(group[0].part_shape, np.float32)
+        return np.concatenate([pieces.get(i, zeros) for i in range(parts)], axis=group[0].axis)
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
         for name, group in sorted(groups.items(), key=lambda item: item[0]):

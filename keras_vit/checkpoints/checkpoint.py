@@ -34,7 +34,7 @@ from keras_vit.checkpoints.files import (
     write_npz,
     write_with_sidecars,
 )
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, tips
 from keras_vit.checkpoints.like import check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
@@ -127,6 +127,7 @@ def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
     layout = described.LAYOUT if "model" in file.note else None
     if layout is None:
         _refuse_foreign(file)
+        tips.refuse_dense(sidecars)
         layout = next((layout for layout in DENSE if layout.recognise(file, sidecars)), None)
     if layout is None:
         return None
@@ -157,7 +158,7 @@ def _refuse_foreign(names: Collection[str]) -> None:
 
 def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
     """The layouts in the order in which they are asked: first whose JSON files lie beside; only Flax's have slashes."""
-    first = []
+    first = ["tips"]  # which config.json, or the .npz, tells from a DINOv2 with one register
     if not any("/" in name for name in names):
         first += ["clip"] if sidecars.open_clip else []
         first += ["timm"] if sidecars.config.get("architecture") else []
@@ -252,9 +253,10 @@ def to_checkpoint(
             transformers, or with all of its config where `path` ends in `.npz` and `layout` is None.
         path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
             ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
-        layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"` or `"clip"` (OpenAI's names, for open_clip);
-            for a `BiT`, `"bit_tf"` (the names of the published files) or `"bit_bv"` (big_vision's). None for the
-            layout of the official files.
+        layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"clip"` (OpenAI's names, for open_clip),
+            `"tips"` (the `.npz` of TIPS's authors) or `"tips_scenic"` (Scenic's); for a `BiT`,
+            `"bit_tf"` (the names of the published files) or `"bit_bv"` (big_vision's). None for the layout of the
+            official files.
         overwrite: Whether files may be replaced.
         stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 

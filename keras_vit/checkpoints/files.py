@@ -256,16 +256,25 @@ def write_with_sidecars(
 def choose_weights(names: Iterable[str], where: str) -> str | None:
     """The file with a model's weights among others: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`.
 
-    Names with a folder are passed over. ValueError if several have such an ending, in words for `where` they are.
+    Of the two files of a TIPS it is that of the image tower. Names with a folder are passed over. ValueError if
+    several have such an ending, in words for `where` they are.
     """
     candidates = {name for name in names if "/" not in name}
     if known := [name for name in WEIGHT_NAMES if name in candidates]:
         return known[0]
     others = sorted(name for name in candidates - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
+    if len(others) == 2 and text_of_pair(others[1]) == others[0]:
+        return others[1]
     if len(others) > 1:
         more = " ..." if len(others) > 5 else ""
         raise ValueError(f"{where} has several files of weights ({', '.join(others[:5])}{more}): name the one to read.")
     return others[0] if others else None
+
+
+def text_of_pair(name: str) -> str | None:
+    """The file of the text tower that belongs to an image tower's, as TIPS's authors call them; None for others."""
+    start = name.removesuffix("vision.npz")
+    return None if start == name else f"{start}text.npz"
 
 
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.checkpoints.accounting import Layout
-from keras_vit.checkpoints.layouts import bit, clip, dense, depth, eomt, flax, huggingface, timm
+from keras_vit.checkpoints.layouts import bit, clip, dense, depth, eomt, flax, huggingface, timm, tips
 from keras_vit.models import DPTConfig, EoMTConfig
 
 # Layouts of dense models, which are asked first: a backbone's arrays are among theirs.
@@ -31,5 +31,7 @@ LAYOUTS: dict[str, Layout] = {
         clip.LAYOUT,
         huggingface.LAYOUT,
         timm.LAYOUT,
+        tips.LAYOUT,
+        tips.SCENIC,
     )
 }

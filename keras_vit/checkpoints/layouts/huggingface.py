@@ -12,7 +12,7 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, shape_of, with_prefix_positions
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs, pytorch
+from keras_vit.checkpoints.layouts import library_configs, pytorch, tips
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
@@ -164,6 +164,8 @@ FAMILIES: dict[str, Family] = {
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """The rows in the names of a family; None for those that a model's family has on the Hub."""
+    if family is None and library_configs.is_tips(config):
+        return tips.rows(config, hub=True)
     names = family or FAMILIES[library_configs.family_to_write(config)]
     if family is None and (names.title == "DINOv3" or config.mlp == "swiglu"):
         gated = config.mlp == "swiglu"

@@ -239,6 +239,10 @@ _TRANSFORMERS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
     "ijepa": ("IJepa", {**_SINGLE, **_NO_POOLER, "pooling": ("avg", "none")}),
     "dinov2": ("Dinov2", _DINOV2),
     "dinov2_with_registers": ("Dinov2WithRegisters", _DINOV2),
+    "tipsv2": (
+        "Tipsv2",
+        {**_DINOV2, **_BY_TOKEN, **_NO_CLASSES, **plain_values("distillation_token"), "gelu": ("exact",)},
+    ),
     "dinov3_vit": ("DINOv3ViT", {**_DINO, **_BY_TOKEN, **_NO_CLASSES, "position_embedding": ("none",)}),
     "clip": ("CLIP", {**_TOWER, **_BY_TOKEN, **_NO_CLASSES, "patch_bias": (False,)}),
     "siglip": ("Siglip", {**_TOWER, **_NO_TOWER, "class_token": (False,)}),
@@ -249,6 +253,8 @@ def family_to_write(config: ViTConfig) -> str:
     """The `model_type` of the family whose code computes what a model computes, if any does."""
     if config.rotary_embedding is not None:
         return "dinov3_vit"
+    if is_tips(config):
+        return "tipsv2"
     if config.layer_scale is not None or config.mlp != "plain" or config.pooling == "token_avg":
         return "dinov2_with_registers" if config.register_tokens else "dinov2"
     if config.pre_norm:
@@ -258,6 +264,12 @@ def family_to_write(config: ViTConfig) -> str:
     if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
         return "siglip"
     return "vit" if config.class_token else "ijepa"
+
+
+def is_tips(config: ViTConfig) -> bool:
+    """Whether a model is a TIPS with layer scale, which resizes positions otherwise than a DINOv2 with registers."""
+    scaled = config.layer_scale is not None
+    return scaled and config.register_tokens == 1 and config.interpolation == "bilinear_antialias"
 
 
 def check_writable_by_transformers(config: ViTConfig) -> None:
@@ -287,7 +299,8 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     expected = ("token_avg" if config.classes else "token", "none")
     if dinov2 and pooling not in expected:
         yield f"{ending} by {expected[0]!r}, not {pooling!r}"
-    if dinov2 and _dinov2_ratio(config) is None:
+    has_ratio = _dinov2_ratio(config) is not None or (name == "tipsv2" and config.mlp == "plain")
+    if (dinov2 or name == "tipsv2") and not has_ratio:
         yield f"no ratio gives its mlp_width of {config.mlp_width}"
     is_dinov3 = config.rotary_embedding == "dinov3" and config.layer_scale is not None
     if name == "dinov3_vit" and not is_dinov3:
@@ -314,7 +327,7 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 def _config(config: ViTConfig) -> dict[str, Any]:
     family = family_to_write(config)
-    flat, name = family in ("clip", "siglip"), _TRANSFORMERS[family][0]
+    flat, name = family in ("clip", "siglip", "tipsv2"), _TRANSFORMERS[family][0]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
     if config.classes:
         ending = "ForImageClassification" + ("WithTeacher" if config.distillation_head else "")
@@ -353,9 +366,9 @@ def _config(config: ViTConfig) -> dict[str, Any]:
 def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
     """What the config.json of a family says of a model's blocks."""
     gated, bias = config.mlp == "swiglu", config.attention_bias
-    if family.startswith("dinov2"):
+    if family.startswith("dinov2") or family == "tipsv2":
         return {
-            "mlp_ratio": _dinov2_ratio(config),
+            "mlp_ratio": _dinov2_ratio(config) or mlp_ratio(config.mlp_width, config.width),
             "use_swiglu_ffn": gated,
             "qkv_bias": bias == "all",
             "layerscale_value": config.layer_scale,
@@ -393,8 +406,9 @@ def _preprocessor(config: ViTConfig) -> dict[str, Any]:
     shortest = config.resize == "shortest"
     # The class that resamples floats cannot cut out the centre.
     floats = config.filter == "bilinear_antialias" and not shortest and config.crop_ratio == 1
+    processor = "Tipsv2ImageProcessor" if is_tips(config) else "CLIPImageProcessor"
     return {
-        "image_processor_type": RESAMPLE_FLOATS if floats else "CLIPImageProcessor",
+        "image_processor_type": RESAMPLE_FLOATS if floats else processor,
         "do_resize": True,
         "size": {"shortest_edge": min(resized)} if shortest else {"height": resized[0], "width": resized[1]},
         "resample": FILTER_NUMBERS[config.filter],
@@ -402,7 +416,7 @@ def _preprocessor(config: ViTConfig) -> dict[str, Any]:
         "crop_size": {"height": height, "width": width},
         "do_rescale": True,
         "rescale_factor": 1 / 255,
-        "do_normalize": True,
+        "do_normalize": config.pixel_mean != (0.0, 0.0, 0.0) or config.pixel_std != (1.0, 1.0, 1.0),
         "image_mean": list(config.pixel_mean),
         "image_std": list(config.pixel_std),
     }

@@ -1,0 +1,276 @@
+"""The image towers of TIPS 1 and 2 (arXiv 2410.16512): the authors' files of PyTorch and of Scenic, and transformers'.
+
+They are DINOv2's with a second class token in the place of its registers, other positions and pictures of 0..1. A
+DINOv2 with one register has arrays of the same names: a TIPS is told by the `.npz` that its authors publish, by the
+module `vision_encoder.`, or by a config.json of the type tipsv2.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Collection, Iterator, Mapping
+
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.accounting import (
+    TABLE,
+    Layout,
+    Plan,
+    Remark,
+    Row,
+    bounded,
+    check_fields,
+    plain_values,
+    shape_of,
+    with_prefix_positions,
+)
+from keras_vit.checkpoints.files import Sidecars
+from keras_vit.checkpoints.layouts import flax, library_configs, pytorch
+from keras_vit.checkpoints.layouts.pytorch import HEADS, Family
+from keras_vit.checkpoints.layouts.sidecars import (
+    NONE,
+    check_stated,
+    image_size_in,
+    number,
+    preparation,
+    transformers_preparation,
+    transformers_size,
+    used_at,
+)
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.models import ViTConfig
+
+# The authors' PyTorch, and the Hub, where the array of a class of transformers is saved in its place.
+AUTHORS = Family(
+    title="TIPS",
+    register_tokens="register_tokens",
+    interpolation="bilinear_antialias",
+    preparation=preparation(NONE, "squash", 1.0, "bilinear_pillow"),
+)
+_TRANSFORMERS = dataclasses.replace(
+    AUTHORS,
+    patches="embeddings.patch_embeddings.projection",
+    class_token="embeddings.cls_token",
+    register_tokens="embeddings.register_tokens",
+    positions="embeddings.position_embeddings",
+    blocks="encoder.layer.",
+    attention=tuple(f"attention.{letter}_proj" for letter in "qkvo"),
+    scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    norm="layernorm",
+)
+_HUB = "vision_encoder."
+_MODULES = (_HUB, "vision_model.")
+# What stands beside an image tower in one file.
+_BESIDE = r"(text_encoder|text_model)\..*|temperature"
+_UNUSED = r"(embeddings\.)?mask_token"
+_CHOICES = {
+    "mlp": (
+        ("mlp.c_fc", "mlp.c_proj"),
+        ("mlp.w12", "mlp.w3"),
+        ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+        ("mlp.fc1", "mlp.fc2"),
+    )
+}
+TYPES = ("tipsv2", "tipsv2_vision_model")
+_SCENIC = "encoder/"
+_SCENIC_TOKENS = f"{_SCENIC}ToTokenSequence_0/"
+_SCENIC_BLOCKS = f"{_SCENIC}transformer/encoderblock_"
+
+
+# Rows
+
+
+def rows(config: ViTConfig, family: Family | None = None, hub: bool = False) -> list[Row]:
+    """The rows in the names of a family; None for those that are written, which differ on the Hub (`hub`)."""
+    if family is None:
+        plain = _CHOICES["mlp"][0] if hub else AUTHORS.mlp
+        family = dataclasses.replace(AUTHORS, mlp=plain if config.mlp == "plain" else _CHOICES["mlp"][1])
+        # Only training uses the mask token, but PyTorch's code misses it.
+        return [*pytorch.trunk_rows(config, family), Row("mask_token", None, (1, config.width))]
+    return pytorch.trunk_rows(config, family)
+
+
+def _scenic_rows(config: ViTConfig) -> list[Row]:
+    width, tokens = config.width, _SCENIC_TOKENS
+    found = [
+        Row(f"{tokens}embedding/kernel", "embedding/kernel", (*config.patch_size, config.channels, width)),
+        Row(f"{tokens}embedding/bias", "embedding/bias", (width,)),
+        Row(f"{tokens}cls", "class_token/token", (1, 2, width), part=(0, 2)),
+        Row(f"{tokens}cls", "register_tokens/tokens", (1, 2, width), part=(1, 2)),
+        Row(f"{tokens}posembed_input", TABLE, (1, *config.grid_size, width)),
+    ]
+    for i in range(config.depth):
+        name, path = f"{_SCENIC_BLOCKS}{i}/", f"block_{i}/"
+        found += flax.norm_rows(f"{name}LayerNorm_0", f"{path}norm1", width)
+        block = flax.attention_and_mlp_rows(name, "LayerNorm_1", path, "norm2", config)
+        if config.mlp == "swiglu":
+            block = [row for row in block if "/MlpBlock_0/" not in row.name]
+            gated = f"{name}FFNSwiGluFused_0/Dense_"
+            block += flax.dense_rows(f"{gated}0", f"{path}mlp/gate", width, config.mlp_width)
+            block += flax.dense_rows(f"{gated}1", f"{path}mlp/value", width, config.mlp_width)
+            block += flax.dense_rows(f"{gated}2", f"{path}mlp/fc2", config.mlp_width, width)
+        found += block
+    return found + flax.norm_rows(f"{_SCENIC}encoder_norm", "encoder_norm", width)
+
+
+# Reading
+
+
+def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether a file is a TIPS of PyTorch's, by its arrays and what gives it away."""
+    anchors = [f"{family.patches}.weight" for family in (AUTHORS, _TRANSFORMERS)]
+    found = {anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)}
+    if not found:
+        return False
+    is_npz = getattr(names, "path", pathlib.Path()).suffix == ".npz"
+    bare = "register_tokens" in names and (is_npz or f"{_HUB}norm.weight" in names)
+    return bare or f"{_HUB}register_tokens" in names or str(sidecars.config.get("model_type")).startswith("tipsv2")
+
+
+def recognise_scenic(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Whether a file is an image tower of Scenic's."""
+    return f"{_SCENIC_TOKENS}embedding/kernel" in names
+
+
+def refuse_dense(sidecars: Sidecars) -> None:
+    """Raises ValueError for TIPS's own dense heads, whose decoder is another than Depth Anything's."""
+    kind = sidecars.config.get("model_type")
+    if isinstance(kind, str) and kind.startswith("tipsv2_dpt"):
+        raise ValueError(
+            f"its config.json says that it is a {printable(kind, 60)}: dense heads of TIPS are not known here. Load "
+            "the TIPS that it was trained on."
+        )
+
+
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How a file of PyTorch's is read; ValueError for what is not computed here."""
+    named = AUTHORS if pytorch.prefixes_of(file, f"{AUTHORS.patches}.weight") else _TRANSFORMERS
+    found = pytorch.collect(file, f"{named.patches}.weight", _MODULES, _BESIDE)
+    arrays, family = found.arrays, named.as_in(found.arrays, _CHOICES)
+    stated = sidecars.config
+    if isinstance(stated.get("vision_config"), dict):
+        stated = {**stated["vision_config"], "model_type": stated.get("model_type")}
+    if stated.get("model_type") not in (None, *TYPES):
+        raise ValueError(
+            f"its config.json says that it is a {printable(stated['model_type'], 60)}; {' or '.join(TYPES)} was "
+            "expected."
+        )
+    for token in (family.class_token, family.register_tokens):
+        if shape_of(arrays, token, 3)[1] != 1:
+            raise ValueError(f"{token!r} has the shape {arrays[token].shape}; a TIPS has one class token there.")
+    size = image_size_in(stated.get("image_size"))
+    trunk = pytorch.trunk_of(
+        arrays, sidecars, family, size=size, heads=stated.get("num_attention_heads"), is_named=True
+    )
+    gated = trunk.fields["mlp"] == "swiglu"
+    activation = stated.get("hidden_act", "gelu")
+    if activation != "gelu" and not gated:
+        raise ValueError(f"its config.json says hidden_act={printable(activation, 60)}; gelu was expected.")
+    sizes = {"hidden_size": "width", "num_hidden_layers": "depth", "patch_size": "patch_size"}
+    check_stated(stated, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
+    prepared = family.preparation
+    if sidecars.preprocessor is not None:
+        prepared = transformers_preparation(sidecars.preprocessor, prepared)
+    stored = ViTConfig(
+        **trunk.fields,
+        gelu="exact",
+        layer_norm_epsilon=number(stated, "layer_norm_eps", 1e-6),
+        layer_scale=number(stated, "layerscale_value", 1.0),
+        pooling="token",
+        **prepared,
+    )
+    stored, used, of_size = used_at(stored, transformers_size(sidecars.preprocessor or {}))
+    is_hub = bool(found.module) or bool(stated)
+    made = Plan(
+        layout=dataclasses.replace(HUGGINGFACE if is_hub else LAYOUT, rows=functools.partial(rows, family=family)),
+        dialect="authors' names" if named is AUTHORS else "transformers' names",
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays=arrays,
+        unused=found.unused,
+        warnings=[*trunk.remarks, *of_size],
+        image_size=used,
+        is_grid_known=trunk.is_grid_known,
+    )
+    return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
+
+
+def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """How an image tower of Scenic's is read; what lies beside it is the text tower."""
+    arrays = {name: array for name, array in file.items() if name.startswith(_SCENIC)}
+    height, width, channels, hidden = shape_of(arrays, f"{_SCENIC_TOKENS}embedding/kernel", 4)
+    _, grid_rows, columns, _ = shape_of(arrays, f"{_SCENIC_TOKENS}posembed_input", 4)
+    gate, block = f"{_SCENIC_BLOCKS}0/FFNSwiGluFused_0/Dense_0/kernel", f"{_SCENIC_BLOCKS}0/"
+    gated = gate in arrays
+    numbers = [name.removeprefix(_SCENIC_BLOCKS).partition("/")[0] for name in arrays if _SCENIC_BLOCKS in name]
+    stored = ViTConfig(
+        image_size=(grid_rows * height, columns * width),
+        patch_size=(height, width),
+        width=hidden,
+        depth=bounded(1 + max((int(text) for text in numbers if text.isdecimal()), default=0)),
+        heads=shape_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 3)[1],
+        mlp_width=shape_of(arrays, gate if gated else f"{block}MlpBlock_0/Dense_0/kernel", 2)[1],
+        channels=channels,
+        mlp="swiglu" if gated else "plain",
+        gelu="exact" if gated else "tanh",
+        register_tokens=1,
+        position_embedding="learned_patches",
+        pooling="token",
+        interpolation="bilinear_antialias",
+        **preparation(NONE, "squash", 1.0, "bilinear_antialias"),
+    )
+    remark = Remark(f"its positions are a table of {grid_rows} x {columns}, which other image sizes resize")
+    return Plan(
+        layout=SCENIC,
+        dialect="Scenic's names",
+        stored=stored,
+        arrays=arrays,
+        unused=sorted(file.keys() - arrays.keys()),
+        warnings=[remark],
+    )
+
+
+# Writing
+
+_COMMON = {
+    **plain_values("stem_stages", "tokens_mlp_width", "patch_bias", "class_token", "distillation_token"),
+    **plain_values("rotary_embedding", "pre_norm", "attention_bias", "attention_norm", "final_norm", "projection"),
+    **plain_values("representation_size", "classes", "layer_norm_epsilon"),
+    "register_tokens": (1,),
+    "mlp": ("plain", "swiglu"),
+    "pooling": ("token", "none"),
+    "interpolation": ("bilinear_antialias",),
+}
+_POSITIONS = ("learned_patches", "learned_without_registers")
+
+
+def check_writable(config: ViTConfig, layout: str = "tips") -> None:
+    """Raises ValueError unless the authors' code of PyTorch computes what the model computes."""
+    accepted = {**_COMMON, "position_embedding": _POSITIONS}
+    accepted |= {"gelu": ("exact",)} if config.mlp == "plain" else {}
+    check_fields(config, repr(layout), accepted, _problems(config, layout))
+
+
+def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
+    known = HEADS.get(config.width, config.width // 64 if config.width % 64 == 0 else config.heads)
+    if config.layer_scale is None:
+        yield "it has no layer scale (Scenic's have none: layout 'tips_scenic')"
+    if layout == "tips" and known != config.heads:
+        yield f"its file does not say heads, and {known} are taken at this width, not {config.heads}"
+
+
+def _check_writable_by_scenic(config: ViTConfig) -> None:
+    accepted = {**_COMMON, **plain_values("layer_scale"), "position_embedding": ("learned_patches",)}
+    accepted |= {"gelu": ("tanh",)} if config.mlp == "plain" else {}
+    check_fields(config, "'tips_scenic'", accepted)
+
+
+LAYOUT = Layout("tips", rows, recognise, plan, check_writable, with_prefix_positions)
+# The same in `.safetensors`, with what config.json says; `huggingface` writes it.
+HUGGINGFACE = dataclasses.replace(
+    LAYOUT,
+    name="huggingface",
+    rows=functools.partial(rows, hub=True),
+    check_writable=library_configs.check_writable_by_transformers,
+    sidecars=library_configs.transformers_sidecars,
+)
+SCENIC = Layout("tips_scenic", _scenic_rows, recognise_scenic, plan_of_scenic, _check_writable_by_scenic)
