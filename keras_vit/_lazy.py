@@ -19,7 +19,7 @@ _MODULES = {"keras_vit.cli", "keras_vit.data.workers", "keras_vit.export.process
 def _is_program() -> bool:
     """Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`.
 
-    A wrong answer does little harm: what was not imported at once is imported when it is used.
+    A wrong result does little harm: what was not imported at once is imported when it is used.
     """
     started = sys.argv[0] if sys.argv else ""  # "-m" until the module's package has been imported
     return PurePath(started).stem == "keras-vit" or (started == "-m" and not _MODULES.isdisjoint(sys.orig_argv))
@@ -49,8 +49,8 @@ def lazy_names(package: str) -> Callable[[str], object]:
 
 
 def import_all(module: ModuleType) -> None:
-    """Imports the names that a package offers, and those of the packages among them."""
+    """Imports every name in a package's `__all__`, and in of the packages among them; ImportError if one fails."""
     for name in vars(module)["__all__"]:
-        value = getattr(module, name)
+        value = getattr(module, name)  # imports it, see `lazy_names`
         if inspect.ismodule(value):
             import_all(value)

@@ -62,7 +62,7 @@ def rgb(colour: str) -> np.ndarray:
 
 
 def palette(scale: str, count: int) -> np.ndarray:
-    """So many colours of a scale, uint8 `(count, 3)`."""
+    """`count` colours at equal steps of a scale in `SCALES`, uint8 `(count, 3)`."""
     anchors = 255 * np.array([rgb(colour) for colour in SCALES[scale]])
     places = np.linspace(0, len(anchors) - 1, count)
     channels = [np.interp(places, np.arange(len(anchors)), anchors[:, channel]) for channel in range(3)]

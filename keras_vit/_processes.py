@@ -412,7 +412,7 @@ def keras_leaves_xla_out(model: keras.Model) -> bool:
 
 
 def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
-    """A batch with its last row repeated until it has a length; the rows that were there come first. No rows: zeros."""
+    """The batch with copies of its last row at the end, so that it has at least `length` rows; zeros if it is empty."""
     if not len(batch):
         return np.zeros((length, *batch.shape[1:]), batch.dtype)
     missing = length - len(batch)

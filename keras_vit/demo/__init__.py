@@ -99,12 +99,12 @@ def run(
 
     Returns:
         What `demo.json` holds: `"accuracy"` on the test images and `"seconds"` of training, each for `"transfer"`
-        and `"scratch"`; `"files"`, from a name to its `"bytes"` and the `"max_abs_error"` of its answers; and more.
+        and `"scratch"`; `"files"`, from a name to its `"bytes"` and the `"max_abs_error"` of its outputs; and more.
 
     Raises:
         ImportError: if a package of the extra `demo` is missing.
         ValueError: if an argument makes no sense.
-        RuntimeError: if a written file does not give the model's answers.
+        RuntimeError: if the outputs of a written file are not those of the model.
     """
     require_packages("The demo", NEEDS, "demo")
     whole_number("seed", seed, 0)
@@ -162,7 +162,10 @@ def run(
 
 
 def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: dict[str, Any]) -> None:
-    """Draws test digits with what the model reads, misread ones first, and where it looks in the last of them."""
+    """Writes `result["picture"]`: test digits with the predicted classes, misread ones first, and attention maps.
+
+    The maps are those of the last row of digits, in the first and the last block.
+    """
     read = logits.argmax(-1)
     shown = np.argsort(read == test.labels, kind="stable")[: COLUMNS * ROWS]
     names = [str(read[i]) if read[i] == test.labels[i] else f"{read[i]}, not {test.labels[i]}" for i in shown]
@@ -183,26 +186,29 @@ def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: di
 def _write_files(
     model: VisionTransformer, images: np.ndarray, logits: np.ndarray, output: Path, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Writes the model in three formats and compares what each file answers with what the model does."""
+    """Writes the model in three formats; returns the bytes of each file and its largest difference from the logits.
+
+    RuntimeError if a difference is above 1e-4. Without the packages for `digits.tflite` that file is left out.
+    """
     with console.status("Saving ..."):
         save_model(model, output / "digits.keras", overwrite=True)
         keras_vit.to_checkpoint(model, output / "digits.npz", overwrite=True)
         reloaded = {name: keras_vit.load(output / name) for name in ("digits.keras", "digits.npz")}
-        answers = {name: m.predict(images, batch_size=100, verbose=0) for name, m in reloaded.items()}
+        outputs = {name: m.predict(images, batch_size=100, verbose=0) for name, m in reloaded.items()}
     if not FORMATS["litert"].missing():
         export(model, output / "digits.tflite", overwrite=True)
-        (answers["digits.tflite"],) = FORMATS["litert"].run(output / "digits.tflite", images).values()
+        (outputs["digits.tflite"],) = FORMATS["litert"].run(output / "digits.tflite", images).values()
     files = {}
-    for name, answer in answers.items():
-        error = float(np.max(np.abs(answer - logits)))
+    for name, found in outputs.items():
+        error = float(np.max(np.abs(found - logits)))
         if not error <= 1e-4:
-            raise RuntimeError(f"{output / name} does not give the answers of the model: they differ by {error:.1e}.")
+            raise RuntimeError(f"{output / name} does not return the outputs of the model: they differ by {error:.1e}.")
         files[name] = {"bytes": (output / name).stat().st_size, "max_abs_error": error}
     return files
 
 
 def _tables(result: dict[str, Any]) -> tuple[Table, Table]:
-    """What the two runs have come to; and the files, with their largest difference from the model's answers."""
+    """Two tables: accuracy and time of the two trainings; size and largest difference of the written files."""
     titles = {"transfer": "from the checkpoint", "scratch": "from scratch"}
     runs = Table(
         {

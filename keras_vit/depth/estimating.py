@@ -78,7 +78,10 @@ class Depth:
 
 
 def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """The size at which both sides reach `size`, in whole patches (`Resize` of Depth Anything V2, `lower_bound`)."""
+    """The (height, width) to resize to: in the picture's aspect ratio, in whole patches, both sides at least `size`.
+
+    As `Resize` of Depth Anything V2 with `lower_bound`.
+    """
     factor = max(size[0] / height, size[1] / width)
 
     def side(length: int, least: int) -> int:
@@ -89,7 +92,10 @@ def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tup
 
 
 def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """The size by the factor that is nearer to 1, in whole patches (`DPTImageProcessor` of transformers)."""
+    """The (height, width) to resize to, in the picture's aspect ratio and whole patches; one side has about `size`.
+
+    It is the side that changes less, as in `DPTImageProcessor` of transformers.
+    """
     by_height, by_width = size[0] / height, size[1] / width
     factor = by_width if abs(1 - by_width) < abs(1 - by_height) else by_height
     # transformers fails where a side would have no patch.
@@ -97,11 +103,13 @@ def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tupl
 
 
 def _authors(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    """The picture resized and normalised as the code of Depth Anything's authors does, `(1, height, width, 3)`."""
     size = _covering(*picture.shape[:2], size, vit.patch_size[0])
     return normalized(resize_images(picture[None], size, "bicubic_hf"), vit.pixel_mean, vit.pixel_std)
 
 
 def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    """The picture resized and normalised as transformers does for Depth Anything, `(1, height, width, 3)`."""
     size = _nearest(*picture.shape[:2], size, vit.patch_size[0])
     if picture.dtype == np.uint8:
         pixels = torchvision_resized(picture, size, "bicubic")[None]
@@ -111,7 +119,7 @@ def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) ->
 
 
 def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """At its own size, with zeros after normalisation on all sides (`CenterPadding` in DINOv2)."""
+    """The picture at its own size, normalised, then padded with zeros on all sides (`CenterPadding` in DINOv2)."""
     margins = centre_margins(picture.shape[:2], vit.patch_size)
     return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), [(0, 0), *margins, (0, 0)])
 
@@ -131,7 +139,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     to its size as the same publisher does: the three ways differ visibly.
 
     Args:
-        model: A depth model, such as `keras_vit.load` gives. One built for a single size takes pictures that are
+        model: A depth model, such as `keras_vit.load` returns. One built for a single size takes pictures that are
             prepared at that size only; `"dynamic"` ones take all.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, 3)`, uint8 or values
             of 0..255.

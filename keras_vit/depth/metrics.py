@@ -43,16 +43,16 @@ class DepthErrors(TableResult):
 
 
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
-    """How far the depth of a picture is off.
+    """The errors of an estimated depth map, compared with measured depth, over the pixels in a range.
 
     Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as
-    Depth Anything and MiDaS do; depth is cut to the range that counts.
+    Depth Anything and MiDaS do; then depth is clipped to the range.
 
     Args:
-        result: What `estimate` gives.
+        result: What `estimate` returns.
         truth: Metres `(height, width)`; 0 or NaN where nothing was measured.
-        least: Metres from which the truth counts.
-        most: Metres up to which it does: 10 for NYU, 80 for KITTI.
+        least: Pixels count whose truth is above this many metres.
+        most: And below this many: 10 for NYU, 80 for KITTI.
 
     Returns:
         The errors over the pixels that count.
@@ -69,7 +69,7 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         1.0
     """
     if not isinstance(result, Depth):
-        raise TypeError(f"result must be a Depth, as estimate gives, but {type(result).__name__} was given.")
+        raise TypeError(f"result must be a Depth, as estimate returns, but {type(result).__name__} was given.")
     if not 0 < least < most:
         raise ValueError(f"least and most must be metres with 0 < least < most, but {least!r} and {most!r} were given.")
     metres, depth = to_numpy(truth).astype("float64"), result.depth.astype("float64")
@@ -91,16 +91,17 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
 
 def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
-    """The means over pictures, each counting as much.
+    """The mean errors over pictures, with the same weight for each picture.
 
     Args:
-        errors: What `depth_errors` gave.
+        errors: What `depth_errors` returned for each picture.
 
     Returns:
-        Their means; the roots are taken before, as the papers do.
+        The means of each error, and the sum of the numbers of pictures. The root of the squared errors is taken for
+        each picture, before the mean, as the papers do.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if `errors` is empty.
 
     Examples:
         >>> keras_vit.depth.mean_depth_errors([keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2)] * 2).pictures

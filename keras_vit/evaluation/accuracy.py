@@ -100,7 +100,10 @@ class AccuracyResult(ClassesResult):
 
     @property
     def taken_for(self) -> np.ndarray:
-        """Text `(classes,)`: what most of the wrong images of a class are taken for, and how many; None for none."""
+        """Text `(classes,)`: the class that most misclassified images of a class are taken for, and their number.
+
+        None for a class without misclassified images, and where there is no confusion matrix.
+        """
         names = self.class_names or [str(i) for i in range(self.classes)]
         found = np.full(self.classes, None, object)
         if self.confusion is not None:

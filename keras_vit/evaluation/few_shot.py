@@ -145,11 +145,14 @@ class FewShotResult(TableResult):
 
     @property
     def best_l2(self) -> dict[int, float]:
-        """For each number of shots the strength that is best on the held-out training images.
+        """From the number of shots to the strength with the best accuracy on the held-out training images.
 
         It does not depend on the test images: a strength that is chosen on them flatters the model.
         """
-        best = [0] * len(self.shots) if self.held_out is None else self.held_out.mean(-1).argmax(-1)
+        if self.held_out is None:  # there is one strength only
+            best = [0] * len(self.shots)
+        else:
+            best = self.held_out.mean(-1).argmax(-1)
         return {shots: self.l2[i] for shots, i in zip(self.shots, best, strict=True)}
 
     @property
@@ -229,7 +232,8 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     if not strengths or not all(0 < strength < np.inf for strength in strengths):
         raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
     options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
-    x_train, y_train, x_test, y_test, _ = _train_and_test(model, train, test, distribution, **options)
+    known, unseen = _features_of_both(model, train, test, distribution, **options)
+    x_train, y_train, x_test, y_test = known.features, known.labels, unseen.features, unseen.labels
     classes = int(y_train.max()) + 1
     _check_classes(y_train, y_test, classes, max(shots))
     accuracy = np.empty((len(shots), len(strengths), len(seeds)))
@@ -288,11 +292,13 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
         1.0
     """
     options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
-    x_train, y_train, x_test, y_test, names = _train_and_test(model, train, test, distribution, **options)
-    classes = max(int(y_train.max()) + 1, len(names or ()))
-    votes = knn(x_train, y_train, x_test, min(k, len(x_train)), temperature, classes)
+    known, unseen = _features_of_both(model, train, test, distribution, **options)
+    names = known.class_names
+    classes = max(int(known.labels.max()) + 1, len(names or ()))
+    k = min(k, len(known.features))
+    votes = knn(known.features, known.labels, unseen.features, k, temperature, classes)
     return evaluate(
-        _as_they_are, (votes, y_test), top=top, class_names=names, distribution=ALONE_BY_NAME, progress=False
+        _as_they_are, (votes, unseen.labels), top=top, class_names=names, distribution=ALONE_BY_NAME, progress=False
     )
 
 
@@ -322,37 +328,56 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
         (4, 96)
     """
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
-    return _features(as_model(model), data, split, title=title, **options)[:2]
+    found = _features(as_model(model), data, split, title=title, **options)
+    return found.features, found.labels
 
 
 def _as_they_are(features: np.ndarray) -> np.ndarray:
     return features
 
 
-def _train_and_test(
+@dataclasses.dataclass(frozen=True)
+class _Features:
+    """Features `(examples, features)`, int64 labels `(examples,)`, and the names of the classes, or None."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    class_names: list[str] | None
+
+
+def _features_of_both(
     model: Any, train: Any, test: Any, distribution: str | None, progress: bool, **options: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str] | None]:
-    """Features and labels to learn from, those to test on, and the names of the classes."""
-    same = train is test if hasattr(train, "open_examples") else isinstance(train, (str, os.PathLike))
-    if same and str(train) == str(test) and not has_test_split(train):
+) -> tuple[_Features, _Features]:
+    """The features of the training images and those of the test images, whose labels are numbered as in training.
+
+    Raises ValueError if both are the same images, or their classes or numbers of features differ.
+    """
+    if _is_one_source(train, test) and not has_test_split(train):
         name = getattr(train, "source", train)
         raise ValueError(f"{name} has no test/ folder or rows: the probe would be tested on what it was fitted to.")
     processes = connect(distribution)  # before anything is computed
     model, bars = as_model(model), progress and processes.first
     options["processes"] = processes
-    x_train, y_train, names = _features(model, train, "train", title="training images" if bars else None, **options)
-    x_test, y_test, test_names = _features(model, test, "test", title="test images" if bars else None, **options)
-    if names is not None and test_names is not None:
-        y_test = match_labels(test_names, names, "test")[y_test]
-    if x_train.shape[1] != x_test.shape[1]:
-        raise ValueError(f"train has {x_train.shape[1]} features and test {x_test.shape[1]}: they must be the same.")
-    return x_train, y_train, x_test, y_test, names
+    known = _features(model, train, "train", title="training images" if bars else None, **options)
+    unseen = _features(model, test, "test", title="test images" if bars else None, **options)
+    if known.class_names is not None and unseen.class_names is not None:
+        numbers = match_labels(unseen.class_names, known.class_names, "test")
+        unseen = dataclasses.replace(unseen, labels=numbers[unseen.labels], class_names=known.class_names)
+    counts = known.features.shape[1], unseen.features.shape[1]
+    if counts[0] != counts[1]:
+        raise ValueError(f"train has {counts[0]} features and test {counts[1]}: they must be the same.")
+    return known, unseen
 
 
-def _features(
-    model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any
-) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
-    """Features, labels, and the names of the classes, or None."""
+def _is_one_source(train: Any, test: Any) -> bool:
+    """Whether training and test images are asked for from one table, one data set or one path."""
+    if hasattr(train, "open_examples"):  # a table or a data set, as an object
+        return train is test
+    return isinstance(train, (str, os.PathLike)) and str(train) == str(test)
+
+
+def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any) -> _Features:
+    """The features of a split; TypeError if `model` is none, ValueError if images have no class or several."""
     if model is not None and not callable(model):
         raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
     extractor = _as_they_are if model is None else model
@@ -364,7 +389,7 @@ def _features(
             raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
         predict = predictor(extractor)
         features, labels = all_outputs(((predict(images), labels) for images, labels in pairs), processes)
-        return features, labels, names
+        return _Features(features, labels, names)
 
 
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:

@@ -111,18 +111,19 @@ def knn(
 
 
 def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of features that are almost the same, such as two copies of a photo; the most similar first.
+    """Pairs of rows whose cosine similarity reaches the threshold, such as two copies of a photo; most similar first.
 
     Args:
         features: `(n, length)`.
         threshold: The cosine similarity from which on two count as the same, less what float32 rounds off it: 4 times
-            the square root of the length in units of 2**-24, 7e-6 for 768 numbers. 1.0 finds equal rows.
+            the square root of the length in units of 2**-24, 7e-6 for a length of 768. 1.0 finds equal rows.
 
     Returns:
         int64 `(pairs, 2)`, rows of `features`, the lower one first; float32 `(pairs,)`, their similarities.
 
     Raises:
-        ValueError: as for `search`, and if the threshold is not in (-1, 1].
+        ValueError: if the features are no rows of numbers, a row has no direction (zero, infinite or NaN), or the
+            threshold is not in (-1, 1].
 
     Examples:
         >>> evaluation.near_duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))[0]

@@ -258,7 +258,10 @@ def measure_labels(
 
 
 def measure_regression(rows: Pairs, processes: Processes, started: float) -> NumberResult:
-    """The figures of `NumberResult` for outputs and labels `(batch, 1)` that come batch by batch."""
+    """The `NumberResult` of a regression model, from batches of outputs and labels `(batch, 1)`.
+
+    R2 is NaN where all labels are equal. Raises ValueError if the model has more than one output.
+    """
     outputs, labels = (array.astype("float64") for array in all_outputs(rows, processes))
     if outputs.shape != labels.shape:
         raise ValueError(f"Labels of the target 'number' need a model with one output, but it has {outputs.shape[1]}.")

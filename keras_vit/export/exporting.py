@@ -166,7 +166,7 @@ class Agreement(NamedTuple):
         help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
         if not self.max_abs_error <= limit:  # also where the error is NaN
             found = f"differ by up to {self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain"
-            raise RuntimeError(f"The {format} file does not give the answers of the model: they {found}. {help_}")
+            raise RuntimeError(f"The {format} file does not return the outputs of the model: they {found}. {help_}")
         if self.kept < KEPT or (self.top1_agreement or 1.0) < NAMED or self.top1_agreement == 0:
             undecided = f", and {1 - NAMED:.0%} where the model is undecided" if self.kept >= KEPT else ""
             changed = 1 - (self.kept if self.kept < KEPT else self.top1_agreement or 0.0)

@@ -12,7 +12,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,13 @@ class Precision:
     extra: str = ""
     calibration: bool = False
     reason: str = ""
+
+
+class Operators(NamedTuple):
+    """The sorted names of the operators in a file, and of those among them that are foreign to its runtime."""
+
+    names: list[str]
+    foreign: list[str]
 
 
 class Format(abc.ABC):
@@ -98,12 +105,9 @@ class Format(abc.ABC):
     def annotate(self, path: Path, metadata: "Metadata") -> None:
         """Puts metadata into a written file, where the format has a place for it."""
 
-    def operators(self, path: Path) -> tuple[list[str], list[str]]:
-        """The names of the operators in a file, and of those among them that are not the runtime's own.
-
-        Both are empty where any runtime knows all that a file can hold.
-        """
-        return [], []
+    def operators(self, path: Path) -> Operators:
+        """The operators of a file; none where any runtime knows all that a file can hold."""
+        return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
         """Makes a file of another precision from one in float32, without the model.

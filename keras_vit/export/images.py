@@ -118,10 +118,11 @@ def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) ->
         raise ValueError(f"labels must be in 0..{classes - 1}, but reach {labels.min()}..{labels.max()}.")
 
 
-def as_taken(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
-    """Images of uint8 or float32 as a file or a model takes them, in a dtype.
+def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
+    """Images, uint8 pixels or float32, as the input of a file or model of a dtype.
 
-    The config says how pixels are normalised, and whether the model does it; without one they stay in 0..255.
+    Floats and the pixels of a uint8 input stay as they are. Other pixels become float32, normalised as the config says
+    unless the model does that itself; without a config they stay in 0..255.
     """
     if images.dtype != "uint8" or dtype == "uint8":
         return images
@@ -136,7 +137,7 @@ class Compared:
     Attributes:
         images: In arrays of one size each.
         labels: The classes of the first array's; None for none.
-        calibration: As the file takes them; None for none.
+        calibration: The images to calibrate with, as the file's input; None for none.
         config: Says how the model's images are normalised; None where nothing does.
     """
 
@@ -146,22 +147,26 @@ class Compared:
     config: Config | None
 
     def taken(self, dtype: str) -> list[np.ndarray]:
-        """The images in a dtype, as a file or a model takes them."""
-        return [as_taken(batch, dtype, self.config) for batch in self.images]
+        """The images as the input of a file or model of a dtype."""
+        return [as_model_input(batch, dtype, self.config) for batch in self.images]
 
 
 def compared_images(
     model: keras.Model, signature: Signature, images: ArrayLike | None, labels: ArrayLike | None, calibration: Any
 ) -> Compared:
-    """The images of an export; ValueError or TypeError where those that were given make no sense."""
-    config, of_file = input_config(model), None
+    """The images to compare file and model on, with their labels, and the images to calibrate with.
+
+    Without images the comparison uses calibration images, some of which are held out for it, or else built-in images.
+    Raises ValueError or TypeError if the images do not fit the signature, or labels come without images.
+    """
     if labels is not None and images is None:
         raise ValueError("labels were given without the images that they belong to.")
+    config, calibrated = input_config(model), None
     if calibration is not None:
         calibration = calibration_images(calibration, config, signature)
-        of_file = as_taken(calibration[~held_out(calibration)], signature.dtype, config)
+        calibrated = as_model_input(calibration[~held_out(calibration)], signature.dtype, config)
     batches = _batches(config, signature, images, calibration)
-    return Compared(batches, None if labels is None else np.asarray(labels), of_file, config)
+    return Compared(batches, None if labels is None else np.asarray(labels), calibrated, config)
 
 
 def _batches(
@@ -204,6 +209,7 @@ def labelled_pictures(
 
 
 def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The image files below a folder, sorted; FileNotFoundError without the folder, ValueError without images."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
     paths = image_files(folder)
@@ -219,7 +225,7 @@ def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
     """Images of labelled data as uint8, as the model's pipeline prepares them; of pipelines the first ones."""
-    # A pipeline may begin anew as training data; in order, it ends when it has given all.
+    # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
     options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}

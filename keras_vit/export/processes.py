@@ -57,8 +57,8 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
             row.write(model, job.signature, float32)
             row.change_precision(float32, path, job.precision, calibration)
         row.annotate(path, job.metadata)
-        operators, select = row.operators(path)
-    return {"operators": operators, "select": select}
+        operators = row.operators(path)
+    return {"operators": operators.names, "select": operators.foreign}
 
 
 def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:

@@ -160,19 +160,19 @@ def classes_of(model: keras.Model) -> int | None:
 def describe(
     model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
 ) -> Metadata:
-    """The metadata of a file, plain data without what is unknown (None)."""
-    size, config = signature.shape[1:3], input_config(model)
+    """The metadata to write into an exported file: a dictionary of plain data without entries that are None."""
+    config, outputs = input_config(model), signature.outputs
+    size = signature.shape[1:3]
     if None in size:
-        size = config.image_size if config is not None else None
-    outputs = signature.outputs
+        size = None if config is None else config.image_size
     entries = {
         "model": model.name,
         "source": source,
-        "image_size": size and [*size],
+        "image_size": None if size is None else list(size),
         "any_image_size": signature.any_size,
         "input": INPUT,
         "input_dtype": signature.dtype,
-        "input_range": signature.value_range and [*signature.value_range],
+        "input_range": None if signature.value_range is None else list(signature.value_range),
         "output": outputs[0] if len(outputs) == 1 else list(outputs),
         "precision": precision,
         "classes": classes_of(model),

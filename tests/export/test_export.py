@@ -202,6 +202,6 @@ def test_a_bad_quantization_is_refused(monkeypatch, tmp_path):
         return {name: {end: value / 4 for end, value in each.items()} for name, each in limits.items()}
 
     monkeypatch.setattr(litert, "_ranges", narrow)
-    with pytest.raises(RuntimeError, match="does not give the answers|names another class"):
+    with pytest.raises(RuntimeError, match="does not return the outputs|names another class"):
         export(model, tmp_path / "bad.tflite", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["good.tflite"]

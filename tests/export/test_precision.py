@@ -181,7 +181,7 @@ def test_calibration_decides_the_ranges(format, sources, tmp_path):
     expected = run(format, sources / FILES[format], images)
     answers = run(format, path, images)
     assert error_of(answers, expected) > 2 * ERRORS["int8"]
-    with pytest.raises(RuntimeError, match="does not give the answers|names another class"):
+    with pytest.raises(RuntimeError, match="does not return the outputs|names another class"):
         Agreement.of([answers], [expected], classes=True).require(format, "int8", None)
     good = path.with_stem("good")
     change_precision(format, sources / FILES[format], good, "int8")

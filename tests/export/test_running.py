@@ -67,8 +67,8 @@ def agreement(behind, error=0.0, changed=100):
         (2.0, 0, 5, 0.3, None),
         (0.4, 0, 20, None, None),  # the model itself hardly tells the two apart
         (0.4, 0, 21, None, "for 21% of the images, where 5% may change, and 20% where the model is undecided"),
-        (0.1, 2.5, 100, None, "does not give the answers"),
-        (0.1, np.nan, 100, None, "does not give the answers"),
+        (0.1, 2.5, 100, None, "does not return the outputs"),
+        (0.1, np.nan, 100, None, "does not return the outputs"),
         (0.1, 2.5, 20, 0.3, None),
     ],
 )

@@ -26,11 +26,11 @@ def everything_in(folder):
 def test_a_file_that_disagrees_is_not_left(monkeypatch, tmp_path, format, difference):
     fake_export(monkeypatch, difference)
     path = tmp_path / f"model{SUFFIXES[format]}"
-    with pytest.raises(RuntimeError, match="(?s)does not give the answers.*Nothing was written"):
+    with pytest.raises(RuntimeError, match="(?s)does not return the outputs.*Nothing was written"):
         export(shared_model(), path, format)
     assert everything_in(tmp_path) == []
     path.write_text("old")
-    with pytest.raises(RuntimeError, match="does not give the answers"):
+    with pytest.raises(RuntimeError, match="does not return the outputs"):
         export(shared_model(), path, format, overwrite=True)
     assert path.read_text() == "old" and everything_in(tmp_path) == [path.name]
 

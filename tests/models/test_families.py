@@ -336,13 +336,13 @@ def test_values_beyond_255_stay(filter, channels):
 
 def test_pixels_are_normalised_alike_everywhere():
     """Before the model and in its graph, for training and for export."""
-    from keras_vit.export.images import as_taken
+    from keras_vit.export.images import as_model_input
     from keras_vit.training.tasks import as_input
 
     config = VIT.replace(pixel_mean=(0.48, 0.46, 0.41), pixel_std=(0.27, 0.26, 0.28))
     model, pixels = make(config), np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
     wanted = (pixels / 255 - config.pixel_mean) / config.pixel_std
-    for got in (model.preprocess(pixels), as_input(model, pixels), as_taken(pixels, "float32", config)):
+    for got in (model.preprocess(pixels), as_input(model, pixels), as_model_input(pixels, "float32", config)):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
     low, high = config.pipeline.value_range
     assert low == pytest.approx(-0.48 / 0.27) and high == pytest.approx(0.59 / 0.28)

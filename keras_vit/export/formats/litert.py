@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.format import FLATBUFFER, Answers, Format, Precision, append_archive, batches
+from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, append_archive, batches
 from keras_vit.export.formats.saved_model import tensorflow_module
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class LiteRT(Format):
     def annotate(self, path: Path, metadata: "Metadata") -> None:
         append_archive(path, metadata)  # the way TensorFlow Lite packs label files
 
-    def operators(self, path: Path) -> tuple[list[str], list[str]]:
-        """The operators of the file, and those that are not builtin: Flex operators run TensorFlow's code."""
+    def operators(self, path: Path) -> Operators:
+        """The operators of the file; foreign are those that are not builtin: Flex operators run TensorFlow's code."""
         from ai_edge_litert import schema_py_generated as schema
 
         model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
@@ -114,7 +114,7 @@ class LiteRT(Format):
                 custom.add(code.customCode.decode())
             else:
                 builtins.add(names[builtin])
-        return sorted(builtins | custom), sorted(custom)
+        return Operators(sorted(builtins | custom), sorted(custom))
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.format import FLATBUFFER, Answers, Format, Precision, as_strings, batches
+from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, as_strings, batches
 from keras_vit.export.formats.saved_model import tensorflow_module
 
 if TYPE_CHECKING:
@@ -137,13 +137,17 @@ class ONNX(Format):
         onnx.helper.set_model_props(proto, as_strings(metadata))
         onnx.save_model(proto, str(path))
 
-    def operators(self, path: Path) -> tuple[list[str], list[str]]:
-        """The operators of the file, and those of another domain than ONNX's own."""
+    def operators(self, path: Path) -> Operators:
+        """The operators of the file, also in subgraphs; foreign are those of another domain than ONNX's."""
         import onnx
 
-        nodes = {(node.domain, node.op_type) for node in _nodes(onnx.load_model(str(path)).graph)}
-        foreign = {f"{domain}.{name}" for domain, name in nodes if domain not in ("", "ai.onnx")}
-        return sorted({name for domain, name in nodes if domain in ("", "ai.onnx")} | foreign), sorted(foreign)
+        standard, foreign = set(), set()
+        for node in _nodes(onnx.load_model(str(path)).graph):
+            if node.domain in ("", "ai.onnx"):
+                standard.add(node.op_type)
+            else:
+                foreign.add(f"{node.domain}.{node.op_type}")
+        return Operators(sorted(standard | foreign), sorted(foreign))
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.format import Answers, Format, Precision, as_strings
+from keras_vit.export.format import Answers, Format, Operators, Precision, as_strings
 from keras_vit.export.formats.saved_model import tensorflow_module
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ class OpenVINO(Format):
             xml.etree.ElementTree.SubElement(section, key, value=value)
         tree.write(path, encoding="utf-8", xml_declaration=True)
 
-    def operators(self, path: Path) -> tuple[list[str], list[str]]:
-        """The operators of the model, and those of no opset of OpenVINO's."""
+    def operators(self, path: Path) -> Operators:
+        """The operators of the model; foreign are those of no opset of OpenVINO's."""
         layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
         kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
         foreign = {name for name, version in kinds if not version.startswith("opset")}
-        return sorted({name for name, _ in kinds}), sorted(foreign)
+        return Operators(sorted({name for name, _ in kinds}), sorted(foreign))
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None

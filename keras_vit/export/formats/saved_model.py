@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def tensorflow_module(model: "keras.Model", signature: "Signature", *, whole_products: bool = True) -> Any:
-    """A `tf.Module` with one traced function, `serve`, from `images` to a dictionary with the answers.
+    """A `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs; needs TensorFlow.
 
     It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. With
-    `whole_products`, a product of a sequence and a matrix is one operation, as other runtimes like it.
+    `whole_products`, a product of a sequence and a matrix is one operation, as other runtimes expect it: while
+    `serve` is traced, the `call` of each Dense layer is replaced.
     """
     import keras
     import tensorflow as tf
