@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from keras_vit.preprocessing import decode_predictions as decode_predictions
     from keras_vit.preprocessing import load_image as load_image
     from keras_vit.preprocessing import preprocess_input as preprocess_input
+    from keras_vit.preprocessing import sample_image as sample_image
     from keras_vit.text import load_image_text as load_image_text
     from keras_vit.zoo import BiT_R50x1 as BiT_R50x1
     from keras_vit.zoo import BiT_R50x3 as BiT_R50x3

@@ -13,7 +13,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "LinearSegmenter LinearSegmenterConfig LoadOptions ModelOptions TextConfig TextEncoder VARIANTS "
             "ViTConfig VisionTransformer feature_extractor feature_names"
         ),
-        "keras_vit.preprocessing": "decode_predictions load_image preprocess_input",
+        "keras_vit.preprocessing": "decode_predictions load_image preprocess_input sample_image",
         "keras_vit.text": "load_image_text",
         "keras_vit.zoo": (
             "BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3 R26_ViT_B32 R26_ViT_S32 R50_ViT_B16 "
@@ -136,6 +136,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
         "keras_vit.preprocessing.label_sets": "LABEL_SETS LabelSet label_set",
         "keras_vit.preprocessing.resampling": "FILTERS",
+        "keras_vit.preprocessing.samples": "sample_image",
     },
     "keras_vit.segmentation": {
         "keras_vit.preprocessing": "LabelSet label_set",

@@ -58,6 +58,7 @@ def test_the_wheel_carries_its_data_and_says_what_an_index_shows(dist):
         metadata = email.message_from_bytes(archive.read(path))
     data = {path.name for path in (REPOSITORY / "weights").iterdir() if path.is_file() and path.suffix != ".py"}
     assert {f"keras_vit/weights/{name}" for name in data} <= names and "imagenet1k_classes.tsv" in data
+    assert "keras_vit/weights/samples/character.png" in names
     assert {"keras_vit/py.typed", "keras_vit/layers/__init__.py", "keras_vit/_page.html"} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"keras_vit"}
     assert not [name for name in names if "__pycache__" in name or re.match(r"keras_vit/weights/.*\.py", name)]

@@ -24,6 +24,7 @@ from keras_vit.preprocessing import (
     load_image,
     preprocess_input,
     resize_images,
+    sample_image,
 )
 
 Image = pytest.importorskip("PIL.Image")
@@ -424,3 +425,9 @@ REFUSED = [
 def test_refusals(function, given, options, error, message):
     with pytest.raises(error, match=message):
         function(*given, **options)
+
+
+def test_a_sample_picture_that_is_not_there_names_those_that_are():
+    assert load_image(sample_image()).shape == (192, 192, 3)
+    with pytest.raises(ValueError, match=r"'character\.png', 'digit\.png'.*'cat\.png'"):
+        sample_image("cat.png")

@@ -13,6 +13,7 @@ from keras_vit.cli.command import COUNT, COUNT_OR_0, Result, at_least_0, command
 from keras_vit.cli.inputs import (
     OVERWRITE,
     PICTURES,
+    SOURCE,
     WEIGHTS_OPTION,
     check_exists,
     check_source,
@@ -30,30 +31,32 @@ TOP = 5  # classes that `predict` shows
 
 
 @command(
-    "Classifies images.",
-    PICTURES,
-    WEIGHTS_OPTION,
+    "Classifies images; without any, the sample picture that the package ships, with the small model `glyphs`.",
+    option("images", "pictures, and folders with all that are in them", nargs="*", metavar="IMAGE|FOLDER"),
+    option("--weights", f"{SOURCE} (default: ViT-B/16; without pictures glyphs)"),
     option("--top", f"how many classes to show (default: {TOP}, or all if fewer)", type=COUNT),
     option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
-    examples=("photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
+    examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:
     """Looks at all images before anything that takes long."""
-    files = picture_files(options.images)
-    check_source(options.weights)
+    from keras_vit.preprocessing import decode_predictions, sample_image
+
+    files = picture_files(options.images) if options.images else [sample_image()]
+    weights = options.weights or ("ViT-B/16" if options.images else "glyphs")
+    check_source(weights)
     start_keras()
     import keras
 
-    from keras_vit.preprocessing import decode_predictions
     from keras_vit.zoo import load
 
-    model = load(options.weights)
-    count = _count_classes(model, options.weights)
+    model = load(weights)
+    count = _count_classes(model, weights)
     if options.top is not None and options.top > count:
-        raise ValueError(f"--top must be at most {count}, the classes of {options.weights}, but got {options.top}.")
+        raise ValueError(f"--top must be at most {count}, the classes of {weights}, but got {options.top}.")
     config, several = model.config, model.config.classifier_activation == "sigmoid"
     if options.threshold is not None and not several:
-        raise ValueError(f"--threshold is for models of several labels, but {options.weights} has one for each image.")
+        raise ValueError(f"--threshold is for models of several labels, but {weights} has one for each image.")
     outputs = predicted(model, files)
     if count == 1 and not several:
         name = (config.class_names or ("number",))[0]

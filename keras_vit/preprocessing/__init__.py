@@ -22,5 +22,6 @@ from keras_vit.preprocessing.label_sets import LABEL_SETS as LABEL_SETS
 from keras_vit.preprocessing.label_sets import LabelSet as LabelSet
 from keras_vit.preprocessing.label_sets import label_set as label_set
 from keras_vit.preprocessing.resampling import FILTERS as FILTERS
+from keras_vit.preprocessing.samples import sample_image as sample_image
 
 __getattr__ = lazy_names(__name__)

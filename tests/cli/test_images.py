@@ -42,6 +42,11 @@ def test_predict_names_what_is_no_image_before_anything_is_loaded(run, tmp_path)
         assert str(tmp_path) in err and "no such weights" not in err
 
 
+def test_predict_without_pictures_reads_the_sample(run):
+    (found,) = json.loads(run("predict", "--json").out)
+    assert Path(found["image"]).name == "character.png" and found["classes"][0]["name"] == "R"
+
+
 def test_names_are_shown_as_they_are_and_control_nothing(run, tiny, photo, tmp_path):
     image = photo.rename(tmp_path / f"{HOSTILE}.png")
     weights = tiny(class_names=("[red]", "b", "[/]"))

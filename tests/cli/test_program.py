@@ -192,7 +192,7 @@ WRONG_USAGE = [
     "embed photos -o x.npz --shard=2/2",
     "embed photos -o x.npz --shard=a/b",
     "predict photo.png --top a",
-    "predict",
+    "classify --names a --weights b",
     "plan",
     "convert one",
     "nonsense",
