@@ -11,7 +11,7 @@ from keras_vit.training.distilling import Distillation
 from keras_vit.training.pretraining import MaskedPatches
 from keras_vit.training.recipes import AUGMENTATION_USED_WITH, USED_WITH
 from keras_vit.training.segmentation import LinearSegmentation
-from keras_vit.training.tasks import FineTuning
+from keras_vit.training.tasks import OF_QUERIES, FineTuning
 from tests.training.test_loop import weights_of
 
 pytestmark = [pytest.mark.once, pytest.mark.long]
@@ -150,7 +150,8 @@ def applies(field, case):
     """Whether the tables say that a field is heard in a kind of run."""
     name = field.removeprefix("augmentation.")
     table = (USED_WITH if name == field else AUGMENTATION_USED_WITH).get(name, {})
-    unused = TASKS[CASES[case].objective].unused
+    task = TASKS[CASES[case].objective]
+    unused = {*task.unused, *OF_QUERIES} - {*task.used}
     return name not in unused and all(getattr(CASES[case], axis) in allowed for axis, allowed in table.items())
 
 
