@@ -89,6 +89,9 @@ class EoMTSegmentation(Task):
         return new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
 
     def trained_model(self, model: EoMT) -> keras.Model:
+        """The model that computes the loss; ValueError in several processes of JAX, which cannot call SciPy together."""
+        if current().joint and current().count > 1:
+            raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
         return TrainedEoMT(model, self.loss or MaskClassificationLoss(model.config.classes))
 
     def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
