@@ -89,7 +89,7 @@ class EoMTSegmentation(Task):
         return new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
 
     def trained_model(self, model: EoMT) -> keras.Model:
-        """The model that computes the loss; ValueError in several processes of JAX, which cannot call SciPy together."""
+        """The model that computes the loss; ValueError in several processes of JAX, which cannot share SciPy."""
         if current().joint and current().count > 1:
             raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
         return TrainedEoMT(model, self.loss or MaskClassificationLoss(model.config.classes))
