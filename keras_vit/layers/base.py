@@ -8,18 +8,25 @@ regularizes it. On other backends and devices, layers are called as Keras does, 
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import keras
 import numpy as np
-from keras import initializers, ops
+from keras import initializers, ops, tree
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
 from keras_vit._keras import any_module_is_watched, layers_inside
 from keras_vit.layers.fast import is_torch_tensor
-from keras_vit.layers.ops import activate, activate_in_place, dense, float32_or_better, layer_normalization
+from keras_vit.layers.ops import (
+    activate,
+    activate_in_place,
+    dense,
+    float32_or_better,
+    layer_normalization,
+    rematerialized,
+)
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
 _PLAIN: dict[type, tuple[Any, Any]] = {}  # the classes whose layers may be plain: their methods as they were defined
@@ -33,7 +40,7 @@ def registered(cls: C) -> C:
 
 
 def is_plain(layer: Any, x: Any, *others: Any) -> bool:
-    """Whether `layer.call(x, *others)` is all that its call does, and nobody sees the result but who calls."""
+    """Whether `layer.call(x, *others)` is all that its call does, and nobody but the caller sees the result."""
     cls = type(layer)
     defined = _PLAIN.get(cls)
     if defined != (cls.call, cls.__call__) or not is_torch_tensor(x):
@@ -51,7 +58,7 @@ def is_plain(layer: Any, x: Any, *others: Any) -> bool:
     )
 
 
-def given(**options: Any) -> dict[str, Any]:
+def not_none(**options: Any) -> dict[str, Any]:
     """The options that are not None: what somebody has put in a layer's place may not know the others."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -106,6 +113,10 @@ class BaseLayer(keras.layers.Layer):
                         config[name] = getattr(self, attribute)
         return config
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """The shape of the first argument of `call`; layers whose output has another one say which."""
+        return input_shape
+
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
         """A seed for each rate; None where nothing is dropped."""
         return [self.seed_generator.next() if training and rate else None for rate in rates]
@@ -122,7 +133,8 @@ class Renamed:
 
     def __getattr__(self, name: str) -> Any:
         # No properties: Keras looks at all of these when it saves.
-        if new := type(self).renamed.get(name):
+        new = type(self).renamed.get(name)
+        if new is not None:
             warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)
             return getattr(self, new)
         if _get_module_attribute is not None:
@@ -135,7 +147,7 @@ class CompositeLayer(BaseLayer):
 
     Keras rebuilds a saved layer from its config. The config of a composite layer has to tell which of its inner
     layers were quantized; a `DTypePolicyMap` from their paths to their policies does, provided that every composite
-    layer inside is created with `dtype=self.dtype_policy` and every other with `own_policy`.
+    layer inside is created with `dtype=self.dtype_policy` and every other with `policy_at`.
     """
 
     def get_config(self) -> dict[str, Any]:
@@ -156,7 +168,7 @@ class CompositeLayer(BaseLayer):
     ) -> "Dense":
         """A dense layer inside this one, built; `bias` and `kernel` are what its weights start with."""
         first = {"kernel_initializer": initializer(kernel), "bias_initializer": bias}
-        policy = own_policy(self.dtype_policy, f"{self.path}/{name}")
+        policy = policy_at(self.dtype_policy, f"{self.path}/{name}")
         layer = Dense(units, use_bias=use_bias, **first, dtype=policy, name=name)
         layer.build(input_shape)
         return layer
@@ -168,19 +180,47 @@ class CompositeLayer(BaseLayer):
         return layer
 
 
+class ResidualBlock(CompositeLayer):
+    """A block that can be computed again for its gradients (`remat`), with the same seeds of dropout both times."""
+
+    remat: bool
+
+    def draw_inner_seeds(self, training: bool | None, *parts: Any) -> list[Any]:
+        """The seeds to pass to each inner layer; None for one that somebody has put there, which draws for itself."""
+        return [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
+
+    def compute(self, function: Callable[..., Any], x: Any, *inputs: Any, training: bool | None) -> Any:
+        """`function(x, *inputs)`, where each of the inputs is a tensor, None, or a list of these.
+
+        Seeds have to be among the inputs: the function runs twice with `remat`, and both runs must drop the same units.
+        """
+        if not (self.remat and training):
+            return function(x, *inputs)
+        structure = list(inputs)
+
+        def from_tensors(x: Any, *tensors: Any) -> Any:
+            following = iter(tensors)
+            given = tree.map_structure(lambda value: None if value is None else next(following), structure)
+            return function(x, *given)
+
+        # What a rematerialised function reads has to be its arguments, which are tensors.
+        return rematerialized(x, from_tensors, *(value for value in tree.flatten(structure) if value is not None))
+
+
 def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
     """The dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
     policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
     if not policies:
         return None
-    own = layer.dtype_policy
-    result = keras.dtype_policies.DTypePolicyMap(default_policy=getattr(own, "default_policy", own).name)
-    for path, policy in policies.items():
-        result[path] = policy
+    policy = layer.dtype_policy
+    default = policy.default_policy if isinstance(policy, keras.dtype_policies.DTypePolicyMap) else policy
+    result = keras.dtype_policies.DTypePolicyMap(default_policy=default.name)
+    for path, quantized in policies.items():
+        result[path] = quantized
     return result
 
 
-def own_policy(policy: Any, path: str) -> Any:
+def policy_at(policy: Any, path: str) -> Any:
     """The policy of the layer at `path`, also where `policy` is a map: Keras 3.15 saves no layer that has the map."""
     if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return policy
@@ -212,16 +252,19 @@ def weights_by_path(model: keras.Model) -> dict[str, Any]:
 
 
 def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The layers of a model and those inside them, outer ones first, by names as in `weights_by_path`."""
+    """The built layers of a model, with those inside them, by path, as `"block_0/attention/query"`; outer ones first.
+
+    As in `weights_by_path`, a path does not depend on where the model was built.
+    """
     return {
         f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
         for layer in model.layers
         for inner in layers_inside(layer)
-        if inner.path
+        if inner.path  # None before a layer is built
     }
 
 
-# Of the context, not of the process: other threads and other coroutines build their models as usual meanwhile.
+# Of the context, not of the process: other threads and other coroutines initialise their models meanwhile.
 _skipped: ContextVar[bool] = ContextVar("keras_vit_skip_initialization", default=False)
 
 
@@ -230,7 +273,7 @@ def skip_initialization() -> Iterator[None]:
     """Within this context, weights start with no particular values, and take no memory until they are written.
 
     For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
-    them costs seconds. The layers' configs do not change: clones of the model are initialised as usual. Threads and
+    them costs seconds. The layers' configs do not change: clones of the model are initialised. Threads and
     coroutines that run meanwhile are not concerned.
 
     Yields:
@@ -258,7 +301,7 @@ def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
 class _Unwritten(initializers.Initializer):
     """Whatever is there, in pages that the system has not handed out yet: each backend has its own way to that.
 
-    Keras's own layers carry their initializers in their configs: a copy of them gets the one that this stands for.
+    Keras's own layers carry their initializers in their configs: a copy of them has the one that this stands for.
     """
 
     def __init__(self, name: str, stddev: float) -> None:

@@ -31,7 +31,7 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         [1.1, True]
     """
 
-    processes: Any = None  # that have parts of one batch, with arrays of their own; the run sets it
+    processes: Any = None  # those of a run, each with a part of the batch; None where all of it is here
 
     def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "axis": -1, "momentum": momentum, "epsilon": epsilon})

@@ -1,4 +1,4 @@
-"""The names that arguments of layers take; data, for those who check a name without building a layer."""
+"""The names that arguments of layers take; data, to check a name without building a layer."""
 
 GELUS = ("tanh", "exact", "quick")
 MLPS = ("plain", "plain_norm", "swiglu", "swiglu_norm")

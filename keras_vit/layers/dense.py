@@ -18,7 +18,7 @@ class QueryRotation(BaseLayer):
     Args:
         count: The number of queries, which stand before the other tokens.
 
-    Input: What `RotaryEmbedding` gives, `(2, T, d)`. Output: `(2, count + T, d)`.
+    Input: The output of `RotaryEmbedding`, `(2, T, d)`. Output: `(2, count + T, d)`.
 
     Examples:
         >>> tuple(layers.QueryRotation(count=3)(np.zeros((2, 5, 8), "float32")).shape)
@@ -69,9 +69,6 @@ class DepthwiseConvolution(BaseLayer):
     def call(self, x: Tensor) -> Tensor:
         return depthwise_conv(x, tensor_of(self.kernel, x))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
 
 @registered
 class UpscaleBlock(CompositeLayer):
@@ -110,7 +107,7 @@ class UpscaleBlock(CompositeLayer):
 
 @registered
 class MaskHead(CompositeLayer):
-    """Three linear layers that make of a query what its mask has in common with places of a map (EoMT, section 3.2).
+    """Three linear layers from a query to a vector, whose product with each place of a map is its mask (EoMT, 3.2).
 
     Args:
         activation: Between the linear layers; as in `keras_vit.EoMTConfig`.
@@ -134,6 +131,3 @@ class MaskHead(CompositeLayer):
         for layer in (self.fc1, self.fc2):
             queries = activated(layer, queries, self.activation, training)
         return self.fc3(queries, training=training)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape

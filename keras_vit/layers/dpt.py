@@ -126,9 +126,6 @@ class ResidualConvUnit(CompositeLayer):
         y = activated(self.conv1, activate(x, "relu"), "relu", training)
         return x + self.conv2(y, training=training)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
 
 @registered
 class FeatureFusion(CompositeLayer):

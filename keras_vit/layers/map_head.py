@@ -1,4 +1,4 @@
-"""Attention pooling: one learned query asks all tokens."""
+"""Attention pooling: one learned query attends to all tokens."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from keras_vit.layers.transformer_block import MLP, MultiHeadAttention
 
 @registered
 class MAPHead(CompositeLayer):
-    """Multi-head attention pooling: one learned query asks all tokens (`MAPHead` in big_vision's `models/vit.py`).
+    """Attention pooling: one learned query attends to all tokens (`MAPHead` in big_vision's `models/vit.py`).
 
     Args:
         heads: Number of attention heads.
         mlp_width: Length of the hidden layer of the MLP after the attention.
         gelu: `"tanh"`, `"exact"` or `"quick"`.
         epsilon: Added to the variance by the layer normalisation.
-        skipped_tokens: How many of the first tokens are not asked.
+        skipped_tokens: How many of the first tokens the query does not attend to.
 
     Call arguments:
         tokens: `(batch, T, D)`.
@@ -58,19 +58,16 @@ class MAPHead(CompositeLayer):
             layer.build((None, None, width))
 
     def call(self, tokens: Tensor, attention_offset: Tensor | None = None, training: bool | None = None) -> Tensor:
-        x = self.attention(*self._asked(tokens), offset=attention_offset, training=training)
+        x = self.attention(*self._keys_and_query(tokens), offset=attention_offset, training=training)
         x = x + self.mlp(self.norm(x, training=training), training=training)
         return x[:, 0]
 
     def attention_weights(self, tokens: Tensor) -> Tensor:
-        """How much of each token that is asked is read, `(batch, heads, 1, T - skipped_tokens)`, summing to 1.
+        """The attention weights, `(batch, heads, 1, T - skipped_tokens)`, which sum to 1; in at least float32."""
+        return self.attention.attention_weights(*self._keys_and_query(tokens))
 
-        In at least float32.
-        """
-        return self.attention.attention_weights(*self._asked(tokens))
-
-    def _asked(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens that are asked, and the query."""
+    def _keys_and_query(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens that the query attends to, and the query for each image."""
         probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         return tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe

@@ -5,8 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import CompositeLayer, SeedGenerator, drop_path, given, registered
-from keras_vit.layers.ops import rematerialized
+from keras_vit.layers.base import ResidualBlock, SeedGenerator, drop_path, not_none, registered
 from keras_vit.layers.transformer_block import MLP
 
 
@@ -21,7 +20,7 @@ class MixerMLP(MLP):
 
 
 @registered
-class MixerBlock(CompositeLayer):
+class MixerBlock(ResidualBlock):
     """Block of MLP-Mixer (`MixerBlock` in the official `models_mixer.py`).
 
     Args:
@@ -80,28 +79,15 @@ class MixerBlock(CompositeLayer):
         self.mlp.build(x_shape)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        # Every seed is drawn here, outside what may run twice. What somebody has put in a part's place draws its own.
-        parts = (self.token_mixing, self.mlp)
-        inner = [part.draw_seeds(training) if hasattr(part, "draw_seeds") else [None, None] for part in parts]
-        seeds = [*self.draw(training, self.drop_path, self.drop_path), *inner[0], *inner[1]]
-        if not (self.remat and training):
-            return self._block(x, seeds, training)
+        path_seeds = self.draw(training, self.drop_path, self.drop_path)
+        seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
 
-        def block(x: Any, *drawn: Any) -> Any:
-            following = iter(drawn)
-            return self._block(x, [None if seed is None else next(following) for seed in seeds], training)
+        def block(x: Any, path_seeds: Any, token_mixing_seeds: Any, mlp_seeds: Any) -> Any:
+            y = ops.swapaxes(self.norm1(x, training=training), 1, 2)
+            y = self.token_mixing(y, training=training, **not_none(seeds=token_mixing_seeds))
+            x = x + drop_path(ops.swapaxes(y, 1, 2), self.drop_path, path_seeds[0])
+            y = self.norm2(x, training=training)
+            y = self.mlp(y, training=training, **not_none(seeds=mlp_seeds))
+            return x + drop_path(y, self.drop_path, path_seeds[1])
 
-        return rematerialized(x, block, *(seed for seed in seeds if seed is not None))
-
-    def _block(self, x: Any, seeds: list[Any], training: bool | None) -> Any:
-        def mixed(part: Any, y: Any, drawn: Any) -> Any:
-            return part(y, training=training, **given(seeds=drawn if hasattr(part, "draw_seeds") else None))
-
-        y = ops.swapaxes(self.norm1(x, training=training), 1, 2)
-        y = ops.swapaxes(mixed(self.token_mixing, y, seeds[2:4]), 1, 2)
-        x = x + drop_path(y, self.drop_path, seeds[0])
-        y = mixed(self.mlp, self.norm2(x, training=training), seeds[4:])
-        return x + drop_path(y, self.drop_path, seeds[1])
-
-    def compute_output_shape(self, x_shape: Shape) -> Shape:
-        return x_shape
+        return self.compute(block, x, path_seeds, *seeds, training=training)

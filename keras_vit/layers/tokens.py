@@ -174,9 +174,6 @@ class TokenDropout(BaseLayer):
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         return dropout(tokens, self.dropout, *self.draw(training, self.dropout))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
 
 @registered
 class PatchDropout(BaseLayer):
@@ -192,7 +189,7 @@ class PatchDropout(BaseLayer):
 
     Call arguments:
         tokens: `(batch, prefix_tokens + patches, D)`.
-        rotation: Optional, what `RotaryEmbedding` gives: `(2, T, size)`.
+        rotation: Optional, the output of `RotaryEmbedding`, `(2, T, size)`.
 
     Output: `(batch, prefix_tokens + kept patches, D)`. With a rotation a list of these and of the rotation of each
     image, `(2, batch, prefix_tokens + kept patches, size)`.
@@ -262,9 +259,6 @@ class _AddTable(BaseLayer):
             patch_rows = ops.pad(table[:, rows:], ((0, 0), (self.prefix_tokens - rows, 0), (0, 0)))
             table = ops.concatenate([table[:, :rows], patch_rows], axis=1) if rows else patch_rows
         return dropout(tokens + ops.cast(table, tokens.dtype), self.dropout, *self.draw(training, self.dropout))
-
-    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
-        return tokens_shape
 
 
 @registered
@@ -365,7 +359,7 @@ class TokenPooling(BaseLayer):
 
     Args:
         mode: `"token"`: one token; `"token_dist"`: the mean of it and the next one, the distillation token, as timm's
-            DeiT answers without a head; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean,
+            DeiT returns without a head; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean,
             as DINOv2's linear classifiers read them.
         prefix_tokens: Number of tokens before the patches, left out of the mean.
         token: Which token; 0 for the first.
@@ -401,7 +395,7 @@ class TokenPooling(BaseLayer):
 class TokenMap(BaseLayer):
     """Lays the patch tokens out as they lie in the image, without the tokens before them.
 
-    What detectors and segmentation heads read: a map as a convolutional network gives it.
+    What detectors and segmentation heads read: a map as a convolutional network returns it.
 
     Args:
         grid_size: Rows and columns of the patches.

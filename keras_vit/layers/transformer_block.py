@@ -12,16 +12,17 @@ from keras_vit.layers.base import (
     BaseLayer,
     CompositeLayer,
     Renamed,
+    ResidualBlock,
     SeedGenerator,
     activated,
     drop_path,
     dropout,
-    given,
     initializer,
+    not_none,
     registered,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, GELUS, MLPS, ROTARY_EMBEDDINGS
-from keras_vit.layers.ops import attention_weights, float32_or_better, rematerialized, reshape
+from keras_vit.layers.ops import attention_weights, float32_or_better, reshape
 from keras_vit.layers.positions import rotate
 
 
@@ -37,7 +38,7 @@ class MultiHeadAttention(CompositeLayer):
         dropout: Rate of dropout on the attention weights while training.
         bias: Which of the projections to queries, keys and values have a bias: `"all"`, `"no_key"` or `"none"`. The
             output projection always has one.
-        norm: Whether the joined heads are normalised before the output projection, as in EVA-02-CLIP.
+        norm: Whether the concatenated heads are normalised before the output projection, as in EVA-02-CLIP.
         epsilon: Added to the variance by that normalisation.
         rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
         causal: Whether a token attends to itself and earlier ones only, as in the text towers of CLIP.
@@ -45,8 +46,8 @@ class MultiHeadAttention(CompositeLayer):
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
         queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
-        rotation: What `RotaryEmbedding` gives, `(2, T, D / heads)`, or that for each image, `(2, batch, T, D / heads)`:
-            by how much keys are turned, and queries, which are the first tokens then.
+        rotation: The output of `RotaryEmbedding`, `(2, T, D / heads)`, or one for each image,
+            `(2, batch, T, D / heads)`: by how much keys are turned, and queries, which are the first tokens then.
         offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
             gradient is that of the weights.
         allowed: Optional booleans `(batch, Q, T)`: which tokens each query sees, at least one each; None for all.
@@ -156,30 +157,37 @@ def _length(x: Any) -> Any:
 
 
 class _HiddenLayer(CompositeLayer):
-    """What both perceptrons have: a hidden layer, perhaps a normalisation of it, a dropout before and after `fc2`."""
+    """A perceptron: `hidden(x)`, which subclasses have, a dropout, perhaps a normalisation, `fc2`, a dropout."""
 
-    width: int
-    dropout: float
-    use_norm: bool
-    epsilon: float
+    def __init__(
+        self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.width = width
+        self.use_norm = norm
+        self.epsilon = epsilon
+        self.dropout = dropout
+        self.seed_generator = SeedGenerator() if dropout else None
 
-    def draw_seeds(self, training: bool | None) -> list[Any]:
-        return self.draw(training, self.dropout, self.dropout)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def add_last(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
+    def build_output(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
         hidden = (*input_shape[:-1], self.width)
         self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], bias)
         if self.use_norm:
             self.norm = self.inner_norm("norm", hidden, self.epsilon)
 
-    def call_last(self, x: Any, training: bool | None, seeds: Sequence[Any] | None) -> Any:
-        hidden_seed, out_seed = self.draw_seeds(training) if seeds is None else seeds
-        x = dropout(x, self.dropout, hidden_seed)
+    def draw_seeds(self, training: bool | None) -> list[Any]:
+        """The seeds of one call, of both dropouts; None where nothing is dropped."""
+        return self.draw(training, self.dropout, self.dropout)
+
+    def hidden(self, x: Any, training: bool | None) -> Any:
+        """The activations of the hidden layer, `(..., width)`."""
+        raise NotImplementedError
+
+    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
+        hidden_seed, output_seed = self.draw_seeds(training) if seeds is None else seeds
+        x = dropout(self.hidden(x, training), self.dropout, hidden_seed)
         x = self.norm(x, training=training) if self.use_norm else x
-        return dropout(self.fc2(x, training=training), self.dropout, out_seed)
+        return dropout(self.fc2(x, training=training), self.dropout, output_seed)
 
 
 @registered
@@ -218,20 +226,15 @@ class MLP(_HiddenLayer):
         **kwargs: Any,
     ) -> None:
         check_choice("gelu", gelu, GELUS)
-        super().__init__(**kwargs)
-        self.width = width
+        super().__init__(width, norm, epsilon, dropout, **kwargs)
         self.gelu = gelu
-        self.dropout = dropout
-        self.use_norm = norm
-        self.epsilon = epsilon
-        self.seed_generator = SeedGenerator() if dropout else None
 
     def build(self, input_shape: Shape) -> None:
         self.fc1 = self.inner_dense("fc1", input_shape, self.width, initializer("normal", stddev=1e-6))
-        self.add_last(input_shape, initializer("normal", stddev=1e-6))
+        self.build_output(input_shape, initializer("normal", stddev=1e-6))
 
-    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
-        return self.call_last(activated(self.fc1, x, self.gelu, training), training, seeds)
+    def hidden(self, x: Any, training: bool | None) -> Any:
+        return activated(self.fc1, x, self.gelu, training)
 
 
 @registered
@@ -240,33 +243,31 @@ class SwiGLU(_HiddenLayer):
 
     The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02.
 
-    Arguments as in `MLP`; gate and value are as long as `width` each. EVA-02's B and L have the norm.
+    Args:
+        width: Length of the gate and of the value.
+        norm: Whether their product is normalised before `fc2`, as in EVA-02's B and L.
+        epsilon: Added to the variance by that normalisation.
+        dropout: Rate of both dropouts while training.
 
-    Call arguments and output: as of `MLP`, `(..., D)`.
+    Call arguments:
+        x: `(..., D)`.
+        seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
+
+    Output: as `x`.
 
     Examples:
         >>> tuple(layers.SwiGLU(width=16)(np.zeros((1, 5, 8), "float32")).shape)
         (1, 5, 8)
     """
 
-    def __init__(
-        self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.width = width
-        self.use_norm = norm
-        self.epsilon = epsilon
-        self.dropout = dropout
-        self.seed_generator = SeedGenerator() if dropout else None
-
     def build(self, input_shape: Shape) -> None:
         self.gate = self.inner_dense("gate", input_shape, self.width)
         self.value = self.inner_dense("value", input_shape, self.width)
-        self.add_last(input_shape)
+        self.build_output(input_shape)
 
-    def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
+    def hidden(self, x: Any, training: bool | None) -> Any:
         gate, value = self.gate(x, training=training), self.value(x, training=training)
-        return self.call_last(ops.silu(gate) * value, training, seeds)
+        return ops.silu(gate) * value
 
 
 @registered
@@ -296,9 +297,6 @@ class LayerScale(BaseLayer):
     def call(self, x: Tensor) -> Tensor:
         return x * ops.cast(self.gamma, x.dtype)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
 
 BLOCK_ACTIVATIONS: dict[str, str] = {
     "attention_weights": "(batch, H, T, T)",
@@ -306,7 +304,7 @@ BLOCK_ACTIVATIONS: dict[str, str] = {
     "+attention": "(batch, T, D)",  # their sum, the z' of equation 2; big_vision's `+sa`
     "mlp": "(batch, T, D)",  # what the MLP adds; big_vision's `mlp`
 }
-"""What a `TransformerBlock` can give beside its output, and its shape: T tokens of length D, H heads.
+"""What a `TransformerBlock` can return beside its output, and its shape: T tokens of length D, H heads.
 
 Where only the first Q tokens go on, Q takes the place of the first T. Rows of attention weights sum to 1.
 
@@ -317,7 +315,7 @@ Examples:
 
 
 @registered
-class TransformerBlock(Renamed, CompositeLayer):
+class TransformerBlock(Renamed, ResidualBlock):
     """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`).
 
     Args:
@@ -333,7 +331,7 @@ class TransformerBlock(Renamed, CompositeLayer):
         mlp: `"plain"`, `"swiglu"`, or with a normalisation inside `"plain_norm"`, `"swiglu_norm"`.
         layer_scale: First value of the factors at the end of both branches (see `LayerScale`); None for none.
         attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
-        attention_norm: Whether the joined heads are normalised, as `norm` there.
+        attention_norm: Whether the concatenated heads are normalised, as `norm` there.
         rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
         output_tokens: How many tokens go on, from the first one; None for all. Of the others nothing is computed but
             their keys and values.
@@ -341,7 +339,7 @@ class TransformerBlock(Renamed, CompositeLayer):
 
     Call arguments:
         x: `(batch, T, D)`.
-        rotation: What `RotaryEmbedding` gives, with `rotary_embedding` only.
+        rotation: The output of `RotaryEmbedding`; with `rotary_embedding` only.
         attention_offset: Optional `(batch, heads, Q, T)`, added to the attention weights (see `MultiHeadAttention`); Q
             is T or `output_tokens`.
         allowed: Optional booleans `(batch, Q, T)`: which tokens each of the first Q sees, at least one each.
@@ -427,21 +425,13 @@ class TransformerBlock(Renamed, CompositeLayer):
         training: Any = None,
     ) -> Any:
         _check_activations(activations)
-        # Every seed is drawn here, outside what may run twice. What somebody has put in a part's place draws its own.
-        parts = (self.attention, self.mlp)
-        inner = [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
-        seeds = [self.draw(training, self.dropout, self.drop_path, self.drop_path), *inner]
-        if not (self.remat and training):
-            return self._block(x, rotation, attention_offset, allowed, seeds, activations, training)
-        # What a rematerialised function reads has to be its arguments, which are tensors.
-        inputs = [rotation, attention_offset, allowed, seeds]
+        block_seeds = self.draw(training, self.dropout, self.drop_path, self.drop_path)
+        seeds = [block_seeds, *self.draw_inner_seeds(training, self.attention, self.mlp)]
 
-        def block(x: Any, *tensors: Any) -> Any:
-            following = iter(tensors)
-            given = keras.tree.map_structure(lambda value: None if value is None else next(following), inputs)
-            return self._block(x, *given, activations, training)
+        def block(x: Any, *inputs: Any) -> Any:
+            return self._block(x, *inputs, activations, training)
 
-        return rematerialized(x, block, *(value for value in keras.tree.flatten(inputs) if value is not None))
+        return self.compute(block, x, rotation, attention_offset, allowed, seeds, training=training)
 
     def _block(
         self, x: Any, rotation: Any, offset: Any, allowed: Any, seeds: list[Any], activations: Any, training: Any
@@ -460,13 +450,13 @@ class TransformerBlock(Renamed, CompositeLayer):
             queries, x = y[:, : self.output_tokens], x[:, : self.output_tokens]
         if activations and "attention_weights" in activations:
             kept["attention_weights"] = self.attention.attention_weights(y, queries, rotation)
-        options = given(queries=queries, rotation=rotation, offset=offset, allowed=allowed, seeds=attention_seeds)
+        options = not_none(queries=queries, rotation=rotation, offset=offset, allowed=allowed, seeds=attention_seeds)
         y = dropout(self.attention(y, training=training, **options), self.dropout, dropout_seed)
         y = y if self.layer_scale is None else self.scale1(y, training=training)
         x = keep("+attention", x + keep("attention", drop_path(y, self.drop_path, path_seeds[0])))
         # Equation 3: z = MLP(LN(z')) + z'
         y = self.norm2(x, training=training)
-        y = self.mlp(y, training=training, **given(seeds=mlp_seeds))
+        y = self.mlp(y, training=training, **not_none(seeds=mlp_seeds))
         y = y if self.layer_scale is None else self.scale2(y, training=training)
         x = x + keep("mlp", drop_path(y, self.drop_path, path_seeds[1]))
         return [*(kept[name] for name in activations), x] if activations else x

@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers
 
 from keras_vit.layers import AddPositionEmbedding, MAPHead, TextPooling, TransformerBlock
-from keras_vit.layers.base import Dense, LayerNormalization, initializer, own_policy
+from keras_vit.layers.base import Dense, LayerNormalization, initializer, policy_at
 from keras_vit.models.image_model import ConfiguredModel
 from keras_vit.models.text_config import TextConfig
 
@@ -20,7 +20,7 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
     policy = keras.dtype_policies.get(dtype)
     table = initializer("normal", stddev=0.02)
     embedding = layers.Embedding(
-        config.vocabulary, config.width, table, dtype=own_policy(policy, "token_embedding"), name="token_embedding"
+        config.vocabulary, config.width, table, dtype=policy_at(policy, "token_embedding"), name="token_embedding"
     )
     position = AddPositionEmbedding((1, config.context), prefix_tokens=0, dtype=policy, name="position_embedding")
     x = position(embedding(ids))
@@ -46,7 +46,7 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
         config.projection,
         use_bias=config.projection_bias,
         kernel_initializer=initializer("glorot_uniform"),
-        dtype=own_policy(policy, "projection"),
+        dtype=policy_at(policy, "projection"),
         name="projection",
     )(x)
 

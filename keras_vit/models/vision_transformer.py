@@ -23,7 +23,7 @@ from keras_vit.layers import (
     TransformerBlock,
     group_norm,
 )
-from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, initializer, own_policy
+from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, initializer, policy_at
 from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.resnet import MaxPooling2D
@@ -189,7 +189,7 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
         y = Dense(config.projection, use_bias=use_bias, **glorot, dtype=dtype, name="projection")(y)
     # Section 3.1: at pre-training a head with one hidden layer, at fine-tuning a single, zero-initialised one
     if config.representation_size:
-        dtype = own_policy(policy, "pre_logits")
+        dtype = policy_at(policy, "pre_logits")
         y = Dense(config.representation_size, activation="tanh", **glorot, dtype=dtype, name="pre_logits")(y)
     if not config.classes:
         return y

@@ -1,8 +1,9 @@
 """Faster forms of what `layers.ops` defines, by operation and device; without one, the definition is computed.
 
 A form returns what its definition does, but for rounding, with the same derivatives; NotImplemented for arguments that
-it is not made for. It is pure; one of an operation "... in place" writes over its argument. Each says what it gains, in
-ms of the definition and of the form: ViT-B/16, batch 8, where nothing else is said; g: with gradients (docs/speed.md).
+it is not made for. It is pure; one of an operation "... in place" writes over its argument. Each says what it
+gains, in ms of the definition and of the form: ViT-B/16, batch 8, unless a comment names another; g: with gradients
+(docs/speed.md).
 """
 
 import functools

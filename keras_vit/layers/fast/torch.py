@@ -23,7 +23,7 @@ def lacks_products_of(dtype: Any) -> bool:
     """Whether the processor, x86 or ARM, has no instructions for products of 16 bits: seventy times as slow."""
     import torch
 
-    # PyTorch's own check for oneDNN is content with AVX-512 that has none of them.
+    # PyTorch's check for oneDNN is content with AVX-512, which may lack these instructions.
     wanted, found = _INSTRUCTIONS.get(keras.backend.standardize_dtype(dtype)), torch.cpu.get_capabilities()
     return bool(wanted) and torch.backends.mkldnn.is_available() and not any(found.get(name) for name in wanted)
 
@@ -175,7 +175,7 @@ def _pytorch_is_as_quick(x: Any) -> bool:
 
 
 def _pieces(x: Any) -> list[Any]:
-    # Slices, because PyTorch lets nobody write over what `split` gives.
+    # Slices, because PyTorch does not allow writing over what `split` returns.
     flat = x.reshape(-1)
     return [flat[start : start + PIECE] for start in range(0, len(flat), PIECE)]
 
@@ -229,7 +229,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
     return F.group_norm(view, groups, eps=epsilon).permute(0, 2, 3, 1) * gamma + beta
 
 
-# Not measured alone: with it and products for the transposed convolutions, EoMT-B takes 8.4 s for a picture, not 11.5.
+# Not measured alone: with it and products for the transposed convolutions, EoMT-B takes 8.4 s an image, not 11.5.
 @faster("depthwise_conv", TORCH_CPU)
 def depthwise_conv(x: Any, kernel: Any) -> Any:
     """As `ops.depthwise_conv`, on views of the same memory, which PyTorch calls channels_last."""
