@@ -113,13 +113,16 @@ class BaseLayer(keras.layers.Layer):
                         config[name] = getattr(self, attribute)
         return config
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """The shape of the first argument of `call`; layers whose output has another one say which."""
-        return input_shape
-
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
         """A seed for each rate; None where nothing is dropped."""
         return [self.seed_generator.next() if training and rate else None for rate in rates]
+
+
+class SameShape(BaseLayer):
+    """A layer whose output has the shape of the first argument of `call`."""
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
 
 
 # Of PyTorch's modules. `hasattr(super(), ...)` would do as well, but breaks the programs of `torch.compile`.

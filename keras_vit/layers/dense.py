@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, activated, initializer, registered, tensor_of
 from keras_vit.layers.ops import dense, depthwise_conv, reshape
 
 _NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
@@ -59,7 +59,7 @@ class DoublingConvolution(BaseLayer):
 
 
 @registered
-class DepthwiseConvolution(BaseLayer):
+class DepthwiseConvolution(SameShape):
     """A depthwise convolution of 3x3 without bias, with zeros around the map."""
 
     def build(self, input_shape: Shape) -> None:
@@ -106,7 +106,7 @@ class UpscaleBlock(CompositeLayer):
 
 
 @registered
-class MaskHead(CompositeLayer):
+class MaskHead(SameShape, CompositeLayer):
     """Three linear layers from a query to a vector, whose product with each place of a map is its mask (EoMT, 3.2).
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, activated, initializer, registered, tensor_of
 from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
 from keras_vit.layers.ops import activate, conv, float32_or_better, widened
 from keras_vit.layers.resizing import resize
@@ -109,7 +109,7 @@ class Reassemble(CompositeLayer):
 
 
 @registered
-class ResidualConvUnit(CompositeLayer):
+class ResidualConvUnit(SameShape, CompositeLayer):
     """Two convolutions of 3x3, a ReLU before each, added to the input (`ResidualConvUnit` in DPT's `blocks.py`)."""
 
     def __init__(self, bias: bool = True, **kwargs: Any) -> None:

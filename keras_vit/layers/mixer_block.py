@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
-from keras_vit.layers.base import ResidualBlock, SeedGenerator, drop_path, not_none, registered
+from keras_vit.layers.base import ResidualBlock, SameShape, SeedGenerator, drop_path, not_none, registered
 from keras_vit.layers.transformer_block import MLP
 
 
@@ -20,7 +20,7 @@ class MixerMLP(MLP):
 
 
 @registered
-class MixerBlock(ResidualBlock):
+class MixerBlock(SameShape, ResidualBlock):
     """Block of MLP-Mixer (`MixerBlock` in the official `models_mixer.py`).
 
     Args:

@@ -11,6 +11,7 @@ from keras_vit.layers.base import (
     BaseLayer,
     DrawnSeed,
     Renamed,
+    SameShape,
     SeedGenerator,
     dropout,
     initializer,
@@ -153,7 +154,7 @@ class RegisterTokens(_LearnedTokens):
 
 
 @registered
-class TokenDropout(BaseLayer):
+class TokenDropout(SameShape):
     """Dropout whose seed is optional in weight files, unlike that of Keras's own layer.
 
     Args:
@@ -235,7 +236,7 @@ class PatchDropout(BaseLayer):
         return tokens_shape if rotation_shape is None else [tokens_shape, rotation_shape]
 
 
-class _AddTable(BaseLayer):
+class _AddTable(SameShape):
     """Adds a table to tokens, whose rows are for the first tokens and, row by row, for the patches of a grid.
 
     Subclasses have a `table`, `(1, _table_prefix + rows * columns, D)`, and `_resized(rows, columns)` of another grid.

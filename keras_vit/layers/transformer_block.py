@@ -9,10 +9,10 @@ from keras import initializers, ops
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.layers.attending import attend
 from keras_vit.layers.base import (
-    BaseLayer,
     CompositeLayer,
     Renamed,
     ResidualBlock,
+    SameShape,
     SeedGenerator,
     activated,
     drop_path,
@@ -156,7 +156,7 @@ def _length(x: Any) -> Any:
     return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
 
 
-class _HiddenLayer(CompositeLayer):
+class _HiddenLayer(SameShape, CompositeLayer):
     """A perceptron: `hidden(x)`, which subclasses have, a dropout, perhaps a normalisation, `fc2`, a dropout."""
 
     def __init__(
@@ -271,7 +271,7 @@ class SwiGLU(_HiddenLayer):
 
 
 @registered
-class LayerScale(BaseLayer):
+class LayerScale(SameShape):
     """Multiplies every channel by a learned factor, at the end of a branch of a block (CaiT, arXiv 2103.17239).
 
     With small factors a block starts as nearly the identity. DeiT-III, DINOv2 and DINOv3 have it.
