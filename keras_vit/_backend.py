@@ -1,4 +1,4 @@
-"""Which framework Keras runs on where nobody has said it; to be called before Keras is imported.
+"""Which framework Keras runs on where the user has chosen none; to be called before Keras is imported.
 
 Keras takes TensorFlow then, and fails where that is not installed, even if another framework is.
 """

@@ -98,7 +98,7 @@ def any_module_is_watched() -> bool:
 
 
 def is_recorded() -> bool:
-    """Whether a `TorchDispatchMode` sees the operations of PyTorch: it may keep what they give."""
+    """Whether a `TorchDispatchMode` sees the operations of PyTorch: it may keep what they return."""
     from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
     return is_in_torch_dispatch_mode()
@@ -121,7 +121,7 @@ def _graph(model: Any) -> Any:
 
 @dataclasses.dataclass
 class _Activation:
-    """What a layer gave, for so many readers: the last one leaves nothing here."""
+    """The output of a layer for a number of readers: it is let go of when the last one has taken it."""
 
     value: Any
     readers: int
@@ -151,8 +151,8 @@ def count_readers(model: keras.Model) -> tuple[int, ...]:
 def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any], readers: Iterable[int] | None = None) -> Any:
     """What a model that `has_graph` computes, with `call(layer, *arguments, **options)` in place of each layer's call.
 
-    The inputs are tensors, symbolic or not, in the structure that the model takes. With what `count_readers` gives, the
-    output of a layer goes when it has been read for the last time, and not when all have been called.
+    The inputs are tensors, symbolic or not, in the structure that the model takes. With the result of `count_readers`,
+    the output of a layer is let go of when it has been read for the last time, and not when all have been called.
     """
     if readers is not None:
         remaining = iter(readers)

@@ -42,7 +42,7 @@ _STYLE: Any = {  # matplotlib types each key of it
     "axes.edgecolor": AXES,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
-    "svg.hashsalt": "keras_vit",  # the same picture gives the same file
+    "svg.hashsalt": "keras_vit",  # the same picture becomes the same file
 }
 _NO_DATE: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 _EDGE, _LINE, _LEGEND = 0.12, 0.22, 2.6  # units around a figure, of a line of a legend, and of its width

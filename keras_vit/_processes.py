@@ -75,7 +75,7 @@ class Processes:
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """The arrays of all processes in the order of their numbers. They may differ in length, not otherwise."""
-        array = np.asarray(array, order="C")  # ascontiguousarray gives numbers an axis
+        array = np.asarray(array, order="C")  # ascontiguousarray adds an axis to scalars
         if self.count == 1:
             return [array]
         parts = [np.frombuffer(part, array.dtype) for part in self._exchange(array.tobytes())]
@@ -89,7 +89,7 @@ class Processes:
         return np.concatenate([rows[k][batch] for batch in range(len(pieces)) for k in range(self.count)])
 
     def from_first(self, value: Any = None) -> Any:
-        """What process 0 has given, plain data for JSON; what the others have given is not looked at."""
+        """The `value` of process 0, plain data for JSON, in every process; those of the others are ignored."""
         if self.count == 1:
             return value
         return json.loads(self._exchange(json.dumps(value).encode() if self.first else b"")[0])
@@ -99,7 +99,7 @@ class Processes:
         return bool(self.total(int(flag)))
 
     def check_same(self, what: str, value: Any) -> None:
-        """Raises a `ValueError` in every process if one gives another value (plain data for JSON) than process 0."""
+        """Raises a `ValueError` in every process if one has another value (plain data for JSON) than process 0."""
         if self.count == 1:
             return
         digests = self._exchange(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest())
@@ -108,7 +108,7 @@ class Processes:
                 raise ValueError(f"Process {index} has other {what} than process 0: call all of them in the same way.")
 
     def broadcast(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The arrays of process 0; the others give arrays of the same shapes and types, which are not looked at."""
+        """The arrays of process 0, in every process; those of the others, of the same shapes and types, are ignored."""
         if self.count == 1:
             return list(arrays)
         flat = [np.array(array).reshape(-1).view("uint8") for array in arrays]
@@ -213,7 +213,7 @@ def share(length: int, shard: tuple[int, int]) -> slice:
 def connect(distribution: str | None = None) -> Processes:
     """Joins this process with the others that a launcher has started with it.
 
-    The first call has to come before the backend computes anything; later calls give the same. Without a launcher,
+    The first call has to come before the backend computes anything; later calls return the same. Without a launcher,
     and in one process, nothing happens. On torch each process takes the GPU of its number on the machine, on JAX with
     GPUs likewise where there are several processes on a machine, and otherwise all devices of the machine.
 

@@ -239,11 +239,15 @@ class ProgressBar:
                 """How many a second."""
                 return _text("" if task.speed is None else f"{task.speed:.3g}/s")
 
-        amounts = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+        amounts: list[progress.ProgressColumn]
+        if in_bytes:
+            amounts = [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+        else:
+            amounts = [progress.MofNCompleteColumn(), Rate(), progress.TimeElapsedColumn()]
         columns = (
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(),
-            *(amounts if in_bytes else (progress.MofNCompleteColumn(), Rate(), progress.TimeElapsedColumn())),
+            *amounts,
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.fields[note]}", markup=False),
         )

@@ -58,7 +58,7 @@ def interpolation_matrix(old: int, new: Any, method: str | Method = "official", 
         method: A name in `METHODS`, or a `Method`.
             `"official"` samples linearly with aligned corners: sample `i` is read at
             `i * (old - 1) / (new - 1)`. It is what `scipy.ndimage.zoom(order=1)` computes, without the zero
-            last row and column that rounding makes scipy give for some pairs of sizes (28 to 48, for example).
+            last row and column that rounding makes scipy return for some pairs of sizes (28 to 48, for example).
             The others use half-pixel centres. `"bicubic_offset"` is no identity where `new` is `old`.
         xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable; kernels "linear" and
             "cubic").
@@ -215,7 +215,7 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
     """Resizes the kernel of a patch embedding by the pseudo-inverse method (FlexiViT, arXiv 2212.08013, section 3.4).
 
     Where B resizes patches bilinearly (half-pixel centres, no antialiasing), the new kernel is `pinv(B^T) w`. For a
-    larger patch size this makes a resized patch give exactly the embedding of the original one, which resizing the
+    larger patch size this makes a resized patch yield exactly the embedding of the original one, which resizing the
     kernel like an image does not; for a smaller one it is the nearest to that on average.
 
     Args:

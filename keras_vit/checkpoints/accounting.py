@@ -231,7 +231,7 @@ def fill(
     convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, values: values,
     report: Callable[[int], None] = lambda bytes: None,
 ) -> None:
-    """Assigns every weight of `model` once from a file's arrays, one array in memory at a time.
+    """Assigns every weight of `model` once, from the arrays of a file by its plan, one array in memory at a time.
 
     Weights whose paths begin with one of `fresh` keep what they have. `convert` is applied to each array, with the
     weight's path; `report` is given the number of bytes after each. Raises ValueError if an array holds NaN or
@@ -246,7 +246,7 @@ def fill(
             assign(weights[path], values.reshape(weights[path].shape))
             left.remove(path)
     rows = [row for row in plan.rows if row.path in left]
-    # Largest first: what reading takes beside the weights then falls while the weights fill up. Pieces of one stored
+    # Largest first: what reading takes beside the weights then falls while the weights are filled. Pieces of one stored
     # array follow each other.
     stored = plan.arrays
     for row in sorted(rows, key=lambda row: (-stored[row.name].bytes, stored[row.name].name, row.part)):

@@ -26,7 +26,7 @@ import urllib.parse
 import warnings
 import zipfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_vit._arguments import Source, printable
 from keras_vit._files import locked, replacing, weights_folder
@@ -174,7 +174,7 @@ def fetch(source: Entry | str) -> pathlib.Path:
     target = cache_folder().absolute() / wanted.in_cache
     folder, base = _mirror()
     places = [] if folder is None else [folder / name for name in wanted.in_mirror]
-    attempts = []  # what was tried, and the answer
+    attempts = []  # what was tried, and why it failed
     for path in [*places, target]:
         problem = _problem(path, wanted.is_npz)
         if problem is None:
@@ -201,12 +201,15 @@ def fetch(source: Entry | str) -> pathlib.Path:
             raise DownloadError(f"{wanted.title} cannot be kept in the cache: {error}. {advice}") from error
         if _problem(target, wanted.is_npz) is None:  # another process has fetched it
             return target
+        unreachable = False
         for url, size in sources:
-            answer = _try(url, target, wanted.is_npz, size, bar)
-            if answer is None:
+            failure = _try(url, target, wanted.is_npz, size, bar)
+            if failure is None:
                 return target
-            attempts.append((url, answer))
-    raise DownloadError(f"{wanted.title} could not be downloaded.", attempts, advice)
+            if not attempts:
+                unreachable = failure.unreachable
+            attempts.append((url, failure.reason))
+    raise DownloadError(f"{wanted.title} could not be downloaded.", attempts, advice, unreachable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +247,8 @@ def _mirror() -> tuple[pathlib.Path | None, str | None]:
 
 def cache_folder() -> pathlib.Path:
     """Where downloads are kept: `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`."""
-    if home := os.environ.get("KERAS_VIT_HOME"):
+    home = os.environ.get("KERAS_VIT_HOME")
+    if home:
         return pathlib.Path(home).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME") or (sys.platform == "win32" and os.environ.get("LOCALAPPDATA"))
     return pathlib.Path(caches or "~/.cache").expanduser() / "keras_vit"
@@ -297,7 +301,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
         return path
     other = nearest_with_repository(entry)
     advice = f"\nThe Hugging Face Hub has the weights of a similar checkpoint: {other.name}." if other else ""
-    raise DownloadError(error.message, attempts, f"{error.advice}{advice}") from error
+    raise DownloadError(error.message, attempts, f"{error.advice}{advice}", error.unreachable) from error
 
 
 def _is_offline() -> bool:
@@ -305,7 +309,7 @@ def _is_offline() -> bool:
 
 
 def _problem(path: pathlib.Path, npz: bool) -> str | None:
-    """Why a file on this machine is obviously not what it should be; None if it may be."""
+    """Why a file on this machine cannot be the wanted one (missing, empty, damaged); None where nothing shows it."""
     if not path.is_file():
         return "no such file"
     with path.open("rb") as file:
@@ -317,8 +321,18 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
     return "damaged: the end of the .npz is missing" if npz and not zipfile.is_zipfile(path) else None
 
 
-def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> str | None:
-    """None where an address has sent the file, perhaps after some pauses; otherwise what it answered."""
+class _Failure(NamedTuple):
+    """Why an address has not sent a file, and whether that is because it did not answer."""
+
+    reason: str
+    unreachable: bool
+
+
+def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> _Failure | None:
+    """None where an address has sent the file, perhaps after some pauses; otherwise why not.
+
+    Raises DownloadError if the disk is full.
+    """
     for pause in (*PAUSES, None):
         try:
             _transfer(url, target, npz, size, bar)
@@ -332,12 +346,16 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
             # The libraries pass an error on several times; before them is what failed before this address.
             while cause.__context__ is not None and not isinstance(cause.__context__, DownloadError):
                 cause = cause.__context__
-            answer = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
             if response is not None:
-                answer, final = f"answered {response.status_code} {response.reason}", response.status_code not in _BUSY
+                failure = _Failure(f"answered {response.status_code} {response.reason}", unreachable=False)
+                final = response.status_code not in _BUSY
+            elif final:
+                failure = _Failure(str(error), unreachable=False)
+            else:
+                failure = _Failure(f"did not answer: {str(cause) or type(cause).__name__}", unreachable=True)
             final |= isinstance(cause, socket.gaierror)  # no network, or no such host: asking again says the same
         if final or pause is None:
-            return printable(answer, 400)
+            return failure._replace(reason=printable(failure.reason, 400))
         time.sleep(pause)
     return None
 

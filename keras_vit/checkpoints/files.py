@@ -29,12 +29,21 @@ from keras_vit.checkpoints.torch_file import read_torch
 
 # The preferred first.
 WEIGHT_NAMES = (
-    *("model.safetensors", "model.safetensors.index.json", "open_clip_model.safetensors"),
-    *("pytorch_model.bin", "open_clip_pytorch_model.bin", "model.pth", "model.npz"),
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+    "model.pth",
+    "model.npz",
 )
 # What lies beside them and says what arrays do not.
 CLASSES = "classes.txt"
-SIDECARS = {"config": "config.json"} | {name: f"{name}_config.json" for name in ("open_clip", "preprocessor")}
+SIDECARS = {
+    "config": "config.json",
+    "open_clip": "open_clip_config.json",
+    "preprocessor": "preprocessor_config.json",
+}
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
 NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
 LONGEST = 2**23  # bytes of JSON or a classes.txt; twice the names of ImageNet-21k's classes have a quarter of it
@@ -191,7 +200,8 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
             raise FileNotFoundError(f"{path} names the shard {printable(shard, 100)}, which is not beside it.")
         inside = read_safetensors(path.parent / shard)
         listed = {name for name, file in files.items() if file == shard}
-        if odd := sorted(listed ^ inside.keys()):
+        odd = sorted(listed ^ inside.keys())
+        if odd:
             where = "is not in it" if odd[0] in listed else "the index does not expect there"
             raise ValueError(f"{path} does not fit {shard}: {printable(repr(odd[0]), 100)} {where}.")
         arrays.update(inside)
@@ -260,7 +270,8 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
     several have such an ending, in words for `where` they are.
     """
     candidates = {name for name in names if "/" not in name}
-    if known := [name for name in WEIGHT_NAMES if name in candidates]:
+    known = [name for name in WEIGHT_NAMES if name in candidates]
+    if known:
         return known[0]
     others = sorted(name for name in candidates - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
     if len(others) == 2 and text_of_pair(others[1]) == others[0]:

@@ -33,10 +33,23 @@ _NAMES_LISTED = 8  # names of files in a message
 
 
 class DownloadError(OSError):
-    """A file could not be had: what was tried, each with its answer (`attempts`), and what can be done (`advice`)."""
+    """A file could not be had.
 
-    def __init__(self, message: str, attempts: list[tuple[str, str]] | None = None, advice: str = "") -> None:
-        self.message, self.advice = message, advice
+    Attributes:
+        message: What happened.
+        attempts: What was tried: each path or address, and why it failed.
+        advice: What can be done.
+        unreachable: Whether the first attempt was an address that did not answer, as without network.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        attempts: list[tuple[str, str]] | None = None,
+        advice: str = "",
+        unreachable: bool = False,
+    ) -> None:
+        self.message, self.advice, self.unreachable = message, advice, unreachable
         self.attempts = attempts or []
         listing = [f"  {where}\n    {answer}" for where, answer in self.attempts]
         super().__init__("\n".join([message, *listing, *([advice] if advice else [])]))

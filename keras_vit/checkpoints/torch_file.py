@@ -96,7 +96,8 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         raise ValueError(f"{path}: its data.pkl has {pickled.size:,} bytes, the most are {LONGEST:,}.")
     stream = io.BytesIO(pickled.read(0, pickled.size).tobytes())
     value = read_pickle(stream, path)
-    if left := stream.read():
+    left = stream.read()
+    if left:
         raise ValueError(f"{path} is damaged: {len(left):,} bytes follow the end of its pickle.")
     return value, {name.removeprefix("data/"): extent for name, extent in extents.items()}
 

@@ -32,7 +32,7 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
     examples=("B/16", "--family DINOv2"),
 )
 def list_(options: Namespace) -> Result:
-    """What fits the query."""
+    """Lists the published checkpoints, or the models, that match the query."""
     from keras_vit.checkpoints import list_models, list_weights
 
     rows = (list_models if options.models else list_weights)(options.query, options.family)
@@ -119,7 +119,7 @@ def download(options: Namespace) -> Result:
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
 def inspect(options: Namespace) -> Result:
-    """Reads all images before anything that takes long, and writes the page."""
+    """Writes the page of `keras_vit.inspection`. Images are read first, before the slow import of Keras."""
     from keras_vit.preprocessing import load_image
 
     folder = os.path.dirname(os.path.abspath(options.output))

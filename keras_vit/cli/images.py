@@ -39,7 +39,10 @@ TOP = 5  # classes that `predict` shows
     examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:
-    """Looks at all images before anything that takes long."""
+    """Predicts the classes of images, or their numbers by a regression model; ValueError for other models.
+
+    Images are checked first, before the slow import of Keras.
+    """
     from keras_vit.preprocessing import decode_predictions, sample_image
 
     files = picture_files(options.images) if options.images else [sample_image()]
@@ -76,15 +79,17 @@ def predict(options: Namespace) -> Result:
 
 
 def _count_classes(model: Any, weights: str) -> int:
-    """How many classes a classifier has; ValueError for other models, with what to do with them."""
+    """The number of classes of a classifier; ValueError for other models, with the command that uses them."""
     if hasattr(model.config, "backbone"):
-        words = f"{weights} answers for each place of a picture, and not for the whole"
+        words = f"{weights} has an output for each place of a picture, and not for the whole"
         raise ValueError(f"{words}: `keras-vit segment` or `keras-vit depth`.")
     if model.config.classes is None:
         words = f"{weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
         raise ValueError(f"{words}finetune`, or measure its features with `keras-vit evaluate --few-shot`.")
     if len(model.output_shape) != 2:
-        raise ValueError(f"{weights} has a head on every token or place, so that no image gets one answer.")
+        raise ValueError(
+            f"{weights} has a head on every token or place, so that there is no single output for an image."
+        )
     return model.config.classes
 
 
@@ -118,7 +123,7 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
     ),
 )
 def classify(options: Namespace) -> Result:
-    """Reads names and images before anything that takes long."""
+    """Predicts which of the names fits each image. Names and images are checked before the slow import of Keras."""
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
     check_exists(options.names_from)
@@ -158,10 +163,10 @@ Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and f
 
 
 def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], max_depth: Any = None) -> Result:
-    """Looks for the pictures before anything that takes long; writes one file after the other.
+    """Writes one map or figure for each picture; paths are checked before the slow import of Keras.
 
-    `write` takes the model, the pixels of a picture, its path and its file, and returns what `--json` and the table
-    say of them.
+    `write` takes the model, the pixels of a picture, its path and the file to write, and returns the picture's row.
+    ValueError or OSError if a picture cannot be read, unless such are skipped.
     """
     pairs = files_to_write(options.images, options.output, f".{options.format}", options.overwrite)
     check_source(options.weights)
@@ -203,7 +208,7 @@ def _metres(text: str) -> float | str:
     ),
 )
 def depth(options: Namespace) -> Result:
-    """The least and the largest depth of each picture."""
+    """Writes the depth of each picture; the result has its least and its largest depth."""
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit.depth import estimate, plot
@@ -239,7 +244,7 @@ def depth(options: Namespace) -> Result:
     ),
 )
 def segment(options: Namespace) -> Result:
-    """The segments of each picture."""
+    """Writes the segments of each picture; the result has how many there are, and the largest."""
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit import segmentation
@@ -279,7 +284,11 @@ def _shard(text: str) -> tuple[int, int]:
     examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
 )
 def embed(options: Namespace) -> Result:
-    """Looks for the files before anything that takes long, and embeds them."""
+    """Writes the features of images, or of texts, to the file `options.output`.
+
+    Paths are checked before the slow import of Keras. ValueError or OSError if an image cannot be read, unless such
+    are skipped.
+    """
     check_exists(*options.images)
     check_source(options.weights)
     start_keras()
@@ -343,11 +352,13 @@ SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default:
     examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
 )
 def similar(options: Namespace) -> Result:
-    """Searches, and draws the sheet."""
+    """Finds the images that are most similar to an image or a text, and draws them if there is an output."""
     if (options.image is None) == (options.text is None):
         raise ValueError("Give either an IMAGE or --text 'some words'.")
     if options.text is not None and options.weights is None:
-        raise ValueError("--text needs --weights, the two towers with whose image tower the features were made.")
+        raise ValueError(
+            "--text needs --weights, an image and a text tower; the features must be those of that image tower."
+        )
     check_exists(options.image, options.features, options.folder)
     start_keras()
     from keras_vit import evaluation
@@ -377,7 +388,7 @@ def similar(options: Namespace) -> Result:
     examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
 )
 def duplicates(options: Namespace) -> Result:
-    """Compares all, and draws the sheet."""
+    """Finds pairs of images that are almost the same, and draws them if there is an output."""
     check_exists(options.features, options.folder)
     start_keras()
     from keras_vit import evaluation

@@ -32,8 +32,8 @@ DATA_OPTIONS = (
         choices=("classification", "segmentation"),
         default="classification",
     ),
-    option("--ignore", "of masks: the number that stands for no class (default: 255)", type=int, metavar="N"),
-    switch("--reduce-zero-label", "of masks: 0 stands for no class as well, as in ADE20K", default=None),
+    option("--ignore", "segmentation: the number that stands for no class (default: 255)", type=int, metavar="N"),
+    switch("--reduce-zero-label", "segmentation: 0 stands for no class as well, as in ADE20K", default=None),
     option("--file", "of a table: the column of image files (default: file)", metavar="COLUMN"),
     option(
         "--label",
@@ -77,7 +77,7 @@ def _silence_libraries() -> None:
 
 
 def check_source(source: str) -> None:
-    """Raises the error of `load` where no model can be of that name, without Keras."""
+    """Raises the error of `load` if there is no checkpoint of that name or path, without importing Keras."""
     from keras_vit.checkpoints import resolve_source
 
     resolve_source(source)
@@ -152,7 +152,7 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
 
 
 def predicted(model: Any, files: Sequence[str]) -> Any:
-    """What a model answers to pictures, read some at a time, so that memory does not grow with their number."""
+    """The outputs of a model for pictures, read some at a time, so that memory does not grow with their number."""
     import numpy as np
 
     parts = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _print(result, options.json)
                 sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has seen enough.
+        # The program that reads the output has closed it, as `head` does: no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Exception, KeyboardInterrupt) as error:
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complete(words: Sequence[str]) -> None:
-    """Answers the shell, as argcomplete agrees with it, and ends the program."""
+    """Prints completions of a command line for the shell, as argcomplete prescribes, and ends the program."""
     require_packages("Completion", ("argcomplete",), "completion")
     import argcomplete
 
@@ -168,7 +168,7 @@ def _flags_of(command: Command | None) -> list[str]:
 
 
 def _is_first() -> bool:
-    """Whether this is the process, of those that did the job together, that says what came of it."""
+    """Whether this process prints the result: the first one, where several did the job together."""
     processes = sys.modules.get("keras_vit._processes")
     return processes is None or processes.current().first
 
@@ -229,14 +229,16 @@ def _has_interrupt(error: BaseException | None) -> bool:
 
 
 def _message(error: BaseException, command: Command | None) -> str:
-    """The message of an error without the arguments that Keras appends to it; with its type where that says more.
+    """The text to print for an error: its message without the arguments that Keras appends to it.
 
-    Without network it is a line: what could not be reached, and which model comes along.
+    It begins with the error's type if that is not one that this package raises. If an address could not be reached, it
+    is one line, with the weights that need no network.
     """
-    where, answer = (getattr(error, "attempts", None) or [("", "")])[0]
-    if answer.startswith("did not answer") and not os.environ.get(TRACEBACK):
+    # A field of `DownloadError`, whose class takes long to import.
+    if getattr(error, "unreachable", False) and not os.environ.get(TRACEBACK):
+        where, reason = error.attempts[0]  # ty: ignore[missing-attribute]
         hint = " Is there a network? Without one there is `--weights glyphs`, which comes along."
-        return f"{where} {answer}.{hint if '--weights' in _flags_of(command) else ''}"
+        return f"{where} {reason}.{hint if '--weights' in _flags_of(command) else ''}"
     text = _in_options(error, command).partition("\n\nArguments received by")[0].strip()
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
     if text and (expected or type(error).__module__.startswith("keras_vit")):

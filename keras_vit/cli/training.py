@@ -45,7 +45,7 @@ RUN = "steps batch_size learning_rate warmup_steps image_size"  # fields of a re
 
 
 def _of_the_recipe(name: str) -> str:
-    """What the help says of the default of a recipe's field: that it is the recipe's, and what RECIPE says."""
+    """The default of a recipe's field in the help: that it is the recipe's, and the value that RECIPE has."""
     from keras_vit.training import recipe
 
     row = recipe(RECIPE)
@@ -115,7 +115,10 @@ def _of_the_recipe(name: str) -> str:
     ),
 )
 def finetune(options: Namespace) -> Result:
-    """Trains in the folder `options.output`."""
+    """Fine-tunes the weights, in the folder `options.output`; returns the log, what was left out and the files.
+
+    Raises the errors of `training.finetune`, and those of DATA and the weights before the slow import of Keras.
+    """
     from keras_vit import training
 
     is_segmentation = options.task == "segmentation"
@@ -139,16 +142,21 @@ def finetune(options: Namespace) -> Result:
 
             settings["task"] = training.distillation(load(options.teacher), options.distill or "hard")
         done = training.finetune(options.weights, data, recipe, **settings)
+    return Result(done.to_dict(), _report_of_run(done, Path(options.output), options.data, is_segmentation))
+
+
+def _report_of_run(done: Any, folder: Path, data: str, is_segmentation: bool) -> str:
+    """The text that a run ends with: its log, the images that were left out, its files, and what to do next."""
     lines = [str(done.log)]
-    lines += [f"Left out: {printable(image.path)}: {printable(image.reason)}" for image in done.bad_images]
-    folder = Path(options.output)
+    for image in done.bad_images:
+        lines.append(f"Left out: {printable(image.path)}: {printable(image.reason)}")
     files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
-    evaluate = ["evaluate", str(folder / "model.keras"), options.data]
+    evaluate = ["evaluate", str(folder / "model.keras"), data]
     if is_segmentation:
         evaluate += ["--task", "segmentation"]
     export = ["export", str(folder / "model.keras"), str(folder / "model.onnx")]
     lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", evaluate, export))
-    return Result(done.to_dict(), "\n".join(lines))
+    return "\n".join(lines)
 
 
 def _recipe(options: Namespace) -> Any:
@@ -209,7 +217,7 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
 )
 def evaluate(options: Namespace) -> Result:
-    """Evaluates, and writes the files that were asked for."""
+    """Measures a model, a few-shot probe or nearest neighbours on DATA, and writes the report if it is asked for."""
     probing, voting = options.few_shot is not None, options.knn is not None
     if probing and voting:
         raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
@@ -248,7 +256,7 @@ def evaluate(options: Namespace) -> Result:
 
 
 def _evaluate_segmentation(options: Namespace) -> Result:
-    """Measures the mean intersection over union."""
+    """Measures the mean intersection over union of a segmentation model on DATA."""
     start_keras()
     from keras_vit import load, segmentation
 
@@ -303,7 +311,7 @@ def _evaluated_model(options: Namespace) -> Any:
     ),
 )
 def verify(options: Namespace) -> Result:
-    """Fetches the weights, computes, compares."""
+    """Compares models from the Hub with their published outputs or figures; not ok if one differs."""
     check_exists(options.picture, options.data)
     start_keras()
     from keras_vit import evaluation
@@ -321,7 +329,7 @@ def verify(options: Namespace) -> Result:
     examples=("cifar", "'pretrain B/16'"),
 )
 def recipes(options: Namespace) -> Result:
-    """What fits the query."""
+    """Lists the recipes that match the query; ValueError if there are none."""
     from keras_vit.training import list_recipes
 
     rows = list_recipes(options.query)
@@ -343,7 +351,7 @@ PLAN = derived(
     examples=("ViT-H/14 --devices 8 --memory 80GB",),
 )
 def plan(options: Namespace) -> Result:
-    """Works the plan out."""
+    """Estimates the memory that training takes, and what fits."""
     from keras_vit import training
 
     answer = training.plan(**given(options, *(option.name for option in PLAN())))

@@ -188,7 +188,7 @@ def mixed(
 def cutmix(
     images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Put a box of the image before it in the batch into every image; labels are mixed by its area.
+    """The batch with a box of the image before it put into every image, and labels mixed by its area.
 
     One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
     image is cut off: timm's `Mixup`. The images are overwritten; labels are float32 rows `(batch, classes)`.
@@ -207,7 +207,7 @@ def cutmix(
 def mixup(
     images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mix every image, and its label, with the one before it in the batch (arXiv 1710.09412, as AugReg uses it).
+    """The batch with every image, and its label, mixed with the one before it (arXiv 1710.09412, as AugReg uses it).
 
     One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
     `utils.get_mixup`. The float32 images are overwritten; labels are float32 rows `(batch, classes)`.
@@ -277,7 +277,7 @@ def inception_box(
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
-    """A test image at the model's size, float32 `(*size, 3)`: what `load_image` gives for a file of these pixels."""
+    """A test image at the model's size, float32 `(*size, 3)`: what `load_image` returns for a file of these pixels."""
     if isinstance(resize, Pipeline):
         return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
     return bring_to_size(pixels, size, resize)

@@ -50,7 +50,7 @@ class Examples:
     files: Sequence[Path] | None = None  # of the images, if each is one, for worker processes to read
     bad: list[BadImage] = dataclasses.field(default_factory=list)
     converted: list[BadImage] = dataclasses.field(default_factory=list)
-    target: str = "class"  # of TARGETS, or "mask": `read` gives a picture and its mask
+    target: str = "class"  # of TARGETS, or "mask": `read` returns a picture and its mask
     ignore: int = 255  # the number in masks that stands for no class
 
 

@@ -99,7 +99,10 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
 def _names_of_folders(
     training: Path, files: Mapping[str, Sequence[Path]], leave_out: Callable[[Path, str, str], None]
 ) -> list[str]:
-    """The names of the classes to train on, which are those of the folders with pictures; ValueError below two."""
+    """The names of the classes, which are those of the folders with pictures; folders without are left out.
+
+    Raises ValueError if there are less than two, or one is no name for a class.
+    """
     names = []
     for name, paths in files.items():
         if paths:

@@ -237,7 +237,7 @@ def open_masks(
     Raises:
         FileNotFoundError: if the folder does not exist, or lacks one of the two.
         ValueError, TypeError: if an argument makes no sense, or a picture has no mask; it is named. What is wrong with
-            a mask is said when it is read.
+            a mask is reported when it is read.
 
     Examples:
         >>> masks = data.open_masks((pixels, np.zeros((4, 24, 24), "uint8")), class_names=["floor", "wall"])

@@ -57,7 +57,7 @@ def open_data(
         shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
             `split` says.
         augmentation: What is done to training images; `None`: they are scaled to size.
-        seed: A whole number from 0. The same seed gives the same batches.
+        seed: A whole number from 0. The same seed yields the same batches.
         classes: How many there are, where the data does not say it.
         class_names: Their names in order; of a folder, which folders they are.
         target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
@@ -74,7 +74,7 @@ def open_data(
         prefetch: How many batches, of `batch_size * height * width * 12` bytes, are made ahead while the model trains.
         shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
             they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
-            read as a whole by each process, and must give the same to all of them.
+            read as a whole by each process, and must yield the same to all of them.
         holdout: A share of the training images, drawn by the seed, every class alike: `split="train"` has the others,
             the others have these. None: the data's own splits.
         sampling: `"balanced"`: in training, each class is drawn as often as any other; `"sqrt"`: as often as the root

@@ -41,7 +41,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         image: uint8 `(height, width, 3)`.
         layers: How many operations follow each other, at least 1.
         magnitude: 0 to 30, of every operation.
-        generator: The same state gives the same image.
+        generator: The same state returns the same image.
 
     Returns:
         uint8 `(height, width, 3)`.

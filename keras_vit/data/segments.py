@@ -85,7 +85,7 @@ class SegmentedImages:
         read: From the number of a picture to its pixels, uint8 `(height, width, 3)`, and its targets: `masks`
             `(T, height, width)`, `labels` `(T,)`, and `crowd` `(T,)` where some masks are of several things.
         classes: How many there are.
-        class_names: What they are called, in their order; None where nobody has said.
+        class_names: What they are called, in their order; None where they have no names.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
         digest: What tells this data from other data, for runs that go on.
         target: `"segments"`.

@@ -3,7 +3,7 @@
 Pipelines (`tf.data`, grain, torch, Keras, or any iterable of (images, labels)) are used as they are, in their own order
 and with their own crops and flips. Their images and labels are checked. Of an `Augmentation`, what mixes and recolours
 finished images is added: RandAugment and mixup. A pipeline only goes forward. To resume at step 1,000, its first 1,000
-batches are read and dropped: they are those of the first run if the pipeline itself always gives the same.
+batches are read and dropped: they are those of the first run if the pipeline itself always yields the same.
 """
 
 import io
@@ -182,7 +182,7 @@ def inputs_of(source: Any, batch_size: int) -> Any:
         return Slices(*source, batch_size)
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
         given = f"not a {type(source).__name__}. Of files, say the image_size"
-        raise TypeError(f"data must be (images, labels) or give such batches one by one, {given}.")
+        raise TypeError(f"data must be (images, labels) or yield such batches one by one, {given}.")
     return source
 
 
@@ -333,7 +333,7 @@ class PipelineStream(ImageStream):
 
 
 def one_pass(source: Any) -> Iterator[Any]:
-    """All that a pipeline yields, once."""
+    """Yields each batch or element of one epoch of a pipeline: a Keras `PyDataset`, or anything to iterate over."""
     if isinstance(source, keras.utils.PyDataset):
         for i in range(source.num_batches):
             yield source[i]

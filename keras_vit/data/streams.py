@@ -98,7 +98,7 @@ class ImageStream(Stream):
 
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
-        classes: How many there are; 0 of test data that does not say it; 1 of numbers.
+        classes: How many there are; 0 of test data that does not say it; 1 for regression.
         target: What the labels are: `"class"`, `"multilabel"` or `"number"`, as in `open_data`.
         labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
         name: From an index in the data's order to what the image is called, such as its path; None of pipelines.
@@ -106,7 +106,7 @@ class ImageStream(Stream):
         batch_size: Of full batches.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
         endless: Whether it is training data: shuffled, augmented, and every batch full.
-        shard: (i, n): of every batch `batch` gives the i-th of n parts. The other figures are those of whole batches.
+        shard: (i, n): of every batch `batch` returns the i-th of n parts. The other figures are those of whole batches.
         bad: What was left out, with reasons; it grows when a file turns out to be bad later.
         converted: Images that are not RGB with 8 bits, and what is done with them.
 
@@ -147,7 +147,7 @@ class ImageStream(Stream):
 
         Returns:
             Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
-            `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for numbers. Batches of
+            `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for regression. Batches of
             training data are full. Those of test data come in order and may be shorter; where it is not known how many
             classes there are, their labels are int64 `(batch,)`.
 
@@ -247,41 +247,56 @@ class ExampleStream(ImageStream):
         self._readers.shutdown(cancel_futures=True)
         self._close_processes()
 
-    def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step."""
-        if self._free is not None:
-            with self._lock:
-                while len(self._processes) < self._workers:
-                    self._processes.append(Worker(self._transform))
-                    self._free.put(self._processes[-1])
+    def _make(self, step: int) -> tuple[Any, Any]:
+        """The images and labels, or masks, of a step; in training augmented and mixed. ValueError as of `batch`.
+
+        Images and masks to evaluate segmentation on keep their sizes, and come as lists.
+        """
+        self._start_processes()
         places = self._places(step)
-        rows = share(len(places), self.shard)
+        part = share(len(places), self.shard)
+        if self.target == "mask" and not self.endless:
+            pairs = self._readers.map(self._read, [index for _, index in places[part]])
+            good = [pair for pair in pairs if pair is not None]
+            return [image for image, _ in good], [mask for _, mask in good]
         augmentation = self._transform.augmentation
         mixes = self.endless and bool(augmentation.mixup or augmentation.cutmix)
-        # Both take the image before, which for the first one of a part is in another part.
-        before = places[rows.start - 1 :][:1] if mixes and rows != slice(0, len(places)) else []
-        places = [*before, *places[rows]]
-        if self.target == "mask" and not self.endless:  # pictures keep their sizes
-            pairs = [pair for pair in self._readers.map(self._read, [i for _, i in places]) if pair is not None]
-            return [image for image, _ in pairs], [mask for _, mask in pairs]
-        planes = self._transform.channels + (self.target == "mask")
-        images = np.empty((len(places), *self._transform.image_size, planes), "float32")
-        if not places:
-            return images, one_hot(self._data.labels[:0], self.classes)
-        size = -(-len(places) // (PIECES * self._workers))
-        pieces = [slice(i, i + size) for i in range(0, len(places), size)]
-        read = self._readers.map(lambda piece: self._fill(images[piece], places[piece]), pieces)
-        indices = np.concatenate(list(read))
-        if (indices < 0).all() and (self.endless or self.shard[1] == 1):
-            raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
-        if (indices < 0).any():
-            images, indices = images[indices >= 0], indices[indices >= 0]
-        if self.target == "mask":
+        # Both mix an image with the one before it, which for the first one of a part is in another part.
+        before = places[part.start - 1 :][:1] if mixes and part != slice(0, len(places)) else []
+        images, indices = self._transformed(step, [*before, *places[part]])
+        if self.target == "mask":  # the transform returns the mask behind the channels of the image
             return images[..., :-1], images[..., -1].astype("int32")
         labels = one_hot(self._data.labels[indices], self.classes)
         if mixes:
             images, labels = mixed(images, labels, augmentation, [self._transform.seed, MIXUP, step])
         return images[len(before) :], labels[len(before) :]
+
+    def _start_processes(self) -> None:
+        """Starts the worker processes, where there are to be some, before the first batch."""
+        if self._free is not None:
+            with self._lock:
+                while len(self._processes) < self._workers:
+                    self._processes.append(Worker(self._transform))
+                    self._free.put(self._processes[-1])
+
+    def _transformed(self, step: int, places: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """The transformed images of some places, and the index of each; without those that cannot be read.
+
+        Raises ValueError if none of a batch can be read.
+        """
+        channels = self._transform.channels + 1 if self.target == "mask" else self._transform.channels
+        images = np.empty((len(places), *self._transform.image_size, channels), "float32")
+        if not places:
+            return images, np.empty(0, "int64")
+        size = -(-len(places) // (PIECES * self._workers))
+        pieces = [slice(i, i + size) for i in range(0, len(places), size)]
+        read = self._readers.map(lambda piece: self._fill(images[piece], places[piece]), pieces)
+        indices = np.concatenate(list(read))
+        good = indices >= 0
+        # A part of a test batch may have no good image, where another process has some.
+        if not good.any() and (self.endless or self.shard[1] == 1):
+            raise ValueError(f'None of the images of batch {step} can be read. Leave them out: check="decode".')
+        return (images, indices) if good.all() else (images[good], indices[good])
 
     def _places(self, step: int) -> list[tuple[int, int]]:
         """(epoch, index) of the images of a batch. Where an epoch ends within a batch, the next one fills it."""
@@ -292,7 +307,7 @@ class ExampleStream(ImageStream):
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def _fill(self, images: np.ndarray, places: list[tuple[int, int]]) -> np.ndarray:
-        """Makes the images of some places; returns the index of each, -1 where there is none."""
+        """Reads and transforms the images of some places into an array; returns the index of each, -1 where none is."""
         rest = range(len(places))
         indices = np.array([index for _, index in places], "int64")
         if self._free is not None and not self._unreadable.intersection(indices.tolist()):
@@ -306,7 +321,7 @@ class ExampleStream(ImageStream):
         return indices
 
     def _fill_one(self, image: np.ndarray, epoch: int, index: int) -> int:
-        """Makes an image; in training, of the next good one if it is bad. Returns its index, or -1."""
+        """Reads and transforms an image, in training the next good one if it is bad; returns its index, or -1."""
         for i in range(index, index + (self.examples if self.endless else 1)):
             i %= self.examples
             pixels = self._read(i)
@@ -318,7 +333,7 @@ class ExampleStream(ImageStream):
     def _read(self, i: int) -> np.ndarray | None:
         try:
             return None if i in self._unreadable else self._data.read(i)
-        except ImportError:  # no file is to blame
+        except ImportError:  # a package is missing, the file is not to blame
             raise
         except Exception as error:  # A disk that fails and a decoder that does are the same here: no image.
             name = self._data.name(i)
@@ -362,10 +377,10 @@ def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
 
     Args:
         stream: What `open_data` returns.
-        steps: The numbers of the steps, usually a `range`; their order is kept by `model.fit(..., shuffle=False)`.
+        steps: The numbers of the steps, such as a `range`; their order is kept by `model.fit(..., shuffle=False)`.
 
     Returns:
-        A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` gives them.
+        A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` returns them.
 
     Examples:
         >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)

@@ -229,7 +229,7 @@ def _check_repeated(table: LabelTable) -> None:
         first = first_of.setdefault(os.path.normpath(path), i)
         rows = f"than {table.rows[first]}. Keep one of the two."
         if np.any(table.labels[i] != table.labels[first]):
-            raise ValueError(f"{table.rows[i]} gives {path.name!r} another label {rows}")
+            raise ValueError(f"{table.rows[i]} has another label for {path.name!r} {rows}")
         if table.splits and table.splits[i] != table.splits[first]:
             raise ValueError(f"{table.rows[i]} has {path.name!r} in another split {rows}")
 

@@ -25,17 +25,22 @@ class Worker:
     """
 
     def __init__(self, transform: ImageTransform) -> None:
-        packages = str(Path(__file__).resolve().parents[2])  # the folder that the package lies in
+        """Starts the process, and sends it the transform that it applies to every image."""
+        packages = str(Path(__file__).resolve().parents[2])  # the folder that this package lies in
         path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
+        # -P: files in the working directory must not hide modules of the same names.
         command = [sys.executable, "-P", "-m", "keras_vit.data.workers"]
-        pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": path}
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
+        environment = {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._requests: Any = self._process.stdin
         self._replies: Any = self._process.stdout
         self._send(dataclasses.asdict(transform))
 
     def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
-        """Fills float32 images `(requests, height, width, 3)` from (path, epoch, index); the places of bad ones."""
+        """Fills float32 images `(requests, height, width, 3)` from (path, epoch, index); returns those of bad ones.
+
+        Raises RuntimeError if the process has ended.
+        """
         self._send(requests)
         bad = []
         for place, image in enumerate(images):
@@ -65,13 +70,14 @@ class Worker:
             self._ended()
 
     def _ended(self) -> None:
+        """Raises the RuntimeError of a process that has ended."""
         code = self._process.wait()
         reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
         raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
 
 
 def main() -> None:
-    """What a worker process does: reads images and writes them until there are no more requests."""
+    """Reads and transforms the images that are asked for, until there are no more requests: a worker's program."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
     replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)  # What a library prints is no reply.

@@ -1,4 +1,4 @@
-"""From a picture to its depth, in metres or without a unit, as each publisher's code gives it."""
+"""From a picture to its depth, in metres or without a unit, as each publisher's code returns it."""
 
 from typing import TYPE_CHECKING
 

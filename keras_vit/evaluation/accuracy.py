@@ -176,7 +176,7 @@ def evaluate(
 
     Returns:
         An `AccuracyResult`: accuracy over all images and per class, loss, and the confusion matrix. For several labels
-        a `MultilabelResult` with mAP and F1, for numbers a `NumberResult` with R2 and the mean absolute error.
+        a `MultilabelResult` with mAP and F1, for regression a `NumberResult` with R2 and the mean absolute error.
 
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does

@@ -35,7 +35,7 @@ def batches(
 
     Yields:
         Images or features as they are given `(batch, ...)`, and int64 labels `(batch,)`; for several labels float32
-        `(batch, classes)`, for numbers `(batch, 1)`.
+        `(batch, classes)`, for regression `(batch, 1)`.
 
     Raises:
         TypeError: if `data` is none of these, or its labels are neither integers nor one-hot.

@@ -163,7 +163,7 @@ def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names:
     axes.imshow(np.clip(image, 0, 1), extent=(-0.5, end, end, -0.5), interpolation="none")
     axes.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), ylabel="what the image shows")
     axes.set_xlabel("what the model says")
-    axes.xaxis.set_label_position("top")  # below, names may need the room
+    axes.xaxis.set_label_position("top")  # below, names may need the space
     axes.tick_params(length=0)
     if classes > NAMED:
         return

@@ -407,7 +407,8 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
             raise FileExistsError(f"{target} is a folder that is no SavedModel, which overwrite=True does not delete.")
     check_folder(path.parent)
-    if not (folder := _existing(path)).is_dir():
+    folder = _existing(path)
+    if not folder.is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"{path} cannot be written: the folder {folder} is read-only.")

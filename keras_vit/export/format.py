@@ -156,7 +156,7 @@ def append_archive(path: Path, metadata: "Metadata") -> None:
     """Appends the files of the metadata as a zip archive, which formats that are read from the front ignore."""
     with zipfile.ZipFile(path, "a") as archive:
         for name, text in as_files(metadata).items():
-            # With a fixed date, so that the same model gives the same bytes.
+            # With a fixed date, so that the same model becomes the same bytes.
             archive.writestr(zipfile.ZipInfo(name), text)
 
 

@@ -146,7 +146,6 @@ ALSO_BEFORE_KERAS = {
     "pictures to embed": ("embed missing -o out.npz", "missing"),
     "variant to plan": ("plan ViT-X/16", "There is no variant 'ViT-X/16'"),
     "memory": ("plan ViT-B/16 --memory 80", "memory must be a number with a unit"),
-    "share": ("plan ViT-B/16 --share 1.5", "share must be a number above 0 and at most 1"),
 }
 
 

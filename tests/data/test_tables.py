@@ -111,7 +111,7 @@ def test_numbers_and_splits(photos):
         (
             {"file": ["0.png", "./0.png"] * 6, "label": [*"ab"] * 6},
             {},
-            "row 3 gives '0.png' another label than .*row 2",
+            "row 3 has another label for '0.png' than .*row 2",
         ),
         (
             {"file": ["0.png"] * 12, "label": ["a"] * 12, "split": ["train", "test"] * 6},
@@ -121,7 +121,7 @@ def test_numbers_and_splits(photos):
         (
             {"file": ["0.png"] * 12, "label": [1, 2] * 6},
             {"target": "number"},
-            "row 3 gives '0.png' another label than .*row 2",
+            "row 3 has another label for '0.png' than .*row 2",
         ),
         ({"label": WORDS}, {"class_names": ["1", "10"]}, "row 2 has the label '2', which is none of the classes"),
     ],

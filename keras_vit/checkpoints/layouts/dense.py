@@ -28,9 +28,10 @@ def with_head(
     title: str,
     unused: Sequence[str] = (),
 ) -> Plan:
-    """How a model of two files is read: its backbone, and the arrays and rows of its head.
+    """The plan to read a dense model of two files: that of its backbone, with the rows and arrays of the head added.
 
-    What a backbone's own file has at its top is left out. What is assumed of it is only noted.
+    Arrays of the backbone's file that the dense model does not need, such as those of a classification head, become
+    unused ones. What is assumed of the backbone is a note instead of a warning.
     """
     below = backbone.layout
     wanted = {row.name for row in below.rows(config.backbone)}
@@ -53,6 +54,7 @@ def with_head(
         stored=config,
         arrays={**kept, **arrays},
         unused=[*backbone.unused, *left, *unused],
+        # Those about the size at which the backbone is used by itself do not hold here.
         warnings=[remark for remark in remarks if remark.field != "image_size"],
         head=(),
     )

@@ -256,7 +256,11 @@ def config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file is read."""
+    """The plan to read a file of transformers: layout, config, arrays, unused arrays and warnings.
+
+    The family follows from the names of the arrays and from `model_type` in config.json. Raises ValueError if
+    config.json is that of another model, contradicts the arrays, or names a computation that does not exist here.
+    """
     anchor: Any = _anchor(file)
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
     name = _family_of(found.arrays, file)

@@ -97,7 +97,10 @@ def means_in(mean: Any, std: Any) -> Fields:
 
 
 def filter_in(key: str, value: Any) -> Fields:
-    """The filter by its name or number; ValueError for those that are not done here."""
+    """The field `filter` of a config, by its name or Pillow's number in a sidecar file; none if the value is None.
+
+    Raises ValueError for filters that are not computed here.
+    """
     if value is None:
         return {}
     if isinstance(value, (int, str)) and not isinstance(value, bool) and value in _FILTERS:

@@ -136,7 +136,8 @@ class OpenVINO(Format):
         model = openvino.Core().read_model(str(source))
         if precision == "dynamic_int8":
             for operator in model.get_ordered_ops():
-                if (found := _weights(operator)) is None:
+                found = _weights(operator)
+                if found is None:
                     continue
                 integers, scales = symmetric_int8(*found)
                 widened = opset13.convert(opset13.constant(integers, dtype=np.int8), "f32")
