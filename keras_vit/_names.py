@@ -95,9 +95,10 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.layers.positions": "RotaryEmbedding sincos2d",
         "keras_vit.layers.resizing": "resize",
         "keras_vit.layers.resnet": "BiTUnit PaddedMaxPooling2D ResNetUnit StdConv2D bit_conv group_norm",
+        "keras_vit.layers.texts": "AddTextPositions TextMask TextPooling",
         "keras_vit.layers.tokens": (
             "AddPositionEmbedding AddSinCosPositionEmbedding ClassToken PatchDropout PatchEmbedding RegisterTokens "
-            "TextPooling TokenDropout TokenMap TokenPooling"
+            "TokenDropout TokenMap TokenPooling"
         ),
         "keras_vit.layers.transformer_block": (
             "BLOCK_ACTIVATIONS LayerScale MLP MultiHeadAttention SwiGLU TransformerBlock"

@@ -1,10 +1,12 @@
 """The names that arguments of layers take; data, to check a name without building a layer."""
 
 GELUS = ("tanh", "exact", "quick")
+MLP_ACTIVATIONS = (*GELUS, "relu")
 MLPS = ("plain", "plain_norm", "swiglu", "swiglu_norm")
 ATTENTION_BIASES = ("all", "no_key", "none")
 POOLINGS = ("token_dist", "token", "avg", "token_avg", "map", "none")
-TEXT_POOLINGS = ("last", "first", "largest_id", "end_id")
+TEXT_POOLINGS = ("last", "first", "largest_id", "end_id", "mean")
+TEXT_POSITIONS = ("learned", "sincos")
 POSITION_EMBEDDINGS = ("learned", "learned_patches", "learned_without_registers", "sincos2d", "none")
 ROTARY_EMBEDDINGS = ("dinov3", "eva02")
 FINAL_NORMS = ("tokens", "pooled", "none")

@@ -18,7 +18,6 @@ from keras_vit.layers.base import (
     registered,
     tensor_of,
 )
-from keras_vit.layers.choices import TEXT_POOLINGS
 from keras_vit.layers.ops import conv, mean
 from keras_vit.layers.positions import sincos2d
 
@@ -421,39 +420,3 @@ class TokenMap(BaseLayer):
     def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         grid = self.grid_size if patches_shape is None else patches_shape[1:3]
         return (tokens_shape[0], *grid, tokens_shape[-1])
-
-
-@registered
-class TextPooling(BaseLayer):
-    """The token that stands for a text.
-
-    Args:
-        kind: `"last"`, `"first"`, `"largest_id"` or `"end_id"`, as `pooling` in `keras_vit.TextConfig`.
-        end_id: As there.
-
-    Call arguments:
-        tokens: `(batch, T, D)`.
-        ids: Their ids, integers `(batch, T)`.
-
-    Output: `(batch, D)`.
-
-    Examples:
-        >>> ids = np.array([[1, 9, 0]])
-        >>> layers.TextPooling("largest_id")(np.arange(6.0).reshape(1, 3, 2), ids).tolist()
-        [[2.0, 3.0]]
-    """
-
-    def __init__(self, kind: str, end_id: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        check_choice("kind", kind, TEXT_POOLINGS)
-        self.kind = kind
-        self.end_id = end_id
-
-    def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
-        if self.kind in ("last", "first"):
-            return tokens[:, -1 if self.kind == "last" else 0]
-        place = ops.argmax(ids if self.end_id is None else ops.cast(ops.equal(ids, self.end_id), "int32"), axis=1)
-        return ops.take_along_axis(tokens, place[:, None, None], axis=1)[:, 0]
-
-    def compute_output_shape(self, tokens_shape: Shape, ids_shape: Shape | None = None) -> Shape:
-        return (tokens_shape[0], tokens_shape[2])

@@ -21,7 +21,7 @@ from keras_vit.layers.base import (
     not_none,
     registered,
 )
-from keras_vit.layers.choices import ATTENTION_BIASES, GELUS, MLPS, ROTARY_EMBEDDINGS
+from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
 from keras_vit.layers.ops import attention_weights, float32_or_better, reshape
 from keras_vit.layers.positions import rotate
 
@@ -197,7 +197,8 @@ class MLP(_HiddenLayer):
     Args:
         width: Length of the hidden layer.
         gelu: `"tanh"`, the approximation that the official checkpoints were trained with; `"exact"`, with the error
-            function, as in timm and Hugging Face; `"quick"`, `x * sigmoid(1.702 x)`, as in OpenAI's CLIP.
+            function, as in timm and Hugging Face; `"quick"`, `x * sigmoid(1.702 x)`, as in OpenAI's CLIP; `"relu"`, no
+            GELU, as in the text towers of TIPS.
         dropout: Rate of both dropouts while training.
         norm: Whether the hidden layer is normalised before the last one, as in BEiT-3.
         epsilon: Added to the variance by that normalisation.
@@ -225,7 +226,7 @@ class MLP(_HiddenLayer):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        check_choice("gelu", gelu, GELUS)
+        check_choice("gelu", gelu, MLP_ACTIVATIONS)
         super().__init__(width, norm, epsilon, dropout, **kwargs)
         self.gelu = gelu
 
@@ -326,7 +327,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         drop_path: Rate of stochastic depth: how often each branch of an example is skipped.
         remat: Whether to recompute the block in the backward pass instead of keeping its activations: less memory,
             about a third more time. Dropout drops the same units both times.
-        gelu: `"tanh"`, `"exact"` or `"quick"`; a SwiGLU has none.
+        gelu: `"tanh"`, `"exact"`, `"quick"` or `"relu"`; a SwiGLU has none.
         epsilon: Added to the variance by all layer normalisations.
         mlp: `"plain"`, `"swiglu"`, or with a normalisation inside `"plain_norm"`, `"swiglu_norm"`.
         layer_scale: First value of the factors at the end of both branches (see `LayerScale`); None for none.

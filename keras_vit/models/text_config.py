@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, ClassVar
 
-from keras_vit.layers.choices import GELUS, TEXT_POOLINGS
+from keras_vit.layers.choices import MLP_ACTIVATIONS, TEXT_POOLINGS, TEXT_POSITIONS
 from keras_vit.models.fields import Config, Count, Epsilon, OneOf, Positive
 
 
@@ -19,10 +19,13 @@ class TextConfig(Config):
         heads: Attention heads per block; divides `width`.
         mlp_width: Length of the MLP's hidden layer.
         causal: Whether a token attends to itself and earlier ones only (CLIP).
-        gelu: `"tanh"`, `"exact"` or `"quick"`, as in `ViTConfig`.
+        gelu: `"tanh"`, `"exact"` or `"quick"`, as in `ViTConfig`, or `"relu"` (TIPS).
         layer_norm_epsilon: Added to the variance by every layer normalisation.
         pooling: Which token stands for the text: the `"last"` (SigLIP, LiT) or the `"first"` one; the first of the
-            largest id (`"largest_id"`, CLIP); the first that is `end_id` (`"end_id"`); `"map"`: attention pooling.
+            largest id (`"largest_id"`, CLIP); the first that is `end_id` (`"end_id"`); `"mean"`: the mean of those that
+            are no padding (TIPS); `"map"`: attention pooling.
+        position_embedding: `"learned"`, or `"sincos"`: computed, added to `sqrt(width)` times the token (TIPS).
+        pad_id: The id of padding that neither attention nor the mean sees (TIPS); None: padding counts as other tokens.
         end_id: The id of the token that ends a text; only with pooling `"end_id"`.
         projection: Length of the text's embedding; None for the pooled token itself.
         projection_bias: Whether the projection has a bias (SigLIP).
@@ -42,9 +45,11 @@ class TextConfig(Config):
     heads: Positive
     mlp_width: Positive
     causal: bool = False
-    gelu: Annotated[str, OneOf(GELUS)] = "tanh"
+    gelu: Annotated[str, OneOf(MLP_ACTIVATIONS)] = "tanh"
     layer_norm_epsilon: Epsilon = 1e-6
     pooling: Annotated[str, OneOf((*TEXT_POOLINGS, "map"))] = "last"
+    position_embedding: Annotated[str, OneOf(TEXT_POSITIONS)] = "learned"
+    pad_id: Count | None = None
     end_id: Count | None = None
     projection: Positive | None = None
     projection_bias: bool = False
@@ -57,6 +62,10 @@ class TextConfig(Config):
     layer_scale: ClassVar[None] = None
 
     def _check_together(self) -> None:
+        if self.pad_id is not None and self.causal:
+            raise ValueError(
+                f"pad_id={self.pad_id} and causal=True were given: a causal tower needs no mask of padding."
+            )
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
         if (self.pooling == "end_id") != (self.end_id is not None):

@@ -1,4 +1,4 @@
-"""The text tower of CLIP, SigLIP and LiT: token ids to one vector; a function of a `TextConfig`."""
+"""The text tower of CLIP, SigLIP, LiT and TIPS: token ids to one vector; a function of a `TextConfig`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from keras_vit.layers import AddPositionEmbedding, MAPHead, TextPooling, TransformerBlock
+from keras_vit.layers import AddPositionEmbedding, AddTextPositions, MAPHead, TextMask, TextPooling, TransformerBlock
 from keras_vit.layers.base import Dense, LayerNormalization, initializer, policy_at
 from keras_vit.models.image_model import ConfiguredModel
 from keras_vit.models.text_config import TextConfig
@@ -15,15 +15,20 @@ from keras_vit.models.text_config import TextConfig
 def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
     """Applies a text tower to a symbolic batch of token ids `(batch, context)`; returns `(batch, projection or width)`.
 
-    No dropout and no mask of the padding: SigLIP and LiT were trained to see it, and CLIP's mask hides what follows.
+    No dropout, and a mask of the padding with `pad_id` only: SigLIP and LiT were trained to see it, and CLIP's mask
+    hides what follows.
     """
     policy = keras.dtype_policies.get(dtype)
     table = initializer("normal", stddev=0.02)
     embedding = layers.Embedding(
         config.vocabulary, config.width, table, dtype=policy_at(policy, "token_embedding"), name="token_embedding"
     )
-    position = AddPositionEmbedding((1, config.context), prefix_tokens=0, dtype=policy, name="position_embedding")
+    if config.position_embedding == "sincos":
+        position = AddTextPositions(dtype=policy, name="position_embedding")
+    else:
+        position = AddPositionEmbedding((1, config.context), prefix_tokens=0, dtype=policy, name="position_embedding")
     x = position(embedding(ids))
+    seen = {} if config.pad_id is None else {"allowed": TextMask(config.pad_id, dtype=policy, name="text_mask")(ids)}
     for i in range(config.depth):
         x = TransformerBlock(
             config.heads,
@@ -33,13 +38,13 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
             causal=config.causal,
             dtype=policy,
             name=f"block_{i}",
-        )(x)
+        )(x, **seen)
     x = LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name="encoder_norm")(x)
     if config.pooling == "map":
         epsilon = config.layer_norm_epsilon
         x = MAPHead(config.heads, config.mlp_width, config.gelu, epsilon, dtype=policy, name="pooling")(x)
     else:
-        x = TextPooling(config.pooling, config.end_id, dtype=policy, name="pooling")(x, ids)
+        x = TextPooling(config.pooling, config.end_id, config.pad_id, dtype=policy, name="pooling")(x, ids)
     if config.projection is None:
         return x
     return Dense(

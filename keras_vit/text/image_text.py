@@ -1,9 +1,9 @@
-"""Two towers that meet: images and texts as embeddings of one space (CLIP, SigLIP, LiT), and classifiers of words."""
+"""Two towers that meet: images and texts as embeddings of one space, and classifiers of words."""
 
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,24 +26,24 @@ from keras_vit._arguments import (
 from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
-from keras_vit.checkpoints.accounting import Plan, check_arrays, fill
-from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars
+from keras_vit.checkpoints.accounting import check_arrays, fill
+from keras_vit.checkpoints.files import Sidecars, read_sidecars
 from keras_vit.checkpoints.layouts.sidecars import mapping
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
 from keras_vit.checkpoints.like import like_of_options
-from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, TextEncoder, VisionTransformer
 from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
+from keras_vit.text.scales import arrays_of_towers, scale_of
 from keras_vit.text.templates import AVERAGINGS, Templates, average, imagenet_names, templates_of, texts_of_classes
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
 # Files that say how texts are cut, the best first: SigLIP 1's tokenizer.json is what others made of its spiece.model.
 _WORDS = ("spiece.model", "tokenizer.json", "tokenizer.model", tokenizers.VOCABULARY)
+# What TIPS's authors cut texts with; transformers has made its tokenizer.json of it.
+_AUTHORS_WORDS = ("tokenizer.model", "tokenizer.json")
 TOKENIZER_FILES = (*_WORDS, "tokenizer_config.json", tokenizers.MERGES)
-
-_LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -61,6 +61,7 @@ class ImageText(keras.Model):
         bias: What is added then, a weight; None for none.
         averaging: How the family's original averages the texts of a class (see `zero_shot_classifier`).
         notes: What a user should know of the tokenizer or the weights, in sentences.
+        temperature: `1 / scale` as the file of a TIPS stores it, which is written back as it is unless `scale` changes.
 
     Raises:
         ValueError: if the lengths of the embeddings differ, or `scale` is not above 0.
@@ -80,6 +81,7 @@ class ImageText(keras.Model):
         bias: float | None = None,
         averaging: str = "openai",
         notes: Sequence[str] = (),
+        temperature: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -96,6 +98,7 @@ class ImageText(keras.Model):
         self.tokenizer = tokenizer
         self.averaging = averaging
         self.notes = tuple(notes)
+        self.temperature = temperature
         self.log_scale = _scalar(self, "log_scale", math.log(scale))
         self.logit_bias = None if bias is None else _scalar(self, "logit_bias", bias)
         self.built = True
@@ -179,6 +182,7 @@ class ImageText(keras.Model):
             "bias": None if self.logit_bias is None else 0.0,
             "averaging": self.averaging,
             "notes": list(self.notes),
+            "temperature": self.temperature,
             "name": self.name,
         }
 
@@ -323,10 +327,10 @@ def load_image_text(
     image_size: ImageSize | None = None,
     dtype: DType = None,
 ) -> ImageText:
-    """Both towers of a CLIP, a SigLIP 1 or 2, or a LiT, and its tokenizer.
+    """Both towers of a CLIP, a SigLIP 1 or 2, a LiT or a TIPS, and its tokenizer.
 
-    Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel and SiglipModel, big_vision's
-    two-tower `.npz`, LiT's with a Transformer as text tower.
+    Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel, SiglipModel and Tipsv2Model,
+    big_vision's two-tower `.npz`, LiT's with a Transformer as text tower, a folder with the two `.npz` of a TIPS.
 
     Args:
         source: A path, a folder or an address, as in `load`.
@@ -337,8 +341,8 @@ def load_image_text(
         numerics: `"publisher"`: texts become tokens, numbers and classes as where the file comes from. `"official"`: as
             in the code that trained the weights: of a SigLIP big_vision's (its tokens keep punctuation and all capitals
             but A to Z, the GELU is tanh, `averaging` is `"big_vision"`), of a CLIP OpenAI's with QuickGELU and
-            open_clip's without (ftfy repairs texts, padding is 0). None: the official one for a name of the catalogue,
-            the publisher's for a file or an address.
+            open_clip's without (ftfy repairs texts, padding is 0), of a TIPS its authors' tokens (`tokenizer.model`).
+            None: the official one for a name of the catalogue, the publisher's for a file or an address.
         image_size: As in `load`.
         dtype: Dtype policy of both towers.
 
@@ -362,7 +366,7 @@ def load_image_text(
         check_choice("numerics", numerics, ("official", "publisher"))
     path = find_checkpoint(source, beside=TOKENIZER_FILES)
     known = like_of_options(like, architecture, None)
-    file, sidecars = open_file(path), read_sidecars(path, like=known)
+    file, sidecars = arrays_of_towers(path), read_sidecars(path, like=known)
     try:
         plan, names = plan_of_text(file, sidecars)
     except ValueError as error:
@@ -371,10 +375,10 @@ def load_image_text(
     if known is not None and sidecars.open_clip:
         words = f"The open_clip_config.json beside {source} says its computation"
         raise ValueError(f"{words}: leave like={known.name!r} out.")
-    log_scale, bias = _scale_and_bias(file, plan, names, str(source))
+    scale = scale_of(file, plan, names, sidecars, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
-        official = _official(plan.stored, plan.dialect, sidecars, bias is not None, str(source))
+        official = _official(plan.stored, names, sidecars, scale.bias is not None, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original.
@@ -389,54 +393,32 @@ def load_image_text(
             config = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
         texts = TextEncoder(config, dtype=dtype)
     fill(texts, plan, str(source))
-    kind = official or _kind_of(plan.dialect, sidecars, images, bias is not None)
-    made, note = _tokenizer_of(Path(path), tokenizer, config, sidecars, kind)
+    kind = official or _kind_of(plan.dialect, sidecars, images, scale.bias is not None)
+    words = _AUTHORS_WORDS if official == tokenizers.TIPS else _WORDS
+    made, note = _tokenizer_of(Path(path), tokenizer, config, sidecars, kind, words)
     notes = [remark.text for remark in plan.warnings] + ([note] if note else [])
     if sidecars.config and sidecars.open_clip:
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
     averaging = kind if kind in AVERAGINGS else "openai"
-    return ImageText(images, texts, made, scale=math.exp(log_scale), bias=bias, averaging=averaging, notes=notes)
-
-
-def _scale_and_bias(
-    file: Mapping[str, StoredArray], plan: Plan, names: Names, source: str
-) -> tuple[float, float | None]:
-    """The logarithm of the temperature and the bias of logits; ValueError where the file is half of a model."""
-    numbers: list[float | None] = []
-    places = [f"{plan.prefix}{names.scale}", f"{plan.prefix}{names.bias}"]
-    for name in places:
-        values = file[name].read().reshape(-1) if name in file else None
-        if values is not None and (len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER):
-            raise ValueError(f"The array {name!r} of {source} must be one number near 0, but is {values[:3].tolist()}.")
-        numbers.append(None if values is None else float(values[0]))
-    scale, bias = numbers
-    if scale is None:
-        raise ValueError(
-            f"{source} has no array {places[0]!r}, the logarithm of its temperature: it is half of a model."
-        )
-    if bias is None and plan.dialect == "siglip":
-        raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: it is half of a model.")
-    beside = [name for name in plan.unused if name not in places]
-    if not beside:
-        raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
-    towers = (f"{plan.prefix}img/", f"{plan.prefix}txt/")
-    foreign = [name for name in beside if not name.startswith(towers)]
-    if foreign and plan.dialect == "flax":
-        raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
-    return scale, bias
+    numbers = {"scale": math.exp(scale.log_scale), "bias": scale.bias, "temperature": scale.temperature}
+    return ImageText(images, texts, made, **numbers, averaging=averaging, notes=notes)
 
 
 def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
     """Whose tokenizer and whose rules belong to the weights."""
+    if dialect.startswith(tokenizers.TIPS):
+        return tokenizers.TIPS
     if dialect == "flax":
         return "big_vision" if has_bias or not images.config.class_token else "lit"
     return "openai" if dialect.startswith("open_clip") and not sidecars.open_clip else dialect
 
 
-def _official(config: TextConfig, dialect: str, sidecars: Sidecars, has_bias: bool, source: str) -> str | None:
+def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bool, source: str) -> str | None:
     """Whose rules are the official ones, None for those of the file; ValueError where no official code is like it."""
-    if dialect == "flax":
+    if names.is_flax:
         return None
+    if names.is_tips:
+        return tokenizers.TIPS
     if has_bias and config.projection_bias and config.pooling == "last" and not config.causal:
         return "big_vision"
     other_words = mapping(sidecars.open_clip, "model_cfg", "text_cfg").get("hf_tokenizer_name")
@@ -449,7 +431,7 @@ def _official(config: TextConfig, dialect: str, sidecars: Sidecars, has_bias: bo
 
 
 def _tokenizer_of(
-    path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str
+    path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str, words: Sequence[str]
 ) -> tuple[Tokenizer | None, str | None]:
     """The tokenizer of weights, None where none is found, and what a user should know of it."""
     open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
@@ -458,7 +440,7 @@ def _tokenizer_of(
         return tokenizers.clip_tokenizer(config, kind != "openai", clean), None
     if given is None:
         folder = path if path.is_dir() else path.parent
-        found = _tokenizer_file(folder, (path.with_suffix(".model").name, *_WORDS))
+        found = _tokenizer_file(folder, (path.with_suffix(".model").name, *words))
         if found is None:
             return None, "no tokenizer lies beside the weights"
     else:
@@ -470,7 +452,7 @@ def _tokenizer_of(
         if found is None:
             raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
     if found.suffix == ".model":
-        kind = kind if kind in ("big_vision", "lit") else "huggingface"
+        kind = kind if kind in ("big_vision", "lit", tokenizers.TIPS) else "huggingface"
         return tokenizers.from_sentencepiece(found, config, kind), None
     made, lowers = tokenizers.from_json(found, config, kind, clean)
     note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"

@@ -37,7 +37,7 @@ class Tokenizer:
     Attributes:
         encode: From a cleaned text to the ids of its tokens, without those around it.
         context: The number of ids of every text.
-        end: The id after the last token; it stays where a text is cut.
+        end: The id after the last token, which stays where a text is cut; None for none.
         pad: The id that fills up.
         start: The id before the first token; None for none.
         clean: What is done to a text first.
@@ -50,7 +50,7 @@ class Tokenizer:
 
     encode: Callable[[str], list[int]] = dataclasses.field(repr=False)
     context: int
-    end: int
+    end: int | None
     pad: int
     start: int | None = None
     clean: Callable[[str], str] = dataclasses.field(default=str, repr=False)
@@ -68,12 +68,13 @@ class Tokenizer:
                 raise ValueError(f"texts must be Unicode, but half a surrogate pair stands in {text!r:.80}.")
         ids = np.full((len(texts), self.context), self.pad, "int32")
         first = [] if self.start is None else [self.start]
-        room, long = self.context - len(first) - 1, []
+        last = [] if self.end is None else [self.end]
+        room, long = self.context - len(first) - len(last), []
         for i, text in enumerate(texts):
             body = self.encode(self.clean(text))
             if len(body) > room:
                 long.append(text)
-            row = [*first, *body[:room], self.end]
+            row = [*first, *body[:room], *last]
             ids[i, : len(row)] = row
         if long:
             warnings.warn(
@@ -116,8 +117,9 @@ _OPEN_CLIP: dict[str, Callable[[str], str]] = {
 }
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# big_vision lowers with `tf.strings.lower`, which knows no letters but A to Z.
+# big_vision and TIPS lower with `tf.strings.lower`, which knows no letters but A to Z.
 _FLAX: dict[str, Callable[[str], str]] = {"big_vision": lambda text: text.translate(_LOWER), "lit": str}
+TIPS = "tips"  # its rules: big_vision's capitals, no end token, padding 0
 
 
 # What cuts a text into tokens
@@ -213,6 +215,8 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     if kind == "hf_clip":
         end, pad = id_of("eos_token", "<|endoftext|>"), id_of("pad_token", "<|endoftext|>")
         start = id_of("bos_token", "<|startoftext|>")
+    elif kind == TIPS:  # whose normalizer lowers
+        end, pad, start = None, id_of("pad_token", "<pad>"), None
     else:
         end = id_of("eos_token", "<eos>" if is_gemma else "</s>")
         pad, start = id_of("pad_token", "<pad>" if is_gemma else "</s>"), None
@@ -221,28 +225,36 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         clean_text = _FLAX[kind]
     elif kind.startswith("open"):
         clean_text = _cleaning(clean or "whitespace")
-    elif is_gemma and kind != "hf_clip":  # trained on lower case, which the class that the hub names leaves out
+    elif is_gemma and kind not in (
+        "hf_clip",
+        TIPS,
+    ):  # trained on lower case, which the class that the hub names leaves out
         lowers = True
         steps = [library.normalizers.Lowercase()]
         if words.normalizer is not None:
             steps.append(words.normalizer)
         words.normalizer = library.normalizers.Sequence(steps)
-    elif kind != "hf_clip":
+    elif kind not in ("hf_clip", TIPS):
         clean_text = _siglip_cleaned
     files = [path, path.with_name(MERGES)] if path.name == VOCABULARY else [path]
     if stated:
         files.append(sidecar)
+    if kind == TIPS and path.with_name("tokenizer.model").is_file():  # which its authors read
+        files.append(path.with_name("tokenizer.model"))
     made = Tokenizer(_ids_of(words), config.context, end, pad, start, clean_text, tuple(files))
     return _checked(made, words.get_vocab_size(), config), lowers
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
-    """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"` or `"huggingface"`."""
+    """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"`, `"tips"` or `"huggingface"`."""
     library = _library("sentencepiece")
     try:
         pieces = library.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
         raise ValueError(f"{path} is no model of SentencePiece: {printable(error, 200)}.") from error
+    if kind == TIPS:
+        made = Tokenizer(pieces.encode, config.context, None, 0, None, _FLAX["big_vision"], (path,))
+        return _checked(made, pieces.get_piece_size(), config)
     end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
     encode, clean = pieces.encode, _FLAX.get(kind, str)
     if kind == "huggingface":

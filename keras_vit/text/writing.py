@@ -1,30 +1,37 @@
-"""Both towers as files that transformers, open_clip and big_vision read: the inverse of `load_image_text`."""
+"""Both towers as files that transformers, open_clip, big_vision and TIPS read: the inverse of `load_image_text`."""
 
+import math
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints import LAYOUTS
+from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
 from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
-from keras_vit.checkpoints.layouts.pytorch import mlp_ratio
+from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
+from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
 
 Arrays = Iterator[tuple[str, np.ndarray]]
+# Layouts of TIPS, which have a file for each tower.
+_PAIRS = ("tips", "tips_scenic")
+_LAYOUTS = ("huggingface", "clip", "big_vision", *_PAIRS)
+_HUB = "vision_encoder."  # before an image tower of TIPS beside its text tower
 _POOLINGS = {ours: theirs for theirs, ours in OPEN_CLIP_POOLINGS.items()}
 
 
 def save_image_text(
     both: ImageText, path: str | os.PathLike[str], layout: str = "huggingface", overwrite: bool = False
 ) -> None:
-    """Writes both towers in the names of transformers, open_clip or big_vision; every array comes back bit for bit.
+    """Writes both towers in the names of transformers, open_clip, big_vision or TIPS; arrays come back bit for bit.
 
     Files hold float32; weights in float64 are rounded, with a warning.
 
@@ -32,7 +39,8 @@ def save_image_text(
         both: What `load_image_text` gives, trained or not.
         path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
             are known; for `"big_vision"` an `.npz`.
-        layout: `"huggingface"` (CLIPModel or SiglipModel), `"clip"` (open_clip) or `"big_vision"` (SigLIP).
+        layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model), `"clip"` (open_clip), `"big_vision"` (SigLIP),
+            `"tips"` or `"tips_scenic"` (`tips_vision.npz` and `tips_text.npz`, of the authors' PyTorch or Scenic).
         overwrite: Whether files may be replaced.
 
     Raises:
@@ -47,6 +55,9 @@ def save_image_text(
     """
     names, image_start = _names(both, layout)
     check_fits_float32(both.image_encoder, both.text_encoder)
+    if layout in _PAIRS:
+        _write_pair(both, Path(path), layout, names, overwrite)
+        return
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
         write_npz(path, sorted(arrays.items()), note_of(both.image_encoder.config), overwrite)
@@ -63,6 +74,10 @@ def _names(both: ImageText, layout: str) -> tuple[Names, str]:
     """The names of the text tower, and what stands before those of the image tower."""
     config, images, activation = both.text_encoder.config, both.image_encoder.config, both.activation
     end = "a projection with a bias" if config.projection_bias else "no bias of its projection"
+    is_tips = config.position_embedding == "sincos" and config.pooling == "mean" and config.pad_id == 0
+    if layout in _PAIRS or (is_tips and layout == "huggingface"):
+        _check_tips(config, layout, is_tips)
+        return NAMES["tips_hub" if layout == "huggingface" else layout], _HUB
     what = f"a text tower with causal={config.causal}, pooling={config.pooling!r} and {end}"
     siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
     if layout == "huggingface":
@@ -75,24 +90,67 @@ def _names(both: ImageText, layout: str) -> tuple[Names, str]:
     elif layout == "big_vision" and not config.causal and config.gelu == "tanh" and config.layer_norm_epsilon == 1e-6:
         if images.projection_bias or not images.projection:
             return NAMES["flax"], "img/"
-    elif layout not in ("huggingface", "clip", "big_vision"):
-        raise ValueError(f"layout must be 'huggingface', 'clip' or 'big_vision', but {layout!r} was given.")
+    elif layout not in _LAYOUTS:
+        raise ValueError(f"layout must be one of {_LAYOUTS}, but {layout!r} was given.")
     raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
 
 
 def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
     for name, values in extract(both.image_encoder, IMAGE_TOWER if names is NAMES["flax"] else LAYOUTS[layout]):
         yield f"{image_start}{name}", values
+    yield from _text_arrays(both, names)
+
+
+def _text_arrays(both: ImageText, names: Names) -> Arrays:
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
+    if names.is_tips:
+        yield names.scale, np.asarray(_temperature(both), "float32")
+        return
     shape = (1,) if names.scale == "t" or names is NAMES["siglip"] else ()
     yield names.scale, both.log_scale.numpy().astype("float32").reshape(shape)
     if both.logit_bias is not None:
         yield names.bias, both.logit_bias.numpy().astype("float32").reshape(shape)
 
 
+def _temperature(both: ImageText) -> float:
+    """What cosines are divided by: as the file stored it, unless it has changed since."""
+    stored, log_scale = both.temperature, both.log_scale.numpy()
+    # A float32 has fewer logarithms than numbers.
+    return stored if stored is not None and np.float32(-math.log(stored)) == log_scale else math.exp(-log_scale)
+
+
+def _check_tips(config: TextConfig, layout: str, is_tips: bool) -> None:
+    """Raises ValueError unless a code of TIPS computes what a text tower computes."""
+    wanted = {"gelu": "relu", "projection": None, "causal": False}
+    if layout != "huggingface":  # nothing beside these files says it
+        wanted |= {"context": 64, "layer_norm_epsilon": 1e-5 if layout == "tips" else 1e-6}
+    if layout == "tips":
+        wanted |= {"heads": HEADS.get(config.width, max(config.width // 64, 1))}
+    for field, value in wanted.items():
+        if getattr(config, field) != value or not is_tips:
+            given = f"{field}={getattr(config, field)!r}" if is_tips else f"pooling={config.pooling!r}"
+            expected = f"{field}={value!r}" if is_tips else "a TIPS"
+            raise ValueError(
+                f"The layout {layout!r} has no place for a text tower with {given}; {expected} was expected. Save the "
+                "model as .keras."
+            )
+
+
+def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
+    """Writes both towers of a TIPS into a folder, an `.npz` each, and the tokenizer's files beside them."""
+    files = [] if both.tokenizer is None else [file for file in both.tokenizer.files if file.parent != folder]
+    for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
+        if (folder / name).exists() and not overwrite:
+            raise FileExistsError(f"{folder / name} exists. Choose another folder or pass overwrite=True.")
+    to_checkpoint(both.image_encoder, folder / "tips_vision.npz", layout, overwrite)
+    write_npz(folder / "tips_text.npz", sorted(_text_arrays(both, names)), None, overwrite)
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
+
+
 def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
-    family = "clip" if config.causal else "siglip"
+    family = "clip" if config.causal else "tipsv2" if config.pooling == "mean" else "siglip"
     del vision["architectures"]
     text = {
         "model_type": f"{family}_text_model",
@@ -102,19 +160,22 @@ def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "max_position_embeddings": config.context,
-        "hidden_act": ACTIVATION_NAMES[config.gelu],
+        "hidden_act": (ACTIVATION_NAMES | {"relu": "relu"})[config.gelu],
         "layer_norm_eps": config.layer_norm_epsilon,
     }
-    if family == "clip":
+    if family == "tipsv2":
+        text |= {"pad_token_id": 0, "scale_sqrt_depth": True, "pooling_epsilon": 1e-8}
+    elif family == "clip":
         text["eos_token_id"] = 2 if config.end_id is None else config.end_id
     else:
         text["projection_size"] = config.projection
     return sidecars | {
         "config.json": {
-            "architectures": ["CLIPModel" if family == "clip" else "SiglipModel"],
+            "architectures": [{"clip": "CLIPModel", "siglip": "SiglipModel", "tipsv2": "Tipsv2Model"}[family]],
             "model_type": family,
             "dtype": "float32",
             **({"projection_dim": config.projection} if family == "clip" else {}),
+            **({"temperature_init_value": _temperature(both)} if family == "tipsv2" else {}),
             "text_config": text,
             "vision_config": vision,
         }

@@ -27,6 +27,7 @@ Fields = dict[str, Any]  # of a `TextConfig`
 _OPENAI = dataclasses.replace(clip.FAMILY, norm="ln_final")
 _HUGGINGFACE = dataclasses.replace(huggingface.FAMILIES["clip"], title="Hugging Face", norm="final_layer_norm")
 _FLAX = Family(title="Flax", blocks="Encoder_0/encoderblock_", norm="Encoder_0/encoder_norm")
+_SCENIC = Family(title="Scenic", blocks="transformer/encoderblock_", norm="text_encoder_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +36,11 @@ class Names:
 
     Attributes:
         module: What stands before the names.
-        tokens, positions: The tables.
-        projection: The linear layer to the text's embedding.
+        tokens, positions: The tables; positions are empty where they are computed.
+        projection: The linear layer to the text's embedding; empty where there is none.
         outside: Whether that has no module before it.
         is_matrix: Whether it is an array `(width, embedding)` of its own.
-        scale, bias: The logarithm of the temperature and what is added to logits.
+        scale, bias: The logarithm of the temperature and what is added to logits; of a TIPS the temperature itself.
     """
 
     family: Family
@@ -52,11 +53,26 @@ class Names:
     scale: str = "logit_scale"
     bias: str = "logit_bias"
 
+    @property
+    def is_flax(self) -> bool:
+        """Whether the parts of blocks have Flax's names and shapes."""
+        return self.family in (_FLAX, _SCENIC)
+
+    @property
+    def is_tips(self) -> bool:
+        """Whether it is a text tower of TIPS."""
+        return not self.positions
+
 
 _OPENAI_TABLES = ("token_embedding.weight", "positional_embedding", "text_projection")
 _HF_TABLES = ("embeddings.token_embedding.weight", "embeddings.position_embedding.weight")
-# The first of these whose table of tokens and last normalisation are there.
+# The first of these whose table of tokens and last normalisation are there; of a TIPS, whose towers have no table of
+# positions and no projection, if these are not there.
 NAMES: dict[str, Names] = {
+    "tips_hub": Names(_OPENAI, "text_encoder.", "token_embedding.weight", "", "", scale="temperature"),
+    "tips_transformers": Names(_HUGGINGFACE, "text_model.", _HF_TABLES[0], "", "", scale="temperature"),
+    "tips": Names(_OPENAI, "", "token_embedding.weight", "", "", scale="temperature"),
+    "tips_scenic": Names(_SCENIC, "", "token_emb/emb_var", "", "", scale="temperature_contrastive"),
     "siglip": Names(_HUGGINGFACE, "text_model.", *_HF_TABLES, "head"),
     "hf_clip": Names(_HUGGINGFACE, "text_model.", *_HF_TABLES, "text_projection", outside=True),
     "open_clip_custom": Names(_OPENAI, "text.", *_OPENAI_TABLES, is_matrix=True),
@@ -73,6 +89,10 @@ _OTHERS = {
     r"(^|\.)visual\.trunk\.embeds\.": "a SigLIP 2 of any size (NaFlex)",
     r"(^|\.)visual\.(cls_token|blocks\.)": "an EVA-CLIP in BAAI's names, of which open_clip has other copies",
 }
+# Arrays that text towers of TIPS do not have, and those of other families do.
+_POSITIONS = re.compile(
+    r"(^|\.)(positional_embedding$|embeddings\.position_embedding\.|text_projection)|text_model\.head"
+)
 # What open_clip's text_cfg may say that changes nothing, or is read below.
 _TEXT_CFG = (
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "hf_tokenizer_name", "no_causal_mask"),
@@ -84,6 +104,9 @@ _TEXT_CONFIG = {
     "intermediate_size": "mlp_width",
 }
 _NO_CONFIG = "no config.json is beside it: heads, GELU and epsilon of the text tower are the usual ones"
+# What every text tower of TIPS computes; its arrays do not tell it, nor how long texts are.
+TIPS: Fields = {"gelu": "relu", "pooling": "mean", "position_embedding": "sincos", "pad_id": 0}
+_TIPS_CONTEXT = 64
 _TOKENIZER_KEYS = ("clean", "strip_sep_token")
 OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
@@ -91,11 +114,10 @@ OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", 
 def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
     width, family, depth = config.width, names.family, range(config.depth)
     first = (1,) if family is _FLAX else ()
-    rows = [
-        Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width)),
-        Row(names.positions, TABLE, (*first, config.context, width)),
-    ]
-    if family is _FLAX:
+    rows = [Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width))]
+    if config.position_embedding == "learned":
+        rows.append(Row(names.positions, TABLE, (*first, config.context, width)))
+    if names.is_flax:
         for i in depth:
             rows += flax.norm_rows(f"{family.blocks}{i}/LayerNorm_0", f"block_{i}/norm1", width)
             rows += flax.attention_and_mlp_rows(f"{family.blocks}{i}/", "LayerNorm_1", f"block_{i}/", "norm2", config)
@@ -124,17 +146,21 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
             raise ValueError(
-                f"it is {what}. Known here are CLIP and SigLIP of one size with Transformers in both towers, and LiT."
+                f"it is {what}. Known here are CLIP and SigLIP of one size with Transformers in both towers, LiT and "
+                "TIPS."
             )
     found = _find(file)
     if found is None:
         raise ValueError(
-            "it has no text tower of a known kind (CLIP, SigLIP, LiT). keras_vit.load(...) loads an image tower alone."
+            "it has no text tower of a known kind (CLIP, SigLIP, LiT, TIPS). keras_vit.load(...) loads an image tower "
+            "alone."
         )
     kind, names, outer = found
     inside = {name.removeprefix(outer): array for name, array in file.items() if name.startswith(outer)}
     tops = (names.projection, f"{names.projection}.weight", f"{names.projection}.bias") if names.outside else ()
-    if names.module:
+    if names.family is _SCENIC:
+        arrays = {name: array for name, array in inside.items() if re.match(r"(transformer|token_emb|text_)", name)}
+    elif names.module:
         arrays = {name: array for name, array in inside.items() if name.startswith(names.module) or name in tops}
     else:
         arrays = {
@@ -149,6 +175,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     linear_projection = f"{names.module}{names.projection}.weight" in arrays
     is_openai = any(name.rpartition(".")[2] == "context_length" for name in unused)  # a number in OpenAI's own files
     fields = _fields(arrays, sidecars, kind, names, linear_projection, is_openai)
+    by_arrays = names.is_matrix or names.is_flax or names.is_tips
     made = Plan(
         layout=text_layout(names, linear_projection),
         dialect=kind,
@@ -156,7 +183,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
         stored=TextConfig(**fields),
         arrays=arrays,
         unused=unused,
-        warnings=[] if names.is_matrix or names.family is _FLAX or sidecars.config else [Remark(_NO_CONFIG)],
+        warnings=[] if by_arrays or sidecars.config else [Remark(_NO_CONFIG)],
     )
     return made, names
 
@@ -167,7 +194,10 @@ def text_layout(names: Names, linear_projection: bool) -> Layout:
 
 
 def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
+    is_tips = not any(_POSITIONS.search(name) for name in file)
     for kind, names in NAMES.items():
+        if names.is_tips and not is_tips:
+            continue
         tokens, last = f"{names.module}{names.tokens}", f"{names.module}{names.family.norm}"
         for name in file:
             outer = name.removesuffix(tokens)
@@ -211,7 +241,8 @@ def _fields(
     """The config, from what arrays tell and what lies beside them."""
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
-    context = shape_of(arrays, f"{module}{names.positions}", 3 if family is _FLAX else 2)[-2]
+    positions = f"{module}{names.positions}"
+    context = _TIPS_CONTEXT if names.is_tips else shape_of(arrays, positions, 3 if family is _FLAX else 2)[-2]
     numbers = re.findall(rf"^{re.escape(module + family.blocks)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
     fields: Fields = {
         "vocabulary": vocabulary,
@@ -220,17 +251,23 @@ def _fields(
         "depth": bounded(1 + max(map(int, numbers), default=0)),
     }
     block = f"{module}{family.blocks}0"
-    if family is _FLAX:
+    if names.is_flax:
         attention = f"{block}/MultiHeadDotProductAttention_0/query/kernel"
         head = f"{module}{names.projection}/kernel"
-        return fields | {
+        fields |= {
             "heads": shape_of(arrays, attention, 3)[1],
             "mlp_width": shape_of(arrays, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1],
+        }
+        if names.is_tips:
+            return fields | TIPS
+        return fields | {
             "pooling": "map" if f"{module}MAPHead_0/probe" in arrays else "last",
             "projection": shape_of(arrays, head, 2)[1] if head in arrays else None,
             "projection_bias": head in arrays,
         }
     fields["mlp_width"] = shape_of(arrays, f"{block}.{family.mlp[0]}.weight", 2)[0]
+    if names.is_tips:
+        return fields | _from_tips(sidecars, fields)
     start = "" if names.outside else module
     if names.is_matrix and not linear_projection:
         matrix = f"{start}{names.projection}"
@@ -282,6 +319,28 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
     end = _whole(stated, "eos_token_id", 49407)
     # OpenAI's configs have a wrong id, 2, for which transformers takes the largest id.
     return fields | {"causal": True} | ({"pooling": "largest_id"} if end == 2 else {"pooling": "end_id", "end_id": end})
+
+
+def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
+    """What the `text_config` of a TIPS says, and what its authors take where there is none."""
+    stated = mapping(sidecars.config, "text_config")
+    if sidecars.config.get("model_type", "tipsv2") != "tipsv2":
+        given = printable(sidecars.config["model_type"], 60)
+        raise ValueError(
+            f"its config.json says that it is a {given}, but its arrays are a TIPS's: tipsv2 was expected."
+        )
+    check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
+    expected = {"hidden_act": "relu", "pad_token_id": 0, "scale_sqrt_depth": True}
+    for key, value in expected.items():
+        if stated.get(key, value) != value:
+            raise ValueError(f"its text_config says {key}={printable(stated[key], 60)}; {value!r} was expected.")
+    width = fields["width"]
+    heads = sidecars.heads or pytorch.HEADS.get(width, width // 64)
+    return TIPS | {
+        "context": _whole(stated, "max_position_embeddings", _TIPS_CONTEXT),
+        "heads": _whole(stated, "num_attention_heads", max(heads, 1)),
+        "layer_norm_epsilon": number(stated, "layer_norm_eps", 1e-5),
+    }
 
 
 def _from_open_clip(

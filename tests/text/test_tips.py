@@ -1,0 +1,219 @@
+"""Both towers of TIPS: the numbers of transformers and ids by both rules, pairs of files, and what is refused."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.files import open_file, write_npz
+from keras_vit.text import ImageText, save_image_text
+from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, arrays_of, drawn, near
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*texts are longer than")
+TEXTS = {
+    **{"vocabulary": 600, "context": 64, "width": 64, "depth": 2, "heads": 1, "mlp_width": 96},
+    **{"gelu": "relu", "pooling": "mean", "position_embedding": "sincos", "pad_id": 0},
+}
+EPSILON = {"tips": 1e-5, "tips_scenic": 1e-6}
+TEMPERATURE = float(np.float32(0.0063324603))
+
+
+@pytest.fixture(scope="module")
+def both(golden):
+    return keras_vit.load_image_text(golden(CASE).folder)
+
+
+def pair(layout, **texts):
+    """Two small towers with random weights."""
+    tower = keras_vit.TextEncoder(keras_vit.TextConfig(**TEXTS | {"layer_norm_epsilon": EPSILON[layout]} | texts))
+    random = np.random.default_rng(1)
+    for weight in tower.weights:
+        weight.assign(random.normal(1.0 if "gamma" in weight.path else 0.0, 0.2, weight.shape))
+    images = drawn(**(AUTHORS if layout == "tips" else SCENIC))
+    return ImageText(images, tower, scale=1 / TEMPERATURE, temperature=TEMPERATURE)
+
+
+def test_the_numbers_of_transformers(golden, both):
+    case, ref = golden(CASE), golden(CASE).ref
+    np.testing.assert_array_equal(both.tokenizer(case.meta["texts"]), ref["ids"])
+    assert near(both.text_encoder.predict(ref["ids"], verbose=0), ref["text_embedding"])
+    assert near(both.logits(ref["images"], case.meta["texts"]), ref["logits"])
+    rows = keras.ops.convert_to_numpy(both((ref["images"], ref["ids"])))
+    assert near(rows, ref["logits"]) and both.activation == "softmax"
+    model = both.zero_shot_classifier(case.meta["class_names"], case.meta["templates"], progress=False)
+    assert near(model.predict(ref["images"], verbose=0), ref["zero_shot_logits"])
+
+
+@pytest.mark.once
+def test_the_authors_lower_a_to_z_only(golden):
+    official = keras_vit.load_image_text(golden(CASE).folder, numerics="official")
+    ids = official.tokenizer(golden(CASE).meta["texts"])
+    np.testing.assert_array_equal(ids, golden(CASE).ref["ids_authors"])
+    assert (ids != golden(CASE).ref["ids"]).any()
+
+
+def test_padding_is_seen_by_nothing(golden, both):
+    ids = golden(CASE).ref["ids"][:6]
+    before = both.text_encoder.predict(ids, verbose=0)
+    assert not before[5].any()  # of a text without any token
+    tower = keras_vit.TextEncoder(both.text_encoder.config)
+    tower.set_weights(both.text_encoder.get_weights())
+    table = tower.get_layer("token_embedding").embeddings
+    table.assign(keras.ops.concatenate([keras.ops.ones_like(table[:1]) * 9, table[1:]]))
+    np.testing.assert_array_equal(tower.predict(ids, verbose=0)[:5], before[:5])
+
+
+@pytest.mark.once
+def test_transformers_files_come_back_bit_for_bit(golden, both, tmp_path):
+    save_image_text(both, tmp_path)
+    written = arrays_of(tmp_path)
+    arrays = arrays_of(golden(CASE).folder)
+    assert written.keys() == arrays.keys()
+    for name in arrays.keys() - {"vision_encoder.mask_token"}:
+        np.testing.assert_array_equal(written[name], arrays[name])
+    again = keras_vit.load_image_text(tmp_path)
+    assert again.text_encoder.config == both.text_encoder.config
+    np.testing.assert_array_equal(again.tokenizer(["a Cat"]), both.tokenizer(["a Cat"]))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("layout", EPSILON)
+def test_a_pair_of_files(golden, layout, tmp_path):
+    both = pair(layout)
+    save_image_text(both, tmp_path, layout)
+    shutil.copy(golden(CASE).folder / "tokenizer.model", tmp_path)
+    again = keras_vit.load_image_text(tmp_path)
+    assert again.text_encoder.config == both.text_encoder.config
+    assert again.image_encoder.config == both.image_encoder.config
+    for old, new in zip(both.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    texts = golden(CASE).meta["texts"]
+    np.testing.assert_array_equal(again.tokenizer(texts), golden(CASE).ref["ids_authors"])
+    name = "temperature" if layout == "tips" else "temperature_contrastive"
+    assert arrays_of(tmp_path / "tips_text.npz")[name] == np.float32(TEMPERATURE)
+    save_image_text(again, tmp_path / "again", layout)
+    for file in ("tips_vision.npz", "tips_text.npz"):
+        first, second = arrays_of(tmp_path / file), arrays_of(tmp_path / "again" / file)
+        assert first.keys() == second.keys()
+        assert all(np.array_equal(array, second[key]) for key, array in first.items())
+    assert (tmp_path / "again" / "tokenizer.model").is_file()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        save_image_text(again, tmp_path, layout)
+
+
+@pytest.mark.once
+def test_the_temperature_in_config_json_and_one_that_was_trained(golden, both, tmp_path):
+    shutil.copytree(golden(CASE).folder, tmp_path, dirs_exist_ok=True)
+    arrays = {name: array for name, array in arrays_of(tmp_path).items() if name != "temperature"}
+    keras_vit.checkpoints.files.write_safetensors(tmp_path / "model.safetensors", arrays.items(), overwrite=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    again = keras_vit.load_image_text(tmp_path)
+    assert again.scale == pytest.approx(1 / config["temperature_init_value"], rel=1e-6)
+    again.log_scale.assign(np.log(50.0))
+    save_image_text(again, tmp_path / "trained")
+    assert arrays_of(tmp_path / "trained")["temperature"] == pytest.approx(0.02, rel=1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("layout", EPSILON)
+def test_the_formulas_by_hand(layout):
+    """Both towers of the file's arrays in float64: what reading and writing share would else not show."""
+    both = pair(layout)
+    ids = np.array([[5, 7, 9, 11, 0, 0] + [0] * 58, [3] * 64])
+    weights = {path: np.float64(keras.ops.convert_to_numpy(w)) for path, w in weights_of(both.text_encoder).items()}
+    assert near(both.text_encoder.predict(ids, verbose=0), text_by_hand(weights, ids, EPSILON[layout]))
+
+
+def weights_of(model):
+    return keras_vit.models.weights_by_path(model)
+
+
+def normed(x, weights, path, epsilon):
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    return scaled * weights[f"{path}/gamma"] + weights[f"{path}/beta"]
+
+
+def text_by_hand(weights, ids, epsilon):
+    """Each text by itself, without its padding."""
+
+    def dense(x, path):
+        return x @ weights[f"{path}/kernel"].reshape(x.shape[-1], -1) + weights[f"{path}/bias"].reshape(-1)
+
+    rows = []
+    for row in ids:
+        tokens = weights["token_embedding/embeddings"][row[row != 0]]
+        width = tokens.shape[1]
+        angles = np.arange(len(tokens))[:, None] / 10_000 ** (np.arange(width // 2) / (width / 2 - 1))
+        x = tokens * width**0.5 + np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        for i in range(2):
+            y = normed(x, weights, f"block_{i}/norm1", epsilon)
+            q, k, v = (dense(y, f"block_{i}/attention/{part}") for part in ("query", "key", "value"))
+            shares = np.exp(q @ k.T / width**0.5)
+            x = x + dense(shares / shares.sum(-1, keepdims=True) @ v, f"block_{i}/attention/out")
+            y = normed(x, weights, f"block_{i}/norm2", epsilon)
+            x = x + dense(np.maximum(dense(y, f"block_{i}/mlp/fc1"), 0), f"block_{i}/mlp/fc2")
+        rows.append(normed(x, weights, "encoder_norm", epsilon).mean(0))
+    return np.stack(rows)
+
+
+@pytest.mark.once
+def test_halves_of_a_model(golden, tmp_path):
+    save_image_text(pair("tips"), tmp_path, "tips")
+    text = arrays_of(tmp_path / "tips_text.npz")
+    del text["temperature"]
+    write_npz(tmp_path / "tips_text.npz", text.items(), overwrite=True)
+    with pytest.raises(ValueError, match="no array 'temperature'"):
+        keras_vit.load_image_text(tmp_path)
+    (tmp_path / "tips_text.npz").unlink()
+    with pytest.raises(ValueError, match="no text tower of a known kind"):
+        keras_vit.load_image_text(tmp_path)
+    save_image_text(pair("tips"), tmp_path / "text", "tips")
+    (tmp_path / "text" / "tips_vision.npz").unlink()
+    with pytest.raises(ValueError, match="a text tower and no image tower"):
+        keras_vit.load_image_text(tmp_path / "text")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act=gelu; 'relu' was expected"),
+        ({"scale_sqrt_depth": False}, "scale_sqrt_depth=False"),
+        ({"pad_token_id": 1}, "pad_token_id=1"),
+        ({"vocab_size": 9}, "vocab_size=9"),
+    ],
+)
+def test_texts_that_are_not_computed(golden, tmp_path, stated, message):
+    shutil.copytree(golden(CASE).folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"] |= stated
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load_image_text(tmp_path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("layout", "texts", "message"),
+    [
+        ("tips", {"heads": 2}, "heads=2"),
+        ("tips", {"context": 32}, "context=32"),
+        ("tips", {"pooling": "last"}, "pooling='last'"),
+        ("tips_scenic", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05"),
+    ],
+)
+def test_towers_that_a_layout_has_no_place_for(tmp_path, layout, texts, message):
+    with pytest.raises(ValueError, match=message):
+        save_image_text(pair(layout, **texts), tmp_path, layout)
+
+
+@pytest.mark.once
+def test_a_keras_file_keeps_the_temperature(tmp_path):
+    pair("tips").save(tmp_path / "both.keras")
+    again = keras.saving.load_model(tmp_path / "both.keras")
+    save_image_text(again, tmp_path, "tips")
+    assert open_file(tmp_path / "tips_text.npz")["temperature"].read() == np.float32(TEMPERATURE)
