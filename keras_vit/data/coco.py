@@ -72,7 +72,7 @@ def _categories(about: Any) -> list[tuple[int, str]]:
 
 
 def _read(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
-    """What a function makes of the JSON in a file; ValueError if that is of another form, or has nothing."""
+    """What `rows` returns for the JSON in a file; ValueError if that has another form, or there are no annotations."""
     try:
         found = rows(json.loads(file.read_text(encoding="utf-8")))
         if not found:

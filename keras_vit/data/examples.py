@@ -41,7 +41,7 @@ class Examples:
     """A data set with random access."""
 
     labels: np.ndarray  # int64 (examples,), or float32: shares or 0 and 1 (examples, classes), numbers (examples, 1)
-    classes: int  # 1 of numbers
+    classes: int  # 1 for regression
     read: Callable[[int], np.ndarray]  # the pixels (height, width, 3) in 0..255, at the size of the image
     name: Callable[[int], str]  # what the image is called in messages
     kind: str  # "folder", "arrays", "tfds:NAME"
@@ -114,7 +114,7 @@ def check_labels(
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """What `check_labels` returns, as float32 rows `(n, classes)`; masks as they are."""
+    """Labels as float32 rows `(n, classes)`: 1 in the column of each class; rows and masks as they are."""
     if labels.ndim >= 2:
         return labels
     rows = np.zeros((len(labels), classes), dtype="float32")

@@ -124,9 +124,14 @@ def _names_of_folders(
 def good_files(
     paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
 ) -> tuple[list[int], list[BadImage], list[BadImage]]:
-    """Which image files can be read, those that cannot, and those that become RGB."""
+    """The positions of the image files that can be read, those that cannot, and those that become RGB.
+
+    Raises ValueError if one cannot be read, unless `reading` skips them.
+    """
+    faults: dict[int, str] = {}
     converted: list[BadImage] = []
-    faults = _look_at_all(paths, reading.check == "decode", converted) if reading.looks else {}
+    if reading.looks:
+        faults, converted = _look_at_all(paths, reading.check == "decode")
     if faults and not reading.skip:
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
@@ -184,10 +189,11 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     return files, others
 
 
-def _look_at_all(paths: Sequence[Path], decode: bool, converted: list[BadImage]) -> dict[int, str]:
-    """What is wrong with files, by their numbers."""
+def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
+    """Why image files cannot be read, by the positions of those that cannot; and the images that are not RGB."""
     text = "Decoding pictures" if decode else "Looking at pictures"
-    faults = {}
+    faults: dict[int, str] = {}
+    converted: list[BadImage] = []
     with (
         ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
         ProgressBar(text, len(paths), shown=len(paths) >= PROGRESS_FROM) as bar,
@@ -197,11 +203,11 @@ def _look_at_all(paths: Sequence[Path], decode: bool, converted: list[BadImage])
                 faults[i] = fault
             elif mode != "RGB":
                 converted.append(BadImage(str(paths[i]), f"of mode {mode}, converted to RGB as by load_image"))
-    return faults
+    return faults, converted
 
 
 def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
-    """What is wrong with a file, and its mode; it is decoded where asked for, or where its end does not show."""
+    """Why an image file cannot be read (None: it can), and its mode; decoded if asked for, or if it may be cut off."""
     require_packages("An image folder", ("PIL",), "images")
     from PIL import Image
 
@@ -315,7 +321,7 @@ def has_test_split(source: Any) -> bool:
 
 
 def split_of(name: object) -> tuple[str, int] | None:
-    """Which split a name stands for, and how well: 0 is best."""
+    """The split that a name stands for, and the rank of the name among its names, 0 the best; None for other names."""
     letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
     return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
 
@@ -338,7 +344,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 
 
 def split_name(source: Any, split: str) -> str | None:
-    """What a split is called in a folder or a dict, such as `"val"`; None where there is none, or in other data."""
+    """The name of a split in a folder or a dict, such as `"val"`; None where there is none, or in other data."""
     if isinstance(source, Mapping):
         return str(_splits(source, "data")[split])
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):

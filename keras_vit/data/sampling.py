@@ -65,7 +65,7 @@ def sampled(examples: Examples, sampling: str) -> Draw:
 
 
 def _groups(examples: Examples) -> np.ndarray:
-    """What is drawn alike: the class, the rarest of several labels (`classes` for none), or the number itself."""
+    """The group of each example: its class, its rarest label (`classes` for none), or for regression its label."""
     labels = examples.labels
     if labels.ndim == 1:
         return labels

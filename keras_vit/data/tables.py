@@ -31,9 +31,9 @@ class LabelTable:
 
     Attributes:
         files: The images.
-        labels: float32 `(images, classes)` of 0 and 1, or `(images, 1)` of numbers.
+        labels: float32 `(images, classes)` of 0 and 1, or `(images, 1)` for regression.
         target: `"class"`, `"multilabel"` or `"number"`.
-        class_names: In the order of the labels; the name of the column for numbers.
+        class_names: In the order of the labels; the name of the column for regression.
         splits: `"train"`, `"test"` or `"validation"` for each image; None where the table has no splits.
         rows: What each row is called in messages.
         source: What the table is called.
@@ -194,7 +194,7 @@ class _Cells:
     rows: list[str]  # what each is called
 
     def text(self, column: str, i: int) -> str:
-        """What a cell says."""
+        """The text of a cell; ValueError if it is empty."""
         text = _text(self.columns[column][i])
         if not text:
             raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}.")
@@ -300,7 +300,7 @@ def _columns(table: Any) -> dict[str, Sequence[Any]]:
 
 
 def _text(cell: Any) -> str:
-    """What a cell holds; empty where it holds nothing. A column of whole numbers with gaps comes as floats."""
+    """The text of a cell, empty for missing values. Integers are whole floats in a column where values are missing."""
     if cell is None or cell != cell or str(cell) == "<NA>":  # pandas's missing value
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()

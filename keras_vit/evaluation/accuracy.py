@@ -121,7 +121,7 @@ class AccuracyResult(ClassesResult):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Of the table that is printed."""
+        """The columns of the table that is printed."""
         top = (Column(f"top-{k} %", lambda result, k=k: result.top[k], percent=True) for k in self.top)
         loss = (LOSS,) if self.loss is not None else ()
         return (IMAGES, CLASSES, *top, *loss, SPEED)
@@ -309,7 +309,7 @@ def _worst_mistakes(
 
 
 def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
-    """What a model gets as pixels; what is no image of one or three channels as an empty one."""
+    """The input of a model as uint8 pixels to show; a black pixel where it is no image of one or three channels."""
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         return np.zeros((1, 1, 3), "uint8")
     pipeline = getattr(config, "pipeline", None)

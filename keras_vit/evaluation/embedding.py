@@ -385,7 +385,7 @@ def model_fingerprint(model: VisionTransformer | BiT) -> str:
 
 
 def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:
-    """Of the features of an image; a dynamic model is asked for images of its config's size."""
+    """The shape of the features of an image; for a dynamic model, of an image of its config's size."""
     images = keras.KerasTensor((1, *model.config.image_size, model.config.channels), "float32")
     (tensor,) = extractor.compute_output_spec(images).values()
     return list(tensor.shape[1:])

@@ -36,17 +36,17 @@ from keras_vit.export.served_model import (
 from keras_vit.models import BiT, DenseModel, VisionTransformer, ViTConfig
 from keras_vit.zoo import load
 
-# Largest difference to the model in relation to the size of its answers, or to 1 where they are smaller. That of
+# Largest difference to the model in relation to the size of its outputs, or to 1 where they are smaller. That of
 # float32 files is 1e-5 or less: the order of sums. That of int8 is twice what docs/exports.md measures for good files.
 TOLERANCES = {"float32": 1e-4, "float16": 5e-3, "dynamic_int8": 1e-1, "int8": 2e-1}
-"""Largest difference between file and model that `export` accepts, by precision, in relation to the model's answers.
+"""Largest difference between file and model that `export` accepts, by precision, in relation to the model's outputs.
 
 Examples:
     >>> export.TOLERANCES["float32"]
     0.0001
 """
 # Share of the images that have to keep their class, and how far below its best the model itself may see the file's
-# class, in relation to the size of the answers: between such two it has not decided.
+# class, in relation to the size of the outputs: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05
 NAMED = 0.8  # share of the images that have to keep their class however undecided the model is
 
@@ -62,18 +62,18 @@ class ExportReport(PlainData):
         bytes: Its size, with files beside it.
         batch: Images at a time; None for any number.
         input: Name, dtype, shape and value range of the input, in words.
-        output: Name of the answers; of several, with commas between them.
+        output: Name of the outputs; of several, with commas between them.
         operators: Names of the operators that it uses, where a runtime may lack some: LiteRT, ONNX, OpenVINO.
         select_operators: Those among them that the runtime does not bring (LiteRT's Flex operators, for example).
         images: How many images were compared.
-        max_abs_error: Largest difference to the model in float32; of several answers, of the one nearest its tolerance.
+        max_abs_error: Largest difference to the model in float32; of several outputs, of the one nearest its tolerance.
         mean_abs_error: Mean difference.
         tolerance: What the largest difference was allowed to be.
         top1_agreement: Share of the images for which both name the same class; None without classes.
         accuracy: The file's accuracy on the labels that were given; None without labels.
         model_accuracy: The model's accuracy on them.
-        load_seconds: From opening the file to its first answer, without importing the runtime.
-        latency_ms: Median time of an answer to `batch` images, or to one; None if it was not measured.
+        load_seconds: From opening the file to its first outputs, without importing the runtime.
+        latency_ms: Median time to run `batch` images, or one; None if it was not measured.
         seconds: What the export took.
         note: What the runtime does by itself that this check has not measured; None for nothing.
 
@@ -135,17 +135,17 @@ class ExportReport(PlainData):
 
 
 class Agreement(NamedTuple):
-    """How far one answer of a file is from the model's."""
+    """The differences between one output of a file and that of the model."""
 
     max_abs_error: float
     mean_abs_error: float
-    size: float  # largest value of the model's answer, or 1 if it is smaller: what a tolerance refers to
+    size: float  # largest value of the model's output, or 1 if it is smaller: what a tolerance refers to
     top1_agreement: float | None  # share of the images for which both name the same class; None without classes
     kept: float  # the same where classes that the model is undecided about count as one; 1 without classes
 
     @classmethod
     def of(cls, answers: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
-        """Compares a file's answers to several batches with the model's; `classes`: those are along the last axis."""
+        """Compares a file's outputs for several batches with the model's; `classes`: those are along the last axis."""
         # NaN stays NaN here, and no tolerance holds for it.
         errors = np.concatenate([np.abs(a - e).ravel() for a, e in zip(answers, expected, strict=True)])
         size = max(1.0, *(float(np.max(np.abs(e))) for e in expected))
@@ -212,16 +212,16 @@ def export(
         softmax: Whether the file answers with probabilities where the model has logits.
         class_names: One for each class, in order, to be stored in the file; None for those of `model.config`.
         source: The checkpoint that the weights came from, to be stored in the file.
-        images: Images to compare the answers on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
+        images: Images to compare the outputs on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
         calibration: Images like those of later, for precisions that need the ranges of values: an array like `images`,
             a folder of pictures, or what `keras_vit.data.open_data` takes. At least 8, better 100 to 300. Without
-            `images`, answers are compared on up to 64 of them.
+            `images`, outputs are compared on up to 64 of them.
         allow_select_ops: Whether the file may use operators that the runtime lacks, such as LiteRT's Flex operators.
-        tolerance: Largest difference to the model, in relation to its largest answer or to 1; None for that in
+        tolerance: Largest difference to the model, in relation to its largest output or to 1; None for that in
             `TOLERANCES`. Whatever it is, 95 % of the images have to keep their class, unless the model is undecided.
-        measure: Whether the time of an answer is measured (about a second).
+        measure: Whether the time to run images is measured (about a second).
         overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
 
     Returns:
@@ -232,7 +232,7 @@ def export(
         ImportError: if a package is missing that the format needs.
         OSError: if the file cannot be written, or is there already (FileExistsError).
         RuntimeError: if the conversion fails, the file needs operators that the runtime does not bring, or the
-            answers differ by more than the tolerance. No file is left.
+            outputs differ by more than the tolerance. No file is left.
 
     Examples:
         >>> print(export.export(small, "small.pt2", batch_size=1, uint8_input=True, measure=False).output)
@@ -307,7 +307,7 @@ def _agreement(
     tolerance: float | None,
     has_classes: bool,
 ) -> tuple[float, Agreement]:
-    """What was allowed and what was found, of the answer that is nearest to its limit; RuntimeError beyond it."""
+    """The tolerance and the differences of the output that is nearest to its tolerance; RuntimeError above it."""
     found = []
     for name in expected[0]:
         one = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
@@ -388,7 +388,7 @@ def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[
 
 
 def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
-    """What a model answers to images, by the names in the file."""
+    """The outputs of a model for images, by their names in the file."""
     answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
     answers = [np.asarray(answer, "float32") for answer in answers]
     if signature.softmax:

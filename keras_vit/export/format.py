@@ -97,7 +97,7 @@ class Format(abc.ABC):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with its runtime.
 
-        Returns a function from a batch of images, float32 or uint8 as the file takes them, to the answers by name. It
+        Returns a function from a batch of images, float32 or uint8 as the file takes them, to the outputs by name. It
         can be copied into a program that ships the file.
         """
 
@@ -117,7 +117,7 @@ class Format(abc.ABC):
         raise NotImplementedError(f"{self.name} has only float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
-        """The answers of a written file to a batch of images by name, computed in this process without the model."""
+        """The outputs of a written file for a batch of images by name, computed in this process without the model."""
         return self.load(path)(images)
 
     def files(self, path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The images of an export: those that the answers are compared on, and those that int8 is calibrated with."""
+"""The images of an export: those that the outputs are compared on, and those that int8 is calibrated with."""
 
 import dataclasses
 import os
@@ -19,12 +19,12 @@ from keras_vit.models import BiT, BiTConfig, VisionTransformer
 BUILT_IN = 8  # images: a batch of 1 and one of 7
 FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
 CONTRAST = 0.1  # of the range of values: what reaches over less of it is an image of one colour
-COMPARED = 64  # calibration images that answers are compared on where no others are given
+COMPARED = 64  # calibration images that outputs are compared on where no others are given
 MOST = 300  # calibration images of a folder or a data set: more make the ranges no better
 
 
 def built_in_images(signature: Signature, size: Any) -> np.ndarray:
-    """Pictures to compare answers on, uint8 `(8, *size, channels)`, the same every time: smooth ones and noise."""
+    """Pictures to compare outputs on, uint8 `(8, *size, channels)`, the same every time: smooth ones and noise."""
     rng = np.random.default_rng(0)
     (height, width), channels = size, signature.shape[3]
     noise = rng.uniform(0, 256, (BUILT_IN, height, width, channels))
@@ -132,7 +132,7 @@ def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """The images that a file's answers are compared on, and those that it is calibrated with.
+    """The images that a file's outputs are compared on, and those that it is calibrated with.
 
     Attributes:
         images: In arrays of one size each.
@@ -172,7 +172,7 @@ def compared_images(
 def _batches(
     config: Any, signature: Signature, images: ArrayLike | None, calibration: np.ndarray | None
 ) -> list[np.ndarray]:
-    """The images to compare answers on, in arrays of one size each."""
+    """The images to compare outputs on, in arrays of one size each."""
     if images is not None:
         images = check_images("images", images, signature)
     elif calibration is not None:  # real ones, which noise is not; first those that are not calibrated with

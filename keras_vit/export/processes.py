@@ -34,7 +34,7 @@ WRITER = "import sys; from keras_vit.export.processes import write_job; write_jo
 
 
 class Job(NamedTuple):
-    """What is to be written, as plain data: the file's signature and its metadata."""
+    """A file to write, as plain data: its format and precision, its signature and its metadata."""
 
     format: str
     precision: str
@@ -150,10 +150,10 @@ def process_environment() -> dict[str, str]:
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool
 ) -> tuple[list[Answers], dict[str, Any]]:
-    """The answers of a file to each batch of images, by name, and what was measured, by a process without Keras.
+    """The outputs of a file for each batch of images, by name, and what was measured, by a process without Keras.
 
     The file, in a folder where more can be written, takes `batch` images at a time; None for any number: then it is run
-    with 1, 7 and more. With `latency`, the time of an answer is measured.
+    with 1, 7 and more. With `latency`, the time to run a batch is measured.
     """
     folder = path.parent / "answers"
     folder.mkdir()
@@ -170,7 +170,7 @@ def run_in_fresh_process(
 
 
 def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float]:
-    """The process that runs: writes the answers to each `NAME.npy` to `NAME.npz`; returns what it measured."""
+    """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times."""
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
     first = images[0].take(range(sizes[0]), axis=0, mode="wrap")
@@ -188,7 +188,7 @@ def run_job(format: str, file: str, names: list[str], sizes: list[int], latency:
 
 
 def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: list[int]) -> Answers:
-    """The answers to any number of images, computed in batches of the given sizes, the last of which repeats."""
+    """The outputs for any number of images, computed in batches of the given sizes, the last of which repeats."""
     parts, start = [], 0
     while start < len(images):
         size = sizes[min(len(parts), len(sizes) - 1)]
@@ -199,7 +199,7 @@ def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes:
 
 
 def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) -> float:
-    """Median time of 5 to 50 answers, for about a second."""
+    """The median time of 5 to 50 runs, for about a second."""
     times: list[float] = []
     while len(times) < 5 or (len(times) < 50 and sum(times) < 1):
         started = time.perf_counter()

@@ -25,7 +25,7 @@ Config: TypeAlias = ViTConfig | BiTConfig
 Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
 
 INPUT = "images"  # the name of the one input in every format
-# What dense models answer with, where it is one thing, by `config.model`; EoMT's two have names.
+# The name of the output of dense models that have one, by `config.model`; EoMT's two have names.
 DENSE_OUTPUTS = {"LinearSegmenter": "logits", "DPT": "depth", "LinearDepth": "depth"}
 OUTPUTS = {"softmax": "probabilities", "sigmoid": "probabilities", "linear": "logits", None: "logits"}
 # What a file does not need: it does not train.
@@ -44,7 +44,7 @@ class Signature:
     dtype: str  # "uint8" (pixels of 0..255) or "float32"
     value_range: tuple[float, float] | None  # None where nothing tells
     outputs: tuple[str, ...]
-    softmax: bool = False  # whether the file takes the softmax of what the model answers
+    softmax: bool = False  # whether the file takes the softmax of what the model outputs
     scale: tuple[float, ...] | None = None  # what pixels are multiplied with in the file, for each channel or all
     offset: tuple[float, ...] = (0.0,)  # what is added then
     steps: tuple[int, int] = (1, 1)  # what height and width have to be multiples of
@@ -129,7 +129,7 @@ def input_config(model: keras.Model) -> Config | None:
 
 
 def output_names(model: keras.Model) -> tuple[str, ...]:
-    """The names of a model's answers, in the order in which Keras flattens them."""
+    """The names of a model's outputs, in the order in which Keras flattens them."""
     if isinstance(model, (VisionTransformer, BiT)):
         config = model.config
         return (OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",)
@@ -149,7 +149,7 @@ def _activation(model: keras.Model) -> str:
 
 
 def classes_of(model: keras.Model) -> int | None:
-    """How many classes a model answers with, one number for each; None where its answers name no classes."""
+    """The number of classes of a classifier, which has an output for each; None for other models."""
     if isinstance(model, (VisionTransformer, BiT, LinearSegmenter)):
         return model.config.classes
     outputs = model.outputs
@@ -238,7 +238,7 @@ def _config_in_float32(config: Any) -> Any:
 
 
 def served_model(model: keras.Model) -> keras.Model:
-    """What a file holds of a `plain_model`: nothing that only training needs, and standardised kernels of ResNets."""
+    """What a file holds of a `plain_model`: no parts for training only, and standardised kernels of ResNets."""
     if not isinstance(model, (VisionTransformer, BiT)):
         return model
     config = model.config
@@ -250,7 +250,7 @@ def served_model(model: keras.Model) -> keras.Model:
 
 
 def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str, Tensor]:
-    """What every exported file computes: the model's answers by name to a tensor as the signature says."""
+    """What every exported file computes: the model's outputs by name, for images as the signature describes them."""
     images = keras.ops.cast(images, "float32")
     if signature.scale is not None:
         scale, offset = (np.array(values, "float32") for values in (signature.scale, signature.offset))

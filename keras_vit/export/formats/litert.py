@@ -123,7 +123,7 @@ class LiteRT(Format):
 
         `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"`
         the runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the
-        ranges are those seen on the calibration images, and the products' answers are int8 as well.
+        ranges are those seen on the calibration images, and the products' outputs are int8 as well.
         """
         from ai_edge_litert.tools import flatbuffer_utils
         from ai_edge_quantizer import qtyping, quantizer, recipe_manager

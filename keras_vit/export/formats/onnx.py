@@ -185,7 +185,7 @@ class ONNX(Format):
                     part = next(self.parts, None)
                     return None if part is None else {"images": part}
 
-            # A product's answer is a float32 sum already: rounding it again would cost half of the accuracy.
+            # A product's output is a float32 sum already: rounding it again would cost half of the accuracy.
             extra |= {"OpTypesToExcludeOutputQuantization": PRODUCTS}
             options |= {
                 "op_types_to_quantize": [*PRODUCTS, "Conv"],
