@@ -1,7 +1,7 @@
 """The optimizer of EoMT: AdamW with a warm-up of the new head and then one of the backbone, decay of all weights."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,9 +9,6 @@ from keras import ops
 from keras_vit._arguments import matches, whole_number
 from keras_vit.models import EoMT
 from keras_vit.training.optimizers import AdamW, WarmupDecay
-
-if TYPE_CHECKING:
-    from keras_vit.training.recipes import Recipe
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -117,7 +114,7 @@ class TwoStageAdamW(AdamW):
 HEAD = ("queries", "query_rotation", "map", "mask_head", "class_head", "upscale_*")  # layers of an EoMT
 
 
-def eomt_optimizer(recipe: "Recipe", model: Any, steps: int, **common: Any) -> TwoStageAdamW:
+def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
     """The optimizer of a recipe with two warm-ups for an EoMT, built; ValueError for another model.
 
     Queries, both heads, upscaling and the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)`
