@@ -19,6 +19,7 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
     """The logits of classes and masks, from the symbolic tensors of a backbone (EoMT's `models/eomt.py`)."""
     depth = config.backbone.depth
     first = depth - config.query_blocks
+    # The input of a block is the tokens, or a list of the tokens and the rotation of rotary embeddings.
     tokens, *rotation = tree.flatten(backbone.get_layer(f"block_{first}").input)
 
     # Section 3.2: from here on, queries are tokens among the others. They have no position.
@@ -85,9 +86,9 @@ class EoMT(DenseModel):
         rope_scale: Any = None,
         training: bool | None = True,
     ) -> list[dict[str, Any]]:
-        """What training compares with masks: predictions before each block with queries, and after the last one.
+        """The logits of classes and masks before each block with queries and after the last one, for training.
 
-        In each of these blocks, queries see only those patches that lie in their mask of the prediction before it
+        In each of these blocks, a query sees of the patches only those that lie in its mask of the logits before it
         (masked attention); of an empty mask none. Everything else sees everything.
 
         Args:
@@ -100,29 +101,32 @@ class EoMT(DenseModel):
             training: As in a call of the model.
 
         Returns:
-            `query_blocks + 1` times what a call returns, in the order of the blocks; the last is what a call with
-            `mask_probability=0` returns.
+            `query_blocks + 1` dictionaries as a call returns them, `"classes"` and `"masks"`, in the order of the
+            blocks. With `mask_probability=0` the last is that of a call.
 
         Raises:
-            ValueError: if `draws` is needed and is not there.
+            ValueError: if `draws` is needed and None, or the images do not fit the model.
 
         Examples:
             >>> len(keras_vit.EoMT(eomt_config).predictions(small_images)) == eomt_config.query_blocks + 1
             True
         """
-        config, first = self.config, self.config.backbone.depth - self.config.query_blocks
+        config = self.config
+        first = config.backbone.depth - config.query_blocks
+        query_blocks = {f"block_{first + i}": i for i in range(config.query_blocks)}
         probabilities = _probabilities(mask_probability, config.query_blocks, draws)
         parts = {layer.name: layer for layer in self.layers}
         found: list[dict[str, Any]] = []
 
         def call(layer: Any, *args: Any, **options: Any) -> Any:
-            number = int(layer.name[6:]) - first if layer.name.startswith("block_") else -1
+            """What a layer returns; before a block with queries, the logits of its input are kept."""
             if isinstance(layer, RotaryEmbedding) and rope_scale is not None:
                 return layer(*args, scale=rope_scale)
             if isinstance(layer, BaseLayer):
                 options["training"] = training
-            if number < 0:
+            if layer.name not in query_blocks:
                 return layer(*args, **options)
+            number = query_blocks[layer.name]
             found.append(read_queries(args[0], parts, config, training))
             if probabilities[number] is None:
                 return layer(*args, **options)

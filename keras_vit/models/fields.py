@@ -28,7 +28,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, check in _checks(type(self)).items():
-            object.__setattr__(self, name, check(name, _plain(getattr(self, name))))
+            object.__setattr__(self, name, check(name, _as_python(getattr(self, name))))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -72,12 +72,13 @@ def _check_of(annotation: Any) -> Check:
     return lambda name, value: value
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
+    """A value as JSON can hold it: numbers of NumPy and other libraries as `int` or `float`, sequences as tuples."""
     if isinstance(value, (np.ndarray, np.generic)):
-        value = value.tolist()  # `labels.max() + 1` is one of them
+        value = value.tolist()  # such as classes=labels.max() + 1
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # a fraction, or another library's
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple, range)) else value
+    return tuple(map(_as_python, value)) if isinstance(value, (list, tuple, range)) else value
 
 
 def _for_json(value: Any) -> Any:

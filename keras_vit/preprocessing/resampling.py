@@ -2,21 +2,31 @@
 
 import functools
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.interpolation import LANCZOS, METHODS, NEAREST, Method, Samples, interpolation_matrix, neighbours
 
-# The method, and the name of the filter of Pillow's that integers are resized by: they are rounded after the width, and
-# after the height again. None: fractions stay.
-FILTERS: dict[str, tuple[Method, str | None]] = {
-    "bilinear": (METHODS["bilinear"], None),  # tf.image.resize: vit_jax
-    "bicubic": (METHODS["bicubic"], "BICUBIC"),  # timm, and nearly all of Hugging Face's processors
-    "bilinear_pillow": (METHODS["bilinear_antialias"], "BILINEAR"),  # Hugging Face's ViT
-    "bilinear_antialias": (METHODS["bilinear_antialias"], None),  # torchvision on floats: Hugging Face's DINOv3
-    "nearest": (NEAREST, "NEAREST"),
-    "lanczos": (LANCZOS, "LANCZOS"),
+
+class Filter(NamedTuple):
+    """How images change size."""
+
+    method: Method
+    # The name of Pillow's filter where integers are resized as Pillow does it: rounded after the width, and again after
+    # the height. None: results are not rounded.
+    pillow: str | None
+
+
+FILTERS: dict[str, Filter] = {
+    "bilinear": Filter(METHODS["bilinear"], None),  # tf.image.resize: vit_jax
+    "bicubic": Filter(METHODS["bicubic"], "BICUBIC"),  # timm, and nearly all of Hugging Face's processors
+    "bilinear_pillow": Filter(METHODS["bilinear_antialias"], "BILINEAR"),  # Hugging Face's ViT
+    "bilinear_antialias": Filter(METHODS["bilinear_antialias"], None),  # torchvision on floats: Hugging Face's DINOv3
+    "nearest": Filter(NEAREST, "NEAREST"),
+    "lanczos": Filter(LANCZOS, "LANCZOS"),
 }
+_PILLOW_BITS = 22  # of Pillow's weights, which are integers
 STRIP = 112  # rows that are resampled at a time, so that they stay in a processor's cache between steps
 
 
@@ -28,16 +38,19 @@ def resampled(images: np.ndarray, size: tuple[int, int], method: str | Method) -
 
 
 def filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
-    """Images `(batch, height, width, channels)` at a size, float32, by a filter of `FILTERS`."""
-    method, name = FILTERS[filter]
-    if name is None or images.dtype.kind not in "iu":
+    """Images `(batch, height, width, channels)` resized to `size` by a filter, a name in `FILTERS`; float32.
+
+    By Pillow's filters, integers become whole numbers, exactly those of Pillow.
+    """
+    method, pillow = FILTERS[filter]
+    if pillow is None or images.dtype.kind not in "iu":
         return resampled(images, size, method)
     if images.dtype == np.uint8 and images.shape[-1] == 3:
         try:
-            return np.stack([pillow_resized(image, size, name) for image in images]).astype("float32")
-        except ImportError:  # the same numbers, in six to nine times the time
+            return np.stack([pillow_resized(image, size, pillow) for image in images]).astype("float32")
+        except ImportError:  # Without Pillow, our arithmetic returns the same, in six to nine times the time.
             pass
-    return _in_whole_numbers(images, size, method, 22).astype("float32")
+    return _in_whole_numbers(images, size, method, _PILLOW_BITS).astype("float32")
 
 
 def pillow_resized(pixels: np.ndarray, size: tuple[int, int], name: str) -> np.ndarray:
@@ -105,7 +118,7 @@ def _in_whole_numbers(
     Pillow's arithmetic: weights of 22 bits, columns first; without `bits` torchvision's, with as many as 16 bits hold.
     """
     # Such sums are whole numbers that float64 holds exactly. Values of other channels than three may reach beyond 255:
-    # they are held to what their type can say.
+    # they are clipped to the range of their type.
     least, most = (0, 255) if images.shape[-1] == 3 else (np.iinfo(images.dtype).min, np.iinfo(images.dtype).max)
     for axis, new in ((-2, size[1]), (-3, size[0])):
         weights = interpolation_matrix(images.shape[axis], new, method)
@@ -116,6 +129,7 @@ def _in_whole_numbers(
 
 
 def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.ndarray:
+    """Images resampled along one axis by a matrix `(new, old)`."""
     # Without antialiasing a small copy of a large image looks at few of its rows: take only those.
     used = np.flatnonzero(matrix.any(axis=0))
     images = np.take(images, used, axis=axis).astype(dtype, copy=False)

@@ -12,9 +12,10 @@ import numpy as np
 from keras_vit.interpolation import neighbours
 from keras_vit.preprocessing.images import check_pixels, is_file, load_image
 
-# float32 `(stop - start, width, values)`: the rows from `start` on of a map that is never there as a whole.
+# A function `rows(start, stop)` that computes these rows of a map, float32 `(stop - start, width, values)`: whole maps
+# of many values a pixel would not fit into memory.
 Rows = Callable[[int, int], np.ndarray]
-_STRIP = 2**22  # numbers of a map that are computed at a time
+_STRIP = 2**22  # values of a map that are computed at a time
 
 
 class Window(NamedTuple):
@@ -31,7 +32,10 @@ class Window(NamedTuple):
 
 
 def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
-    """One picture `(height, width, channels)` of 0..255: a file or a PIL image is read, an array is checked."""
+    """One picture `(height, width, channels)` of 0..255: a file or a PIL image is read, an array is checked.
+
+    Raises ValueError for another shape, and what `load_image` and `check_pixels` raise.
+    """
     pixels = load_image(picture) if is_file(picture) else check_pixels(picture, channels, name="picture")
     if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
         wanted = f"picture must be one picture (height, width, {channels}), with pixels"
@@ -67,21 +71,25 @@ def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[
 
 
 def rows_of(values: np.ndarray) -> Rows:
-    """The rows of an array `(height, width, values)`."""
+    """A function that returns rows of an array `(height, width, values)`."""
     return lambda start, stop: values[start:stop]
 
 
 def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
-    """The rows of a map of another size, linearly between places: half-pixel centres, no antialiasing."""
+    """A function `(start, stop)` that returns these rows of a map after a bilinear resize from size `old` to `new`.
+
+    Half-pixel centres, no antialiasing. Each call computes only the rows of the old map that it needs.
+    """
     if tuple(old) == tuple(new):
         return rows
+    # The neighbours of each new place in the old map, and how far it lies from the first one to the second.
     (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
     down, across = down[:, None, None], across[:, None]
 
     def stretched_rows(start: int, stop: int) -> np.ndarray:
         part, first = slice(start, stop), top[start]
-        given = rows(first, bottom[stop - 1] + 1)
-        upper, lower = given[top[part] - first], given[bottom[part] - first]
+        needed = rows(first, bottom[stop - 1] + 1)
+        upper, lower = needed[top[part] - first], needed[bottom[part] - first]
         lines = _between(upper, lower, down[part])
         return _between(lines[:, left], lines[:, right], across)
 
@@ -115,7 +123,7 @@ def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int)
 
 
 def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
-    """The rows of the mean of maps in windows that overlap, and cover all of a picture so wide."""
+    """A function that returns rows of the mean of maps in overlapping windows, which cover a picture of that width."""
 
     def merged_rows(start: int, stop: int) -> np.ndarray:
         total, count = np.zeros(()), np.zeros((stop - start, width, 1), "float32")

@@ -84,17 +84,20 @@ def _covering(size: Size, side: int, preprocessing: str) -> Size:
 
 
 def _fitting(size: Size, side: int, preprocessing: str) -> Size:
-    """The size that fits into a square."""
+    """The size of a picture after a resize that keeps its aspect ratio: the longer side becomes `side`."""
     height, width = size
     if preprocessing == "eomt_authors":
         factor = min(side / height, side / width)
         return round(height * factor), round(width * factor)
+    # As transformers' `get_size_with_aspect_ratio`, which rounds the shorter side and cuts off the longer one's
+    # fraction, and leaves a picture as it is whose shorter side stays.
+    if height == width:
+        return side, side
     short, long = min(size), max(size)
-    raw = side * float(short) / float(long)
-    first, second = (round(raw), int(raw * long / short)) if short < long else (side, side)
-    if first == short:
-        second = long if short < long else second
-    return (first, second) if height <= width else (second, first)
+    exact = side * short / long
+    new_short = round(exact)
+    new_long = long if new_short == short else int(exact * long / short)
+    return (new_short, new_long) if height < width else (new_long, new_short)
 
 
 def _rows(masks: np.ndarray, new: Size) -> Rows:

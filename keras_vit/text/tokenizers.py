@@ -69,17 +69,17 @@ class Tokenizer:
         ids = np.full((len(texts), self.context), self.pad, "int32")
         first = [] if self.start is None else [self.start]
         last = [] if self.end is None else [self.end]
-        room, long = self.context - len(first) - len(last), []
+        longest, cut = self.context - len(first) - len(last), []
         for i, text in enumerate(texts):
             body = self.encode(self.clean(text))
-            if len(body) > room:
-                long.append(text)
-            row = [*first, *body[:room], *last]
+            if len(body) > longest:
+                cut.append(text)
+            row = [*first, *body[:longest], *last]
             ids[i, : len(row)] = row
-        if long:
+        if cut:
             warnings.warn(
-                f"{len(long)} of {len(texts)} texts are longer than the {self.context} tokens of this model, and cut: "
-                f"{long[0]!r:.80}.",
+                f"{len(cut)} of {len(texts)} texts are longer than the {self.context} tokens of this model, and cut: "
+                f"{cut[0]!r:.80}.",
                 stacklevel=2,
             )
         return ids
@@ -246,21 +246,28 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
-    """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"`, `"tips"` or `"huggingface"`."""
+    """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"`, `"tips"` or `"huggingface"`.
+
+    Raises ImportError without sentencepiece, ValueError if the file is none of its models or of other weights.
+    """
     library = _library("sentencepiece")
     try:
         pieces = library.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
         raise ValueError(f"{path} is no model of SentencePiece: {printable(error, 200)}.") from error
-    if kind == TIPS:
-        made = Tokenizer(pieces.encode, config.context, None, 0, None, _FLAX["big_vision"], (path,))
-        return _checked(made, pieces.get_piece_size(), config)
-    end, is_gemma = 1, pieces.id_to_piece(1) == "<eos>"
+    if kind == TIPS:  # no end, and padding with id 0
+        tokenizer = Tokenizer(pieces.encode, config.context, None, 0, clean=_FLAX["big_vision"], files=(path,))
+        return _checked(tokenizer, pieces.get_piece_size(), config)
+    is_gemma = pieces.id_to_piece(1) == "<eos>"
+    # The end has the id 1 in all others. Gemma's padding has its own, 0; the others fill up with the end.
+    end, pad = 1, 0 if is_gemma else 1
     encode, clean = pieces.encode, _FLAX.get(kind, str)
-    if kind == "huggingface":
-        encode, clean = (encode, str.lower) if is_gemma else (_pieces_of_siglip(pieces), str)
-    made = Tokenizer(encode, config.context, end, 0 if is_gemma else end, None, clean, (path,))
-    return _checked(made, pieces.get_piece_size(), config)
+    if kind == "huggingface" and is_gemma:
+        clean = str.lower  # SigLIP 2 was trained on lower case
+    elif kind == "huggingface":
+        encode = _pieces_of_siglip(pieces)
+    tokenizer = Tokenizer(encode, config.context, end, pad, clean=clean, files=(path,))
+    return _checked(tokenizer, pieces.get_piece_size(), config)
 
 
 def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:

@@ -26,6 +26,7 @@ _PAIRS = ("tips", "tips_scenic")
 _LAYOUTS = ("huggingface", "clip", "big_vision", *_PAIRS)
 _HUB = "vision_encoder."  # before an image tower of TIPS beside its text tower
 _POOLINGS = {ours: theirs for theirs, ours in OPEN_CLIP_POOLINGS.items()}
+_IMAGE_STARTS = {"huggingface": "", "clip": "visual.", "big_vision": "img/"}  # of the names of the image tower's arrays
 
 
 def save_image_text(
@@ -36,7 +37,7 @@ def save_image_text(
     Files hold float32; weights in float64 are rounded, with a warning.
 
     Args:
-        both: What `load_image_text` gives, trained or not.
+        both: What `load_image_text` returns, trained or not.
         path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
             are known; for `"big_vision"` an `.npz`.
         layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model), `"clip"` (open_clip), `"big_vision"` (SigLIP),
@@ -53,11 +54,12 @@ def save_image_text(
         >>> text.load_image_text("towers.npz", tokenizer=None).text_encoder.config == both.text_encoder.config
         True
     """
-    names, image_start = _names(both, layout)
+    names = _text_names(both, layout)
     check_fits_float32(both.image_encoder, both.text_encoder)
     if layout in _PAIRS:
         _write_pair(both, Path(path), layout, names, overwrite)
         return
+    image_start = _HUB if names is NAMES["tips_hub"] else _IMAGE_STARTS[layout]
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
         write_npz(path, sorted(arrays.items()), note_of(both.image_encoder.config), overwrite)
@@ -70,29 +72,53 @@ def save_image_text(
     write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite)
 
 
-def _names(both: ImageText, layout: str) -> tuple[Names, str]:
-    """The names of the text tower, and what stands before those of the image tower."""
-    config, images, activation = both.text_encoder.config, both.image_encoder.config, both.activation
-    end = "a projection with a bias" if config.projection_bias else "no bias of its projection"
+def _text_names(both: ImageText, layout: str) -> Names:
+    """The names of the text tower's arrays in a layout; ValueError for towers that it has no place for."""
+    config = both.text_encoder.config
     is_tips = config.position_embedding == "sincos" and config.pooling == "mean" and config.pad_id == 0
     if layout in _PAIRS or (is_tips and layout == "huggingface"):
         _check_tips(config, layout, is_tips)
-        return NAMES["tips_hub" if layout == "huggingface" else layout], _HUB
-    what = f"a text tower with causal={config.causal}, pooling={config.pooling!r} and {end}"
-    siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
+        return NAMES["tips_hub" if layout == "huggingface" else layout]
     if layout == "huggingface":
-        clip = config.causal and config.pooling in ("largest_id", "end_id") and not config.projection_bias
-        if (siglip and activation == "sigmoid") or (clip and config.projection and activation == "softmax"):
-            return NAMES["siglip" if siglip else "hf_clip"], ""
-    elif layout == "clip" and config.pooling in _POOLINGS:
-        plain = config.causal and config.pooling == "largest_id" and config.projection and not config.projection_bias
-        return NAMES["open_clip" if plain and activation == "softmax" else "open_clip_custom"], "visual."
-    elif layout == "big_vision" and not config.causal and config.gelu == "tanh" and config.layer_norm_epsilon == 1e-6:
-        if images.projection_bias or not images.projection:
-            return NAMES["flax"], "img/"
-    elif layout not in _LAYOUTS:
+        names = _huggingface_names(both)
+    elif layout == "clip":
+        names = _open_clip_names(both)
+    elif layout == "big_vision":
+        names = _big_vision_names(both)
+    else:
         raise ValueError(f"layout must be one of {_LAYOUTS}, but {layout!r} was given.")
-    raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
+    if names is None:
+        end = "a projection with a bias" if config.projection_bias else "no bias of its projection"
+        what = f"a text tower with causal={config.causal}, pooling={config.pooling!r} and {end}"
+        raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
+    return names
+
+
+def _huggingface_names(both: ImageText) -> Names | None:
+    """The names of SiglipModel or of CLIPModel; None where neither of them computes what these towers do."""
+    config = both.text_encoder.config
+    if both.activation == "sigmoid":
+        is_siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
+        return NAMES["siglip"] if is_siglip else None
+    reads_end = config.causal and config.pooling in ("largest_id", "end_id")
+    return NAMES["hf_clip"] if reads_end and config.projection and not config.projection_bias else None
+
+
+def _open_clip_names(both: ImageText) -> Names | None:
+    """The names of open_clip's CLIP, or of its CustomTextCLIP for other towers; None for another pooling."""
+    config = both.text_encoder.config
+    if config.pooling not in _POOLINGS:
+        return None
+    reads_end = config.causal and config.pooling == "largest_id"
+    is_plain = reads_end and config.projection and not config.projection_bias and both.activation == "softmax"
+    return NAMES["open_clip" if is_plain else "open_clip_custom"]
+
+
+def _big_vision_names(both: ImageText) -> Names | None:
+    """The names of big_vision's two towers; None where it computes something else."""
+    text, images = both.text_encoder.config, both.image_encoder.config
+    is_flax = not text.causal and text.gelu == "tanh" and text.layer_norm_epsilon == 1e-6
+    return NAMES["flax"] if is_flax and (images.projection_bias or not images.projection) else None
 
 
 def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:

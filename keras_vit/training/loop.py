@@ -245,14 +245,19 @@ def _mark_kept(log: list[dict[str, Any]]) -> None:
 
 
 def _mark_restored(log: Table, step: int, figures: dict[str, float]) -> None:
-    """Says which row is of the weights at the end of `fit`, where a callback has put other ones in place."""
-    if all(log[-1].get(name) == value for name, value in figures.items()):
-        return
+    """Marks as `kept` the row of a log whose evaluation is `figures`, that of the weights at the end of `fit`.
+
+    A callback may have put other weights in place than those of the last row. Where no row has these figures, one is
+    added, of this step.
+    """
     same = [row for row in log if all(row.get(name) == value for name, value in figures.items())]
+    if same and same[-1] is log[-1]:  # no callback has: the rows are marked already
+        return
     if not same:
-        log.append({**log[-1], "step": step, **figures})
+        same = [{**log[-1], "step": step, **figures}]
+        log += same
     for row in log:
-        row["kept"] = row is (same or log)[-1]
+        row["kept"] = row is same[-1]
 
 
 def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
