@@ -130,7 +130,7 @@ def check_class_name(name: str, where: str) -> None:
 
 
 def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
-    """Names that a user has given, and how many classes there are where names or user say it."""
+    """The names of the classes as a list, and how many there are, each None if unknown; ValueError if they differ."""
     if class_names is None:
         return None, classes
     names = list(class_names)
@@ -166,7 +166,7 @@ def listing(names: Sequence[object], most: int = 5) -> str:
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning that points at the line outside of the package, or in its command line, which led here."""
+    """Warns, at the line of the caller's code that called this package, or at that of the package's command line."""
     frame, level = sys._getframe(), 1  # noqa: SLF001 (inspect.currentframe() is typed as None)
     while frame.f_back is not None and re.match(r"keras_vit\.(?!cli\.)", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -234,12 +234,12 @@ def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """The rows of a matrix at length 1; those of zeros as they are."""
+    """The rows of a matrix scaled to length 1; rows of zeros stay as they are."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Shares of classes along the last axis."""
+    """The softmax of logits along the last axis."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)

@@ -146,7 +146,7 @@ class TableResult(PlainData):
 class ClassesResult(TableResult):
     """A result with figures for each class, which `class_columns` take from it as arrays `(classes,)`.
 
-    The classes whose figure named `ranked_by` is defined are in `class_table`, that with the lowest first.
+    `class_table` has the classes whose figure `ranked_by` is defined, the lowest first.
     """
 
     class_columns: ClassVar[tuple[Column, ...]] = ()

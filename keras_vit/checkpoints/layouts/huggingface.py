@@ -268,8 +268,9 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
-    stored, trunk, without = config(found.arrays, sidecars, name, family)
-    stored, used, of_size = used_at(stored, transformers_size(sidecars.preprocessor or {}))
+    stored, trunk, unneeded = config(found.arrays, sidecars, name, family)
+    stored, used_size, size_remarks = used_at(stored, transformers_size(sidecars.preprocessor or {}))
+    # Version 5 of transformers changed the names of blocks and attention, and of CLIP's and SigLIP's module.
     if family.flat:
         is_new = found.module != "vision_model."
     else:
@@ -279,10 +280,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
         prefix=f"{found.outer}{found.module}",
         stored=stored,
-        arrays={name: array for name, array in found.arrays.items() if name not in without},
-        unused=[*found.unused, *(found.arrays[name].name for name in without)],
-        warnings=[*_assumed(sidecars, stated, family), *trunk.remarks, *of_size],
-        image_size=used,
+        arrays={name: array for name, array in found.arrays.items() if name not in unneeded},
+        unused=[*found.unused, *(found.arrays[name].name for name in unneeded)],
+        warnings=[*_assumed(sidecars, stated, family), *trunk.remarks, *size_remarks],
+        image_size=used_size,
         is_grid_known=trunk.is_grid_known,
         head=("classifier.bias", "classifier.weight"),
     )
