@@ -202,7 +202,7 @@ def _smooth(image: np.ndarray) -> np.ndarray:
     quotients = sums // 13
     # A sum that 13 divides lies just at a whole number, and the original's rounding decides on which side: nine fused
     # multiply-adds, row by row, which round once. In float64 the product of a uint8 and a float32 and its sum with a
-    # float32 are exact, so rounding that sum to float32 gives the same.
+    # float32 are exact, so rounding that sum to float32 has the same result.
     ambiguous = np.nonzero((quotients * 13 == sums) & (sums > 0))
     weights = np.array([1, 1, 1, 1, 5, 1, 1, 1, 1], "float32") / np.float32(13)
     total = np.zeros(len(ambiguous[0]), "float32")

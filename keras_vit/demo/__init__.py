@@ -133,7 +133,7 @@ def run(
     model = transfer.model.with_config(name="digits")  # not compiled: its file fits every backend
     images = model.preprocess(test.pixels)
     logits = model.predict(images, batch_size=100, verbose=0)
-    # A zero head gives every class the same logit, and the first of equals wins.
+    # A zero head returns the same logit for every class, and the first of equals wins.
     untrained = float(np.mean(test.labels == 0))
     runs = {"transfer": transfer.log, "scratch": scratch.log}
     histories = {name: [untrained, *(row["val_accuracy"] for row in log)] for name, log in runs.items()}

@@ -218,7 +218,7 @@ def plain_model(model: keras.Model) -> keras.Model:
         return model.with_config(dtype="float32")
     plain = keras.models.clone_model(model, clone_function=_in_float32)
     for new, old in zip(plain.weights, model.weights, strict=True):
-        new.assign(keras.ops.copy(old))  # on JAX, predict gives the memory of one model away
+        new.assign(keras.ops.copy(old))  # on JAX, predict donates the memory of a model
     if hasattr(model, "config"):
         plain.config = model.config
     return plain
