@@ -161,8 +161,8 @@ def plot_class_evidence(
 
     Args:
         maps: `(batch, rows, columns)`, of `class_evidence`.
-        images: As in `plot_attention_rollout`.
-        path: As in `plot_attention_heads`.
+        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
+        path: A `.png`, `.svg` or `.pdf` to write; None for none.
         title: The headline; a default where it is empty.
         class_names: What the class of each image is called.
 
@@ -170,7 +170,8 @@ def plot_class_evidence(
         The figure.
 
     Raises:
-        ImportError, ValueError: as in `plot_attention_heads`, and if there is not a name for each image.
+        ImportError: if matplotlib is not installed.
+        ValueError: if there is not a map and a name for each image, shapes do not fit, or the path has another ending.
 
     Examples:
         >>> evidence = inspection.class_evidence(model, images)
@@ -180,7 +181,7 @@ def plot_class_evidence(
     if class_names is not None and len(class_names) != len(images):
         wanted = f"class_names must name the class of each of the {len(images)} images"
         raise ValueError(f"{wanted}, but got {len(class_names)}.")
-    ends = MAPS["evidence"].ends(maps)
+    ends = MAPS["evidence"].ends(maps)  # one scale for all maps, from blue to red, which the caption names
     kind = dataclasses.replace(MAPS["evidence"], words=_EVIDENCE.format(*ends))
     drawn = [
         np.clip(0.72 * kind.colours(_stretched(one, image), ends) + 0.28 * _grey(image), 0, 1)
@@ -395,19 +396,21 @@ def _below_images(
     title: str,
     names: Sequence[str] | None = None,
 ) -> "Figure":
-    """Images in rows of at most 8, each with its name above it and its map below it."""
+    """A figure of images in rows of at most 8, each with its name above it and its map below it."""
     columns = min(len(images), 8)
     named = list(zip(names or [""] * len(images), images, strict=True))
     tiles: list[tuple[str, np.ndarray | None]] = []
     for start in range(0, len(images), columns):
         part = slice(start, start + columns)
-        gaps = [("", None)] * (columns - len(named[part]))
-        tiles += [*named[part], *gaps, *(("", one) for one in maps[part]), *gaps]
+        gaps = [("", None)] * (columns - len(named[part]))  # after a last row of fewer images
+        tiles += [*named[part], *gaps]
+        tiles += [("", one) for one in maps[part]] + gaps
     gap = 0.04 if names is None else 0.12
     return plot_map(tiles, path, title=title or kind.title, words=kind.words, columns=columns, gap=gap)
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
+    """Values as an array; ValueError unless they are numbers with these axes, none of which is empty."""
     values = np.asarray(values)
     if values.ndim != len(axes) or 0 in values.shape or values.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be numbers ({', '.join(axes)}), but {values.dtype} {values.shape} was given.")
@@ -417,7 +420,9 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
 def _maps_and_images(
     maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    maps, pixels = _array("maps", maps, ("batch", "rows", "columns")), [_pixels(image) for image in images]
+    """Both as arrays; ValueError unless they are maps, images, and as many of both."""
+    maps = _array("maps", maps, ("batch", "rows", "columns"))
+    pixels = [_pixels(image) for image in images]
     if len(pixels) != len(maps):
         raise ValueError(f"There must be an image for each of the {len(maps)} maps, but there are {len(pixels)}.")
     return maps, pixels
@@ -436,7 +441,7 @@ def _pixels(image: np.ndarray) -> np.ndarray:
 
 
 def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """A map of patches as large as the image."""
+    """A map of patches, resized to the image."""
     return resize_images(np.asarray(values, "float32")[..., None], image.shape[:2])[..., 0]
 
 

@@ -42,10 +42,10 @@ class Probe:
         self.model = as_model(model)
         self.inner = _find_model(self.model)
         self.config: Any = self.inner.config
-        self.grid = (0, 0)
-        mixes = getattr(self.config, "tokens_mlp_width", None) is not None
-        if attention and (mixes or not isinstance(self.inner, VisionTransformer)):
-            kind = "MLP-Mixer" if mixes else type(self.inner).__name__
+        self.grid = (0, 0)  # known after a run
+        is_mixer = getattr(self.config, "tokens_mlp_width", None) is not None
+        if attention and (is_mixer or not isinstance(self.inner, VisionTransformer)):
+            kind = "MLP-Mixer" if is_mixer else type(self.inner).__name__
             raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
@@ -85,7 +85,7 @@ class Probe:
         if getattr(self.config, "class_token_only", False):
             raise ValueError(
                 f"{self.inner.name} was optimized for inference: its last block computes only the tokens that the "
-                "answer is read from, and all of them are needed here. Use the model that it was made from, or "
+                "output is read from, and all of them are needed here. Use the model that it was made from, or "
                 "model.with_config(class_token_only=False)."
             )
 
@@ -133,7 +133,7 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
-    """What a model gets, as pixels: the inverse of its scaling, for pictures.
+    """The images that a model takes as pixels to be shown: the inverse of its scaling.
 
     Args:
         model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
@@ -167,14 +167,14 @@ def no_gradients() -> Iterator[None]:
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The gradient of a number with respect to arrays.
+    """The gradient of a scalar with respect to arrays.
 
     Args:
         function: From tensors, one for each array, to a scalar tensor. It is computed once.
         arrays: Where the gradient is taken; float32.
 
     Returns:
-        float32 arrays with the shapes of `arrays`; zeros where the number does not depend on one.
+        float32 arrays with the shapes of `arrays`; zeros where the scalar does not depend on one.
     """
     compute = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
     return [to_numpy(gradient).astype("float32") for gradient in compute(function, arrays)]

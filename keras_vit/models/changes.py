@@ -81,7 +81,7 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
         if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
             poolings = "'token', 'avg' or 'map'" if isinstance(new, ViTConfig) else "'avg'"
             call = f"model.with_config(classes={new.classes}, pooling=...)"
-            words = "this model has no pooling, so that a head would answer for every token"
+            words = "this model has no pooling, so that a head would classify every token"
             raise ValueError(f"{words}. Pass {call}, one of {poolings}, or 'none' to have that.")
     return new
 
@@ -239,13 +239,13 @@ class InferenceStep(NamedTuple):
 
 
 def inference_steps(model: Any) -> list[InferenceStep]:
-    """What a model that only answers need not compute, or can compute once; all that there are for its kind."""
+    """What a model at inference need not compute, or can compute once; all that there are for its kind."""
     config, dtype = model.config, model.compute_dtype
     standardised = "the kernels of the ResNet are standardised once, not at every call"
     if isinstance(config, BiTConfig):
         steps = [InferenceStep("folded", standardised)]
     else:
-        needed = "the last block computes only the tokens that the answer is read from"
+        needed = "the last block computes only the tokens that the output is read from"
         others = None if config.pooling == "token" else f"pooling={config.pooling!r} reads all tokens"
         pixels = None
         if not config.include_preprocessing:

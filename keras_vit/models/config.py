@@ -181,7 +181,7 @@ class ViTConfig(ModelConfig):
     drop_path: Rate = 0.0
     remat: bool = False
     class_token_only: bool = False
-    # From tokens to the answer
+    # From tokens to the output
     final_norm: Annotated[str, OneOf(choices.FINAL_NORMS)] = "tokens"
     pooling: Annotated[str, OneOf(choices.POOLINGS)] = "token"
     map_prefix: bool = True
@@ -193,7 +193,7 @@ class ViTConfig(ModelConfig):
     distillation_head: bool = False
     class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
-    # From pictures to what goes in
+    # From image files to the model's input
     include_preprocessing: bool = False
     preprocessing_folded: bool = False
     pixel_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -242,7 +242,7 @@ class ViTConfig(ModelConfig):
         if self.position_embedding == "sincos2d" and (width % 4 or width < 8):
             raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
         if self.rotary_embedding is not None and self.head_size % 4:
-            given = f"width {width} and {heads} heads give {self.head_size}"
+            given = f"width {width} and {heads} heads make {self.head_size}"
             wanted = "needs heads of length 4, 8, 12, ..."
             raise ValueError(f"rotary_embedding={self.rotary_embedding!r} {wanted}, but {given}.")
         if self.distillation_token:

@@ -1,4 +1,4 @@
-"""What models share that answer for every place of an image: they are made of the layers of a Vision Transformer."""
+"""What models of segmentation and depth share: they are made of the layers of a Vision Transformer."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -78,5 +78,5 @@ class DenseModel(ImageModel):
         return self._shared.model
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
-        """Raises ValueError: a dense model answers with all tokens, and computes no more than it needs."""
-        raise ValueError(f"{self.name} answers with all tokens: there is nothing that it need not compute.")
+        """Raises ValueError: a dense model needs all tokens for its output, and computes no more."""
+        raise ValueError(f"{self.name} needs all tokens for its output: there is nothing that it need not compute.")

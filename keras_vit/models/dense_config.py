@@ -1,4 +1,4 @@
-"""What describes models that answer for every place of an image: each config has that of its backbone."""
+"""The configs of models of segmentation and depth, each of which has the config of its backbone."""
 
 import dataclasses
 import operator
@@ -104,7 +104,7 @@ class EoMTConfig(NamedClasses):
         query_blocks: How many of the last blocks see the queries.
         upscale_blocks: How often the map of patches is doubled before the masks are read from it.
         activation: Of mask head and upscaling: `"exact"`, `"tanh"`, `"quick"` (GELUs), `"silu"` or `"relu"`.
-        pictures: Whose rules prepare pictures and read answers: `"eomt_authors"` or `"eomt_transformers"`.
+        pictures: Whose rules prepare pictures and read outputs: `"eomt_authors"` or `"eomt_transformers"`.
         task: `"semantic"`, `"panoptic"` or `"instance"`, where the file says it; None where the user chooses.
 
     Raises:

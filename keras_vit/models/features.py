@@ -11,7 +11,7 @@ from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
 from keras_vit.models.bit import BiT
 from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
 
-# What users call a result, and the layers that may give it; of those that a model has, the last one does. The names are
+# What users call a result, and the layers that may return it: of those of a model, the last one does. The names are
 # those of big_vision's `out` dictionary.
 FEATURES: dict[str, tuple[str, ...]] = {
     "stem": ("embedding",),  # (batch, rows, columns, D): the patches before position embeddings
@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
 
 def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
-    """The names of all results that `feature_extractor` can give for a model, in the order in which they come about.
+    """The names of all results that `feature_extractor` can return for a model, in the order in which they come about.
 
     Args:
         model: A `VisionTransformer`, or a `BiT`.

@@ -299,7 +299,7 @@ class ImageModel(ConfiguredModel):
         return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
-        """A new model with the same answers that computes no more than they need.
+        """A new model with the same outputs that computes no more than they need.
 
         - `class_token_only`: with `pooling="token"`, the last block computes the class token alone (with a second head
           the distillation token as well). `feature_extractor` and `keras_vit.inspection` need all tokens: they ask for
@@ -310,7 +310,7 @@ class ImageModel(ConfiguredModel):
         - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, which Keras
           leaves out there, if a trial of a block is quicker with it. No file keeps it, and `compile` decides anew.
 
-        In float32 answers differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any
+        In float32 outputs differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any
         other, but that `.npz` and `.safetensors` files have no place for folded weights. It is not compiled.
 
         Args:

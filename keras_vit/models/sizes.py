@@ -140,8 +140,8 @@ def _linear_segmenter(config: LinearSegmenterConfig) -> int:
 def _eomt(config: EoMTConfig) -> int:
     width = config.backbone.width
     upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
-    answers = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
-    return config.queries * width + answers + config.upscale_blocks * upscaling
+    head_macs = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
+    return config.queries * width + head_macs + config.upscale_blocks * upscaling
 
 
 def _linear_depth(config: LinearDepthConfig) -> int:

@@ -106,7 +106,7 @@ VARIANTS: dict[str, Variant] = {
     "ViT-L/16": Variant(1024, 24, 16, 4096, 16, dropout=0.1),
     "ViT-L/32": Variant(1024, 24, 16, 4096, 32),
     "ViT-H/14": Variant(1280, 32, 16, 5120, 14, dropout=0.1),
-    # The names give the stride of the whole, but for the first: its patches are 32 pixels wide.
+    # The names tell the stride of the whole, but for the first: its patches are 32 pixels wide.
     "R+ViT-Ti/16": Variant(192, 12, 3, 768, 8, stem_stages=()),
     "R26+ViT-S/32": Variant(384, 12, 6, 1536, 1, stem_stages=(2, 2, 2, 2)),
     "R26+ViT-B/32": Variant(768, 12, 12, 3072, 1, stem_stages=(2, 2, 2, 2)),
@@ -228,12 +228,13 @@ def find_variant(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"variant must be a string such as 'ViT-B/16', but {name!r} was given.")
     variants = (*VARIANTS, *BIT_VARIANTS)
-    exact = {_plain(variant, lower=False): variant for variant in variants}
-    if _plain(name, lower=False) in exact:
-        return exact[_plain(name, lower=False)]
-    known = {_plain(variant): variant for variant in variants}
-    known |= {f"{_plain(variant)}{row.image_size}": variant for variant, row in VARIANTS.items()}  # as timm has it
-    plain = _plain(name)
+    exact = {_simplified(variant, lower=False): variant for variant in variants}
+    if _simplified(name, lower=False) in exact:
+        return exact[_simplified(name, lower=False)]
+    known = {_simplified(variant): variant for variant in variants}
+    for variant, row in VARIANTS.items():
+        known[f"{_simplified(variant)}{row.image_size}"] = variant  # as timm names them
+    plain = _simplified(name)
     if plain in known:
         return known[plain]
     words = f"There is no variant {name!r}.{did_you_mean(plain, known)} "
@@ -260,8 +261,10 @@ def variant_config(
 def variant_of(config: ModelConfig) -> str | None:
     """The first variant that has the layers of a config, as ViT-B/16, DeiT-B/16 and MAE-B/16 have the same; or None."""
     if isinstance(config, BiTConfig):
-        rows = ((name, (row.stages, 64 * row.width_factor)) for name, row in BIT_VARIANTS.items())
-        return next((name for name, shape in rows if shape == (config.stages, config.width)), None)
+        for name, row in BIT_VARIANTS.items():
+            if config.stages == row.stages and config.width == 64 * row.width_factor:
+                return name
+        return None
     if not isinstance(config, ViTConfig):  # of a dense model, whose backbone is a part of it
         return None
     return next((name for name in VARIANTS if has_layers_of(config, name)), None)
@@ -291,6 +294,7 @@ def factory_name(variant: str) -> str:
     return variant.replace("-", "_").replace("/", "").replace("+", "_")
 
 
-def _plain(name: str, lower: bool = True) -> str:
+def _simplified(name: str, lower: bool = True) -> str:
+    """The letters and digits of a name, without `ViT` and `BiT`."""
     letters = re.sub(r"vit|bit|[^a-z0-9]", "", name, flags=re.IGNORECASE)
     return letters.lower() if lower else letters

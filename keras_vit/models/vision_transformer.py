@@ -181,7 +181,7 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
 
 
 def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
-    """The answer: what was pooled, projected, classified; `tokens` are for the head of the distillation token."""
+    """The output: what was pooled, projected and classified; `tokens` are for the head of the distillation token."""
     glorot = {"kernel_initializer": initializer("glorot_uniform")}
     if config.projection:
         dtype = at_least_float32(policy, "projection")

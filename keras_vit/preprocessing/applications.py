@@ -29,7 +29,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
 
     Returns:
         float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array, whose values
-        are checked; floats that all lie in [-1, 1] give a warning.
+        are checked; floats that all lie in [-1, 1] cause a warning.
 
     Raises:
         ValueError, TypeError: if images are no pixels or have another shape, or `mean` or `std` make no sense.
@@ -101,7 +101,7 @@ def decode_predictions(
     if threshold is None and np.any(np.abs(sums - 1) > SUM_TOLERANCE):
         warn_caller(
             f"The rows of probabilities do not sum to 1, but to {sums.min():.4g} up to {sums.max():.4g}. For logits "
-            'give keras.ops.softmax(logits), or load the model with classifier_activation="softmax".'
+            'pass keras.ops.softmax(logits), or load the model with classifier_activation="softmax".'
         )
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top].tolist()
     least = np.broadcast_to(-np.inf if threshold is None else np.asarray(threshold, "float32"), (classes,))

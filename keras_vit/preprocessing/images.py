@@ -133,7 +133,7 @@ class Pipeline:
             # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
             target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
         images = _centre(filtered(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
-        return images[:, : self.image_size[0], : self.image_size[1]]
+        return images[:, : self.image_size[0], : self.image_size[1]]  # without `trim`, which the model does not see
 
     @property
     def prepared_size(self) -> tuple[int, int]:
@@ -179,7 +179,7 @@ def load_image(
         crop_fraction: For `"big_vision"` (0.875) and `"timm"` (0.9): the share of each side that the crop keeps, in
             (0, 1]; timm's 384-pixel models use 1.0.
         orient: Turn the image upright as its EXIF orientation says, which the original code ignores.
-        pipeline: Deprecated: `pipeline.resized(file)[0]` gives the same.
+        pipeline: Deprecated: `pipeline.resized(file)[0]` returns the same.
 
     Returns:
         uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255, not
@@ -205,7 +205,7 @@ def load_image(
     size = None if image_size is None else pair("image_size", image_size)
     pixels = _read_rgb(file, orient)
     if pipeline is not None:
-        hint = "model.preprocess(file) does it all; pipeline.resized(file)[0] gives the pixels."
+        hint = "model.preprocess(file) does it all; pipeline.resized(file)[0] returns the pixels."
         warn_caller(f"load_image(file, pipeline=...) is deprecated. {hint}", DeprecationWarning)
         return pipeline.resized(pixels)[0]
     return pixels if size is None else bring_to_size(pixels, size, resize, interpolation, crop_fraction)

@@ -262,7 +262,7 @@ class ImageText(keras.Model):
             progress: Whether to show a bar.
 
         Returns:
-            A `VisionTransformer` that gives logits; `with_config(classifier_activation=...)` makes them probabilities.
+            A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.
 
         Raises:
             ValueError: if names or templates make no sense, or there is no tokenizer.

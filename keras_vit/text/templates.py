@@ -67,12 +67,16 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Templates by the name of their list, one template, or several; ValueError unless each has one place, `{}`."""
+    """A tuple of templates: a published list by its name, one template, or several.
+
+    Raises TypeError for anything else, ValueError unless there is one and each has one place, `{}`.
+    """
     if isinstance(templates, bytes) or not isinstance(templates, Iterable):
         raise TypeError(f"templates must be a sentence or several, but {templates!r:.80} was given.")
-    found = (templates,) if isinstance(templates, str) else tuple(templates)
     if isinstance(templates, str):
-        found = published_templates().get(templates, found)
+        found = published_templates().get(templates, (templates,))
+    else:
+        found = tuple(templates)
     for template in found:
         if not isinstance(template, str) or template.count("{}") != 1:
             raise ValueError(

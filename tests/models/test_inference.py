@@ -84,7 +84,7 @@ def test_says_what_it_did(monkeypatch, capsys):
     slow = "  no jit_compile: XLA is not quicker on this processor"
     assert capsys.readouterr().out.splitlines() == [
         "mine, optimized for inference:",
-        "  class_token_only: the last block computes only the tokens that the answer is read from",
+        "  class_token_only: the last block computes only the tokens that the output is read from",
         "  no stem_folded: there is no ResNet",
         "  no preprocessing_folded: bfloat16 has too few bits for what pixels are before they are normalised",
         *([slow] if tensorflow_has_only_cpus() else []),
