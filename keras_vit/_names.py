@@ -46,6 +46,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.segments": "SegmentedImages mask_targets open_segments",
         "keras_vit.data.streams": "Batches ImageStream Stream as_dataset",
         "keras_vit.data.tables": "LabelTable open_table",
+        "keras_vit.data.views": "ViewAugmentation open_views",
     },
     "keras_vit.depth": {
         "keras_vit.depth.estimating": "Depth estimate",
@@ -156,13 +157,14 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.training": {
         "keras_vit._processes": "Processes connect",
-        "keras_vit.data": "BadImage ImageStream as_dataset augment_masks mask_targets open_data",
+        "keras_vit.data": "BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data",
         "keras_vit.models": "merge_lora",
         "keras_vit.training.contrastive": "ContrastiveLoss SigmoidContrastiveLoss",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
+        "keras_vit.training.lejepa": "lejepa",
         "keras_vit.training.lejepa_loss": "LeJEPALoss",
         "keras_vit.training.loop": "draw_curve",
         "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",

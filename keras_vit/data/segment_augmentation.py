@@ -111,7 +111,7 @@ def augment_masks(
         single = ~np.asarray(targets["crowd"], bool)
         masks, labels = masks[single], labels[single]
     for name, factor in colour:
-        picture = _recoloured(picture, name, factor)
+        picture = adjusted(picture, name, factor)
     if flip:
         picture, masks = picture[:, ::-1], masks[:, :, ::-1]
     old = picture.shape[:2]
@@ -127,7 +127,7 @@ def augment_masks(
     return picture, {"masks": masks[left_over], "labels": labels[left_over].astype("int32")}
 
 
-def _recoloured(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
+def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
     """A uint8 picture with one change of colours, as `torchvision.transforms.v2.functional.adjust_{name}`."""
     check_choice("colour", name, CHANGES)
     values = picture.astype("float64")

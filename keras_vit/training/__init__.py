@@ -10,7 +10,15 @@ from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, buil
 # What needs Keras.
 if TYPE_CHECKING:
     from keras_vit._processes import Processes, connect
-    from keras_vit.data import BadImage, ImageStream, as_dataset, augment_masks, mask_targets, open_data
+    from keras_vit.data import (
+        BadImage,
+        ImageStream,
+        ViewAugmentation,
+        as_dataset,
+        augment_masks,
+        mask_targets,
+        open_data,
+    )
     from keras_vit.models import merge_lora
     from keras_vit.training.contrastive import ContrastiveLoss, SigmoidContrastiveLoss
     from keras_vit.training.distilling import DistillationLoss, distillation
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.eomt import mask_probabilities, predictions, segmentation_step
+    from keras_vit.training.lejepa import lejepa
     from keras_vit.training.lejepa_loss import LeJEPALoss
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
@@ -56,6 +65,7 @@ __all__ = [
     "SigmoidLoss",
     "SoftmaxLoss",
     "Trained",
+    "ViewAugmentation",
     "WarmupDecay",
     "add_lora",
     "as_dataset",
@@ -72,6 +82,7 @@ __all__ = [
     "freeze",
     "layer_decay",
     "layout_map",
+    "lejepa",
     "list_recipes",
     "load_adapters",
     "load_sharded",

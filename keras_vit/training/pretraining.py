@@ -1,4 +1,4 @@
-"""`pretrain`: from random weights, with labels or by masked patch prediction (appendix B.1.2 of the paper)."""
+"""`pretrain`: with labels, by masked patch prediction (appendix B.1.2 of the paper) or by LeJEPA."""
 
 import os
 from typing import Any, Unpack
@@ -12,6 +12,7 @@ from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
+from keras_vit.training.lejepa import lejepa
 from keras_vit.training.options import RunOptions
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run import Trained, finetune
@@ -23,26 +24,30 @@ from keras_vit.zoo import create_model
 def pretrain(
     model: Model | Source,
     data: Any,
-    recipe: Recipe | str,
+    recipe: Recipe | str | None = None,
     *,
     validation: Any = None,
     output: str | os.PathLike[str] | None = None,
-    objective: str = "labels",
+    objective: str | Task = "labels",
     target: str = "class",
     **options: Unpack[RunOptions],
 ) -> Trained:
-    """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels as in appendix B.1.2.
+    """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels.
 
     Args:
         model: The name of a variant, for a model with random weights; or a model or a file, as in `finetune`, which
             goes on with its weights and its head.
-        data: As in `finetune`. Labels are not looked at by `"masked_patches"`.
-        recipe: A name (see `list_recipes`), or a `Recipe`.
-        validation: As in `finetune`.
+        data: As in `finetune`. Labels are not looked at by `"masked_patches"`. `"lejepa"` takes pictures without
+            labels: a folder of them, an array, a list.
+        recipe: A name (see `list_recipes`), or a `Recipe`; None for that of the objective, where it is not `"labels"`.
+        validation: As in `finetune`. For `"lejepa"` labelled images, of which `val_accuracy` is the share that is
+            named right by its nearest neighbours among the others; None for none.
         output: As in `finetune`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
-            to be predicted; the head stays as it is.
+            to be predicted; the head stays as it is. `"lejepa"`: views of a picture get embeddings that are alike, and
+            normally distributed (arXiv 2511.08544; see docs/training.md); the head stays as it is, and a variant has
+            none. What `training.lejepa(...)` returns is the same with other numbers.
         target: As in `finetune`.
         **options: Those of `RunOptions`, and fields of the recipe. `seed` also decides a variant's first weights, and
             what is corrupted.
@@ -55,8 +60,15 @@ def pretrain(
         >>> fresh = keras_vit.VisionTransformer(config)
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
-    check_choice("objective", objective, tuple(OBJECTIVES))
-    task = OBJECTIVES[objective]
+    if isinstance(objective, Task):
+        task = objective
+    else:
+        check_choice("objective", objective, tuple(OBJECTIVES))
+        task = OBJECTIVES[objective]
+    if recipe is None:
+        if task.objective == "labels":
+            raise TypeError('recipe must be given for objective="labels": a name of list_recipes(), or a Recipe.')
+        recipe = f"pretrain/{task.objective}"
     return finetune(model, data, recipe, validation=validation, output=output, target=target, task=task, **options)
 
 
@@ -247,4 +259,4 @@ class MaskedPatches(Task):
         return batch
 
 
-OBJECTIVES: dict[str, Task] = {"labels": Pretraining(), "masked_patches": MaskedPatches()}
+OBJECTIVES: dict[str, Task] = {"labels": Pretraining(), "masked_patches": MaskedPatches(), "lejepa": lejepa()}

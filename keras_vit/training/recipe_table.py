@@ -362,4 +362,19 @@ ROWS: tuple[dict[str, Any], ...] = (
         "learning_rate": 2e-4,
         "source": "arXiv 2010.11929, appendix B.1.2; weight decay not given there",
     },
+    {
+        "name": "pretrain/lejepa",
+        "dataset": "any pictures without labels",
+        "models": "ViT-S/16",
+        "epochs": 100,
+        "batch_size": 512,
+        "learning_rate": 5e-4,
+        "optimizer": "adamw",
+        "weight_decay": 0.05,
+        "warmup_steps": 0.01,
+        "end": 5e-7,
+        "drop_path": 0.1,
+        "source": "arXiv 2511.08544; lightly, benchmarks/imagenet/vits16/lejepa.py. There, all weights decay, the "
+        "warm-up begins at a hundredth of the rate, and crops are Pillow's",
+    },
 )

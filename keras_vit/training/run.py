@@ -216,7 +216,7 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
         return data
     if validation is not None:
         return validation
-    if has_test_split(data):
+    if task.uses_test_split and has_test_split(data):
         return data
     if recipe.keep == "best" or recipe.patience is not None:
         option = "patience" if recipe.patience is not None else "keep='best'"
@@ -289,7 +289,7 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
 def open_validation(data: Any, images: ImageStream, model: Model, task: Task, reading: dict[str, Any]) -> ImageStream:
     """The images to evaluate on; ValueError if they have another target than those that are trained on."""
     tests = task.open_validation(data, images, model, **reading)
-    if tests.target != images.target:
+    if images.target != "none" and tests.target != images.target:  # pictures without labels are evaluated by a probe
         tests.close()
         raise ValueError(f"validation has the target {tests.target!r}, data has {images.target!r}.")
     return tests
@@ -395,6 +395,8 @@ def summary(run: Run, evaluated: Any) -> str:
     found, loss = f"{counts[0]} images of {images.classes} classes", recipe.loss
     if images.target == "number":
         found, loss = f"{counts[0]} images with a number each", "squared errors"
+    elif images.target == "none":
+        found, loss = f"{counts[0]} images without labels", run.task.objective
     names = list(images.class_names or ())
     if names:
         found += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"

@@ -32,6 +32,7 @@ class Task:
         targets: Those of the data (`stream.target`) that can be learned from.
         unused: Fields of a recipe that are not used: a run whose recipe has them set is refused.
         used: Those of `OF_QUERIES` that are used.
+        uses_test_split: Whether the test split of the data is evaluated on, where no other images are given.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Task:
     targets: tuple[str, ...]
     unused: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
+    uses_test_split: bool = True
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
         """The stream of training images; `reading` are options of `open_data`."""

@@ -1,0 +1,293 @@
+"""Pictures without labels, and several views of each: crops with other colours, for self-supervised training."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_vit._arguments import ImageSize, pair, printable, whole_number
+from keras_vit.data.augmentation import IMAGE, is_number
+from keras_vit.data.examples import TARGETS, Examples, fingerprint
+from keras_vit.data.folders import good_files, image_files, pick_split, split_of
+from keras_vit.data.options import Reading
+from keras_vit.data.segment_augmentation import adjusted
+from keras_vit.data.sources import open_arrays, open_tfds
+from keras_vit.data.streams import ExampleStream
+from keras_vit.preprocessing import load_image
+from keras_vit.preprocessing.resampling import torchvision_resized
+
+NO_TARGET = "none"  # `stream.target` of pictures whose labels are not read
+ASPECTS, ATTEMPTS = (3 / 4, 4 / 3), 10  # of torchvision's `RandomResizedCrop`
+SIGMA, THRESHOLD = (0.1, 2.0), 128  # of the blur, in pixels; above which solarized pixels are inverted
+_LOCAL_SHARE = 96 / 224  # side of local views, per side of global ones
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewAugmentation:
+    """The views of a picture in self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
+
+    Args:
+        global_views: How many large crops; they come first, and are scaled to the image size of the model.
+        local_views: How many small crops.
+        local_size: What they are scaled to, an integer or (height, width); None for 3/7 of the image size, in whole
+            patches: 96 for 224.
+        global_area: The least and the largest share of the picture that a global view shows.
+        local_area: The same of local views.
+        flip: Mirror half of the views, left to right: not for digits and text.
+        jitter: Share of the views whose colours change, by the next four.
+        brightness: 0.4 multiplies by 0.6 to 1.4.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: By what share of the circle of colours they turn, at most.
+        grey: Share of the views that become grey.
+        blur: Share that is blurred, with a standard deviation of 0.1 to 2 pixels.
+        solarize: Share of the second global views whose bright pixels are inverted.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.ViewAugmentation(local_views=4, flip=False).global_views
+        2
+    """
+
+    global_views: int = 2
+    local_views: int = 6
+    local_size: ImageSize | None = None
+    global_area: tuple[float, float] = (0.3, 1.0)
+    local_area: tuple[float, float] = (0.05, 0.3)
+    flip: bool = True
+    jitter: float = 0.8
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.2
+    hue: float = 0.1
+    grey: float = 0.2
+    blur: float = 0.5
+    solarize: float = 0.2
+
+    # What streams ask of an augmentation, and what is not done to views.
+    mixup: ClassVar[float] = 0.0
+    cutmix: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        whole_number("global_views", self.global_views, 1)
+        whole_number("local_views", self.local_views, 0)
+        if self.local_size is not None:
+            pair("local_size", self.local_size)
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
+        for name in ("global_area", "local_area"):
+            area = tuple(getattr(self, name))
+            if len(area) != 2 or not all(map(is_number, area)) or not 0 < area[0] <= area[1] <= 1:
+                raise ValueError(f"{name} must be (least, most), shares of the picture in (0, 1], but is {area!r}.")
+            object.__setattr__(self, name, area)
+        most = {"hue": 0.5}
+        for name in ("jitter", "brightness", "contrast", "saturation", "hue", "grey", "blur", "solarize"):
+            value = getattr(self, name)
+            if not is_number(value) or not 0 <= value <= most.get(name, 1):
+                raise ValueError(f"{name} must be a number from 0 to {most.get(name, 1)}, but {value!r} was given.")
+
+    def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of local views beside global ones; ValueError if they are no whole patches."""
+        if self.local_size is None:
+            sides = zip(image_size, patch, strict=True)
+            return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
+        size = pair("local_size", self.local_size)
+        if size[0] % patch[0] or size[1] % patch[1]:
+            near = tuple(max(1, round(side / unit)) * unit for side, unit in zip(size, patch, strict=True))
+            raise ValueError(f"local_size={size} is no multiple of the patches of {patch} pixels: {near} is.")
+        return size
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewTransform:
+    """Makes the views of a picture, one after another as rows of pixels: `unpack` takes them apart.
+
+    What is random depends on the seed, the epoch and the index of the picture.
+    """
+
+    augmentation: ViewAugmentation
+    global_size: tuple[int, int]
+    local_size: tuple[int, int]
+    seed: int = 0
+    channels: int = 3
+
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        """How many pixels all views of a picture have."""
+        views, local = self.augmentation, math.prod(self.local_size)
+        return (views.global_views * math.prod(self.global_size) + views.local_views * local,)
+
+    def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
+        """float32 `(pixels of all views, 3)` of a picture `(height, width, 3)` in 0..255."""
+        generator, views = np.random.default_rng([self.seed, IMAGE, epoch, index]), self.augmentation
+        if pixels.dtype != np.uint8:
+            pixels = np.rint(pixels).clip(0, 255).astype("uint8")
+        made = []
+        for number in range(views.global_views):
+            solarize = views.solarize if number == 1 else 0.0
+            made.append(view(pixels, self.global_size, views.global_area, views, solarize, generator))
+        for _ in range(views.local_views):
+            made.append(view(pixels, self.local_size, views.local_area, views, 0.0, generator))
+        return np.concatenate([one.reshape(-1, 3) for one in made]).astype("float32")
+
+    def unpack(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Global views `(batch, views, height, width, 3)` and local ones of a batch of what a call returns."""
+        views = self.augmentation
+        end = views.global_views * math.prod(self.global_size)
+        return (
+            batch[:, :end].reshape(len(batch), views.global_views, *self.global_size, 3),
+            batch[:, end:].reshape(len(batch), views.local_views, *self.local_size, 3),
+        )
+
+
+def view(
+    picture: np.ndarray,
+    size: tuple[int, int],
+    area: tuple[float, float],
+    views: ViewAugmentation,
+    solarize: float,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """A random crop of a uint8 picture at a size, with other colours: uint8."""
+    top, left, height, width = crop_box(*picture.shape[:2], area, generator)
+    image = torchvision_resized(picture[top : top + height, left : left + width], size, "bilinear_antialias")
+    if views.flip and generator.random() < 0.5:
+        image = image[:, ::-1]
+    if generator.random() < views.jitter:
+        changes = ("brightness", "contrast", "saturation", "hue")
+        for number in generator.permutation(len(changes)):
+            name = changes[number]
+            most, middle = getattr(views, name), 0.0 if name == "hue" else 1.0
+            if most:
+                image = adjusted(image, name, float(generator.uniform(middle - most, middle + most)))
+    if generator.random() < views.grey:
+        image = adjusted(image, "saturation", 0.0)
+    if generator.random() < views.blur:
+        image = blurred(image, float(generator.uniform(*SIGMA)))
+    if generator.random() < solarize:
+        image = np.where(image >= THRESHOLD, 255 - image, image)
+    return image
+
+
+def crop_box(
+    height: int, width: int, area: tuple[float, float], generator: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """A random box (top, left, height, width), drawn as torchvision's `RandomResizedCrop`: first its share of the area.
+
+    Where none fits in ten attempts, it is the middle of the picture, of an aspect that is allowed.
+    """
+    for _ in range(ATTEMPTS):
+        wanted = height * width * generator.uniform(*area)
+        aspect = math.exp(generator.uniform(*np.log(ASPECTS)))
+        columns, rows = round(math.sqrt(wanted * aspect)), round(math.sqrt(wanted / aspect))
+        if 0 < columns <= width and 0 < rows <= height:
+            top, left = (int(generator.integers(most + 1)) for most in (height - rows, width - columns))
+            return top, left, rows, columns
+    columns, rows = min(width, round(height * ASPECTS[1])), min(height, round(width / ASPECTS[0]))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def blurred(image: np.ndarray, sigma: float) -> np.ndarray:
+    """A uint8 picture convolved with a normal distribution, whose border is repeated."""
+    radius = math.ceil(3 * sigma)
+    kernel = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
+    kernel = (kernel / kernel.sum()).astype("float32")
+    result = image.astype("float32")
+    for axis in (0, 1):
+        margins = [(radius, radius) if axis == other else (0, 0) for other in range(3)]
+        padded, length = np.pad(result, margins, mode="edge"), image.shape[axis]
+        parts = (np.take(padded, range(i, i + length), axis) * share for i, share in enumerate(kernel))
+        result = sum(parts, np.float32(0))
+    return np.rint(result).clip(0, 255).astype("uint8")
+
+
+class ViewStream(ExampleStream):
+    """Batches of views of pictures without labels; `unpack` takes a batch apart."""
+
+    def set_local_size(self, size: tuple[int, int]) -> None:
+        """Sets the size of local views, which depends on a model's patches. To be called before the first batch."""
+        self._transform = dataclasses.replace(self._transform, local_size=size)
+
+    def unpack(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Global views `(batch, views, height, width, 3)` in 0..255, and local ones."""
+        return self._transform.unpack(batch)
+
+
+def open_views(  # noqa: D417 (the others are those of `open_data`)
+    source: Any,
+    views: ViewAugmentation,
+    *,
+    image_size: ImageSize,
+    batch_size: int,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    on_bad_image: str = "stop",
+) -> ViewStream:
+    """A stream of views of pictures, without end. Labels are not read.
+
+    Args:
+        source: A folder, of which all pictures are taken, in whatever folders they lie, or where it has `train/`
+            those in it; an array or a list of pictures, also `(pictures, labels)`; a table (`open_table`);
+            `"tfds:NAME"`; a dict with any of these for `"train"`.
+        views: Which views.
+        image_size: Of global views.
+    """
+    reading = Reading(on_bad_image=on_bad_image, processes=False)
+    examples = _examples(source, reading)
+    count = len(examples.labels)
+    examples = dataclasses.replace(examples, labels=np.zeros(count, "int64"), classes=1, class_names=None)
+    size = pair("image_size", image_size)
+    transform = ViewTransform(views, size, size, seed)
+    return ViewStream(dataclasses.replace(examples, target=NO_TARGET), transform, batch_size, reading, shard, None)
+
+
+def _examples(source: Any, reading: Reading) -> Examples:
+    """The training pictures of a source."""
+    if isinstance(source, Mapping):
+        source = pick_split(source, "train")
+    if hasattr(source, "open_examples"):
+        examples = source.open_examples("train", None, reading)
+        if examples.target not in TARGETS:
+            raise TypeError("Pictures with masks are no data without labels: give their folder, or the pictures alone.")
+        return examples
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return open_tfds(source.removeprefix("tfds:"), "train")
+    if isinstance(source, (str, os.PathLike)):
+        return _folder(Path(source), reading)
+    if isinstance(source, tuple) and len(source) == 2:
+        source = source[0]
+    if not isinstance(source, list) and len(getattr(source, "shape", ())) not in (3, 4):
+        kinds = "a folder, an array or a list of pictures, (pictures, labels), a table, 'tfds:NAME', or a dict of these"
+        raise TypeError(f"data without labels must be {kinds}, but {type(source).__name__} was given.")
+    return open_arrays(source, np.zeros(len(source), "int64"), False, 1, None, reading, "class")
+
+
+def _folder(root: Path, reading: Reading) -> Examples:
+    """All pictures below a folder, or below its `train/`."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")
+    splits = [(split_of(entry.name), entry) for entry in sorted(root.iterdir()) if entry.is_dir()]
+    training = [entry for split, entry in splits if split is not None and split[0] == "train"]
+    folder = training[0] if training else root
+    paths = image_files(folder)
+    if not paths:
+        raise ValueError(f"data must be a folder of pictures, but there are none in {printable(folder)}.")
+    keep, bad, converted = good_files(paths, reading, lambda i: str(paths[i]))
+    paths = [paths[i] for i in keep]
+    return Examples(
+        labels=np.zeros(len(paths), "int64"),
+        classes=1,
+        read=lambda i: load_image(paths[i]),
+        name=lambda i: str(paths[i]),
+        kind="pictures",
+        fingerprint=fingerprint([path.relative_to(folder).as_posix() for path in paths]),
+        files=paths,
+        bad=bad,
+        converted=converted,
+    )

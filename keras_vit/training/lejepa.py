@@ -1,0 +1,306 @@
+"""Pre-training without labels by LeJEPA: `pretrain(..., objective="lejepa")`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._arguments import DType, Source, whole_number
+from keras_vit._processes import batch_shares, fill_up
+from keras_vit.checkpoints import is_variant
+from keras_vit.data import ImageStream, ViewAugmentation, open_data, open_views
+from keras_vit.layers import BatchNormalization
+from keras_vit.layers.base import BaseLayer, SeedGenerator
+from keras_vit.models import BEFORE_BLOCKS, VisionTransformer
+from keras_vit.training.lejepa_loss import LeJEPALoss
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.sharing import Batch, Sharing
+from keras_vit.training.tasks import RATES, Model, Task, as_input, with_size_and_rates
+from keras_vit.zoo import create_model
+
+FIGURES = ("loss", "sigreg", "invariance", "rank", "deviation")  # what a trained model returns for each picture
+NEIGHBOURS, TEMPERATURE = 20, 0.07  # of the probe: DINO's
+_ROWS = 1024  # pictures whose neighbours are looked for at once
+
+
+def lejepa(
+    weight: float = 0.05,
+    slices: int = 1024,
+    projector: Sequence[int] = (2048, 2048, 64),
+    views: ViewAugmentation | None = None,
+) -> Task:
+    """An objective for `pretrain`: LeJEPA with other numbers than those of `objective="lejepa"`.
+
+    Args:
+        weight: As of `LeJEPALoss`, and so is the next. With 0 nothing keeps the embeddings from a collapse.
+        slices: How many directions are drawn in each update.
+        projector: Widths of the layers between the model's features and the embeddings. It trains with the model and is
+            thrown away with the run; its checkpoints hold it.
+        views: Which views; None for `ViewAugmentation()`.
+
+    Returns:
+        What `pretrain` takes as `objective`.
+
+    Raises:
+        TypeError, ValueError: if an argument is out of its range.
+
+    Examples:
+        >>> task = training.lejepa(slices=8, projector=(8, 4), views=training.ViewAugmentation(local_views=2))
+        >>> recipe = training.recipe("pretrain/lejepa").replace(steps=1, batch_size=2, image_size=8)
+        >>> done = training.pretrain(small, "photos", recipe, objective=task, verbose=False)
+        >>> "rank" in done.log[-1]
+        True
+    """
+    return LeJEPA(weight, slices, projector, ViewAugmentation() if views is None else views)
+
+
+class LeJEPA(Task):
+    """Training on views of pictures without labels; `lejepa` makes it."""
+
+    objective = "lejepa"
+    targets = ("none",)
+    unused = ("augmentation", "patch_drop")
+    uses_test_split = False
+
+    def __init__(self, weight: float, slices: int, projector: Sequence[int], views: ViewAugmentation) -> None:
+        if not isinstance(views, ViewAugmentation):
+            raise TypeError(f"views must be a ViewAugmentation, but {views!r} was given.")
+        self.views, self.projector = views, tuple(whole_number("projector", width, 1) for width in projector)
+        if not self.projector:
+            raise ValueError("projector must have a width or more, but is empty.")
+        self.loss = LeJEPALoss(weight, slices, global_views=views.global_views)
+        self.title = f"LeJEPA (weight {weight:g}, {slices} slices, projector {list(self.projector)})"
+        if views != ViewAugmentation():
+            self.title += f" on {views!r}"
+
+    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
+        """The stream of views; ValueError for what only labelled data has."""
+        self.check_recipe(recipe, "none")
+        if reading["holdout"] is not None:
+            raise ValueError(
+                "validation must be labelled data for the probe: a share of pictures without labels is none."
+            )
+        if reading["channels"] != 3:
+            raise ValueError(f"Views have other colours, so the model must take 3 channels, not {reading['channels']}.")
+        names = ("image_size", "batch_size", "seed", "shard", "on_bad_image")
+        return open_views(data, self.views, **{name: reading[name] for name in names})
+
+    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+        """The model as it is given or loaded, or a variant without a head, with random weights."""
+        if is_variant(source):
+            rates = {name: getattr(recipe, name) for name in RATES}
+            model = create_model(source, classes=None, image_size=recipe.image_size, dtype=dtype, **rates)
+        else:
+            model = with_size_and_rates(source, recipe, dtype)
+        if not isinstance(model, VisionTransformer):
+            raise TypeError(f"LeJEPA trains a VisionTransformer, but model is a {type(model).__name__}.")
+        config = model.config
+        if config.dynamic:
+            raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
+        if config.pooling == "none":
+            raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
+        local = _local_size(self.views, model)
+        if config.tokens_mlp_width is not None and self.views.local_views and local != config.image_size:
+            raise ValueError(f"A Mixer takes one size: give views of local_size={config.image_size}, or local_views=0.")
+        return model
+
+    def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
+        """Labelled images for the probe, in their order."""
+        return open_data(data, split="validation", resize=model.config.pipeline, **reading)
+
+    def trained_model(self, model: VisionTransformer) -> keras.Model:
+        return lejepa_model(model, self.loss, self.projector, self.views)
+
+    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
+        return FirstFigure(), Figures()
+
+    def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
+        """From the number of a batch to its views; nothing is to be predicted."""
+        shares = max(batch_shares(model), images.shard[1])
+        if images.batch_size % shares:
+            words = "the loss is that of a whole batch, so that all parts must be equally large"
+            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        images.set_local_size(_local_size(self.views, model))
+
+        def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+            packed, labels = images.batch(number)
+            views = dict(zip(("global", "local"), images.unpack(packed), strict=True))
+            return {name: as_input(model, pixels) for name, pixels in views.items() if pixels.shape[1]}, labels
+
+        return batch
+
+    def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
+        return Probe(model, images, sharing)
+
+
+def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int, int]:
+    size, grid = model.config.image_size, model.config.grid_size
+    return views.local_size_for(size, (size[0] // grid[0], size[1] // grid[1]))
+
+
+# The model that is trained: views to figures
+
+
+def encode(model: VisionTransformer, images: Any) -> Any:
+    """The pooled features `(batch, D)` of symbolic images of any size in whole patches, by the layers of a model.
+
+    Learned positions are resized to the images' patches in the graph, as by a model that is `dynamic`.
+    """
+    config, layers = model.config, {layer.name: layer for layer in model.layers}
+    x = images
+    for name in [*layers][1 : [*layers].index("embedding") + 1]:  # preprocessing and a ResNet, one after another
+        x = layers[name](x)
+    patches = x
+    for name in BEFORE_BLOCKS:
+        if name in layers:
+            x = layers[name](x, patches) if name == "position_embedding" else layers[name](x)
+    rotation = [layers["rotary_embedding"](patches)] if config.rotary_embedding else []
+    for i in range(config.depth):
+        x = layers[f"block_{i}"](x, *rotation)
+    after = ("encoder_norm", "pooling") if config.final_norm == "tokens" else ("pooling", "encoder_norm")
+    for name in after:
+        if name in layers:
+            x = layers[name](x)
+    return x
+
+
+def lejepa_model(
+    model: VisionTransformer, loss: LeJEPALoss, projector: Sequence[int], views: ViewAugmentation
+) -> keras.Model:
+    """A model that returns `FIGURES` of a batch, `(pictures, 5)` with equal rows, with the weights of `model`.
+
+    It takes `{"global": (pictures, views, height, width, 3), "local": ...}`. Batch normalisation of the projector is
+    over all global views, and over all local ones.
+    """
+    head = projector_of(projector, model.dtype_policy)
+    sizes = {
+        "global": (views.global_views, model.config.image_size),
+        "local": (views.local_views, _local_size(views, model)),
+    }
+    inputs, embeddings = {}, []
+    for name, (count, size) in sizes.items():
+        if count:
+            inputs[name] = keras.Input((count, *size, 3), name=name)
+            features = encode(model, ops.reshape(inputs[name], (-1, *size, 3)))
+            embeddings.append(ops.reshape(head(features), (-1, count, projector[-1])))
+    whole = ops.concatenate(embeddings, axis=1) if len(embeddings) > 1 else embeddings[0]
+    return keras.Model(inputs, BatchFigures(loss, dtype="float32", name="figures")(whole), name=f"{model.name}_lejepa")
+
+
+def projector_of(widths: Sequence[int], policy: Any) -> keras.Sequential:
+    """Dense layers, with batch normalisation and ReLU between them; initialised as PyTorch's `Linear`."""
+
+    def dense(width: int, use_bias: bool, dtype: Any) -> keras.layers.Layer:
+        uniform = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
+        return keras.layers.Dense(width, use_bias=use_bias, kernel_initializer=uniform, dtype=dtype)
+
+    parts: list[keras.layers.Layer] = []
+    for width in widths[:-1]:
+        parts += [dense(width, False, policy), BatchNormalization(dtype=policy), keras.layers.ReLU(dtype=policy)]
+    return keras.Sequential([*parts, dense(widths[-1], True, "float32")], name="projector")
+
+
+class BatchFigures(BaseLayer):
+    """The loss of a batch, its terms, and what shows a collapse, from embeddings `(pictures, views, D)`.
+
+    Output: `(pictures, 5)`, in each row the same `FIGURES`.
+    """
+
+    def __init__(self, loss: LeJEPALoss, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.loss, self.seed_generator = loss, SeedGenerator()
+
+    def call(self, embeddings: Any) -> Any:
+        terms = self.loss.terms(ops.transpose(embeddings, (1, 0, 2)), seed=self.seed_generator.next())
+        fixed = ops.stop_gradient(embeddings)
+        deviation = ops.sqrt(ops.mean(ops.var(fixed, axis=0)))
+        row = [self.loss.weighted(terms), terms["sigreg"], terms["invariance"], effective_rank(fixed), deviation]
+        return ops.broadcast_to(ops.stack(row)[None], (ops.shape(embeddings)[0], len(FIGURES)))
+
+
+def effective_rank(embeddings: Any) -> Any:
+    """The effective number of directions among vectors `(..., D)`: from 1, all on a line through 0, to D.
+
+    The square of the sum of the eigenvalues of their second moments, divided by the sum of the squares (participation
+    ratio). Nothing is subtracted: vectors that are nearly the same have 1.
+    """
+    rows = ops.reshape(embeddings, (-1, embeddings.shape[-1]))
+    moments = ops.matmul(ops.transpose(rows), rows) / ops.cast(ops.shape(rows)[0], rows.dtype)
+    tiny = keras.config.epsilon() ** 2
+    return ops.square(ops.trace(moments)) / (ops.sum(ops.square(moments)) + tiny)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class FirstFigure(keras.losses.Loss):
+    """The loss that `BatchFigures` has computed."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return y_pred[:, 0]
+
+
+class Figures(keras.metrics.Metric):
+    """The means of the other `FIGURES` over batches, by their names."""
+
+    def __init__(self, name: str = "figures", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.sums = self.add_weight(shape=(len(FIGURES),), initializer="zeros", name="sums")
+        self.pictures = self.add_weight(shape=(), initializer="zeros", name="pictures")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.sums.assign_add(ops.sum(ops.cast(y_pred, self.dtype), axis=0))
+        self.pictures.assign_add(ops.cast(ops.shape(y_pred)[0], self.dtype))
+
+    def result(self) -> dict[str, Any]:
+        """The means; the loss is Keras's."""
+        means = self.sums / ops.maximum(self.pictures, 1.0)
+        return {name: means[i] for i, name in enumerate(FIGURES) if name != "loss"}
+
+
+# The probe
+
+
+class Probe:
+    """How often the nearest neighbours of labelled images, among the others of them, have their class."""
+
+    def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
+        if sharing.processes.joint and sharing.processes.count > 1:
+            words = "validation of LeJEPA is computed by one process, or by several on torch"
+            raise ValueError(f"{words}: leave it out, and call evaluation.knn_accuracy on the model of the run.")
+        if images.target != "class":
+            raise ValueError(f'validation must have one class for each image (target "class"), not {images.target!r}.')
+        self._images, self._processes = images, sharing.processes
+        last = "encoder_norm" if model.config.final_norm == "pooled" else "pooling"
+        self._features = keras.Model(model.input, model.get_layer(last).output)
+        self._input = lambda pixels: as_input(model, pixels)
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """The accuracy; `model`, which is trained, shares its weights with the one whose features are taken."""
+        features, labels = [], []
+        for pixels, targets in self._images:
+            if len(pixels):
+                batch = fill_up(self._input(pixels), self._images.batch_size)
+                features.append(np.asarray(self._features.predict_on_batch(batch), "float32")[: len(pixels)])
+            labels.append(np.argmax(targets, axis=-1) if np.ndim(targets) > 1 else np.asarray(targets))
+        gather = self._processes.gather
+        whole = [np.concatenate(gather(np.concatenate(parts))) for parts in (features, labels)]
+        return {"accuracy": neighbour_accuracy(*whole)}
+
+
+def neighbour_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
+    """The share of the rows whose class wins among their 20 nearest other rows: DINO's votes, exp(cosine / 0.07)."""
+    units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    classes, count = int(labels.max()) + 1, min(NEIGHBOURS, len(labels) - 1)
+    right = 0
+    for start in range(0, len(units), _ROWS):
+        cosines = units[start : start + _ROWS] @ units.T
+        rows = np.arange(len(cosines))[:, None]
+        cosines[rows[:, 0], start + rows[:, 0]] = -np.inf  # itself
+        nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
+        votes = np.zeros((len(cosines), classes))
+        np.add.at(
+            votes, (np.broadcast_to(rows, nearest.shape), labels[nearest]), np.exp(cosines[rows, nearest] / TEMPERATURE)
+        )
+        right += int(np.sum(votes.argmax(axis=1) == labels[start : start + _ROWS]))
+    return right / len(labels)

@@ -1,0 +1,269 @@
+"""Pre-training without labels by LeJEPA: what is learned, what the log shows, and that a run goes on bit by bit."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import BiT, VisionTransformer, ViTConfig, training
+from keras_vit.data.views import ViewTransform, blurred, crop_box
+from keras_vit.training.lejepa import effective_rank, encode, neighbour_accuracy
+from tests.small_models import small_bit_config, small_hybrid_config, small_vit, small_vit_config
+from tests.training.test_loop import weights_of
+
+VIEWS = training.ViewAugmentation(local_views=2, flip=False)
+SMALL = {"steps": 4, "batch_size": 4, "image_size": 8, "every": 2, "verbose": False}
+PICTURES = np.random.default_rng(0).integers(0, 256, (12, 12, 10, 3)).astype("uint8")
+LABELS = np.arange(12) % 3
+
+
+def objective(weight=0.05, **changes):
+    return training.lejepa(
+        weight, slices=16, projector=(16, 8), views=training.ViewAugmentation(local_views=2, **changes)
+    )
+
+
+def pretrained(data=PICTURES, model=None, task=None, **options):
+    keras.utils.set_random_seed(0)
+    model = VisionTransformer(small_vit_config(classes=None)) if model is None else model
+    return training.pretrain(model, data, objective=task or objective(), **SMALL | options)
+
+
+def figures(done):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in done.log]
+
+
+# Views
+
+
+@pytest.mark.once
+def test_views_depend_on_seed_epoch_and_index_alone():
+    transform = ViewTransform(VIEWS, (8, 12), (4, 8))
+    picture = PICTURES[0]
+    made = transform(picture, 0, 3)
+    assert made.shape == (*transform.image_size, 3) == (2 * 96 + 2 * 32, 3)
+    np.testing.assert_array_equal(made, transform(picture, 0, 3))
+    assert all(np.any(made != transform(picture, *place)) for place in ((1, 3), (0, 4)))
+    large, small = transform.unpack(np.stack([made, made]))
+    assert large.shape == (2, 2, 8, 12, 3) and small.shape == (2, 2, 4, 8, 3)
+    np.testing.assert_array_equal(large[1, 0].reshape(-1, 3), made[:96])
+
+
+@pytest.mark.once
+def test_crops_show_a_share_of_the_picture_and_blur_keeps_the_mean():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        top, left, height, width = crop_box(40, 60, (0.3, 0.5), rng)
+        assert 0 <= top <= 40 - height and 0 <= left <= 60 - width
+        assert 0.27 <= height * width / 2400 <= 0.53 and 0.7 <= width / height <= 1.4
+    plain = np.full((9, 7, 3), 77, "uint8")
+    np.testing.assert_array_equal(blurred(plain, 1.5), plain)
+    point = np.zeros((9, 9, 3), "uint8")
+    point[4, 4] = 255
+    assert blurred(point, 1.0).sum() == pytest.approx(3 * 255, abs=30) and blurred(point, 1.0).max() < 50
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("size", "patch", "given", "wanted"),
+    [
+        ((224, 224), (16, 16), None, (96, 96)),
+        ((224, 224), (14, 14), None, (98, 98)),
+        ((24, 48), (4, 8), None, (12, 24)),
+        ((8, 8), (8, 8), None, (8, 8)),
+        ((32, 32), (8, 8), (16, 24), (16, 24)),
+    ],
+)
+def test_local_views_are_whole_patches(size, patch, given, wanted):
+    assert training.ViewAugmentation(local_size=given).local_size_for(size, patch) == wanted
+
+
+# The model that is trained
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"pooling": "avg", "class_token": False, "register_tokens": 2},
+        {"pooling": "map", "final_norm": "pooled", "position_embedding": "sincos2d"},
+        {"rotary_embedding": "dinov3", "position_embedding": "none"},
+    ],
+)
+def test_features_of_another_size_are_those_of_a_dynamic_model(changes):
+    model = small_vit(**changes)
+    images = np.random.default_rng(0).normal(size=(2, 12, 8, 3)).astype("float32")
+    inputs = keras.Input((12, 8, 3))
+    found = keras.Model(inputs, encode(model, inputs)).predict(images, verbose=0)
+    dynamic = model.with_config(dynamic=True, classes=None)
+    np.testing.assert_allclose(found, dynamic.predict(images, verbose=0), atol=2e-6)
+
+
+@pytest.mark.once
+def test_the_effective_rank_shows_a_collapse():
+    rng = np.random.default_rng(0)
+    normal = rng.normal(size=(4, 500, 8)).astype("float32")
+    assert float(effective_rank(normal)) == pytest.approx(8, rel=0.02)
+    assert float(effective_rank(normal[..., :1] * np.ones(8, "float32"))) == pytest.approx(1, rel=1e-5)
+    assert float(effective_rank(5 + 0.01 * normal)) == pytest.approx(1, rel=1e-3)
+    assert float(effective_rank(np.zeros((4, 8), "float32"))) == 0
+
+
+@pytest.mark.once
+def test_neighbours_vote_without_the_picture_itself():
+    features = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.05]], "float32")
+    assert neighbour_accuracy(features, np.array([0, 0, 1, 1, 0])) == 1.0
+    assert neighbour_accuracy(features[:2], np.array([0, 1])) == 0.0  # its own label is not seen
+
+
+# Runs
+
+
+def test_a_run_is_logged_and_the_projector_is_not_in_the_model():
+    done = pretrained(validation=(PICTURES, LABELS))
+    assert [row["step"] for row in done.log] == [2, 4]
+    for row in done.log:
+        assert {"loss", "sigreg", "invariance", "rank", "deviation", "val_accuracy"} <= row.keys()
+        assert row["loss"] == pytest.approx(0.05 * row["sigreg"] + 0.95 * row["invariance"], rel=1e-4)
+        assert 1 <= row["rank"] <= 8
+    assert {layer.name for layer in done.model.layers} == {layer.name for layer in small_vit(classes=None).layers}
+    features = done.model.predict(done.model.config.pipeline(PICTURES), verbose=0)
+    assert done.log[-1]["val_accuracy"] == pytest.approx(neighbour_accuracy(features, LABELS), abs=1e-6)
+
+
+@pytest.mark.once
+def test_the_same_seed_is_the_same_run_and_labels_are_not_read():
+    first = pretrained()
+    assert figures(first) == figures(pretrained((PICTURES, LABELS)))
+    assert figures(first) == figures(pretrained({"train": [*PICTURES]}))
+    assert figures(first) != figures(pretrained(seed=1))
+
+
+@pytest.mark.once
+def test_a_run_that_was_stopped_goes_on_bit_by_bit(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise KeyboardInterrupt
+
+    whole = pretrained(output=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        pretrained(output=tmp_path / "stopped", callbacks=[Stop()])
+    resumed = pretrained(output=tmp_path / "stopped")
+    for one, other in zip(weights_of(whole.model), weights_of(resumed.model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert figures(whole)[-1] == figures(resumed)[-1]
+    with pytest.raises(ValueError, match="other settings: task was 'LeJEPA"):
+        pretrained(output=tmp_path / "stopped", task=objective(weight=0.5))
+
+
+@pytest.mark.once
+def test_pictures_come_from_folders_of_any_form(tmp_path):
+    from PIL import Image
+
+    for name, picture in zip(("a.png", "deep/b.png", "deep/er/c.png", "d.png"), PICTURES, strict=False):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / name)
+    flat = pretrained(tmp_path)
+    (tmp_path / "train").mkdir()
+    for name in ("a.png", "d.png"):
+        (tmp_path / name).rename(tmp_path / "train" / name)
+    assert figures(flat) != figures(pretrained(tmp_path)), "pictures beside train/ are not trained on"
+
+
+@pytest.mark.once
+def test_models_of_all_kinds_and_a_head_that_stays():
+    model = small_vit()
+    head = model.get_layer("head").get_weights()
+    done = pretrained(model=model, learning_rate=0.01)
+    for one, other in zip(head, done.model.get_layer("head").get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.any(done.model.get_layer("block_0").get_weights()[0] != model.get_layer("block_0").get_weights()[0])
+    hybrid = VisionTransformer(small_hybrid_config(classes=None))
+    assert "rank" in pretrained(model=hybrid, image_size=hybrid.config.image_size).log[-1]
+    adapted = pretrained(lora_rank=2, learning_rate=0.01)
+    assert "rank" in adapted.log[-1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("run", "error", "words"),
+    [
+        (
+            lambda: pretrained(model=BiT(small_bit_config()), drop_path=0.0),
+            TypeError,
+            "VisionTransformer, but model is a BiT",
+        ),
+        (lambda: pretrained(model=small_vit(dynamic=True)), ValueError, "views of one size"),
+        (lambda: pretrained(model=small_vit(pooling="none", classes=None)), ValueError, "one vector for each view"),
+        (lambda: pretrained(validation=0.5), ValueError, "validation must be labelled data"),
+        (lambda: pretrained(iter([])), TypeError, "data without labels must be a folder"),
+        (lambda: pretrained("nowhere"), FileNotFoundError, "there is none at nowhere"),
+        (lambda: pretrained(loss="sigmoid"), ValueError, "loss='sigmoid' is for the target"),
+        (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is no multiple"),
+        (lambda: training.lejepa(projector=()), ValueError, "projector must have a width"),
+        (lambda: training.lejepa(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
+        (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
+        (lambda: training.ViewAugmentation(hue=0.7), ValueError, "hue must be a number from 0 to 0.5, but 0.7"),
+        (lambda: training.ViewAugmentation(local_area=(0, 1)), ValueError, "local_area must be"),
+        (lambda: training.ViewAugmentation(flip=1), TypeError, "flip must be True or False"),
+    ],
+)
+def test_what_is_refused(run, error, words):
+    with pytest.raises(error, match=words):
+        run()
+
+
+# What is learned
+
+STROKES = (  # characters of 5 x 5 cells
+    "..#....#....#....#....#..",
+    "..........#####..........",
+    "#.....#.....#.....#.....#",
+    "....#...#...#...#...#....",
+    "#####.....#####.....#####",
+    "#.#.##.#.##.#.##.#.##.#.#",
+)
+
+
+def characters(count, seed, size=20):
+    """Pictures of characters anywhere, in colours of any kind, and which they are."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(len(STROKES), size=count)
+    pictures = np.empty((count, size, size, 3))
+    for picture, label in zip(pictures, labels, strict=True):
+        cells = np.reshape([cell == "#" for cell in STROKES[label]], (5, 5))
+        ink, (top, left) = np.zeros((size, size, 1)), rng.integers(0, size - 9, 2)
+        ink[top : top + 10, left : left + 10, 0] = np.kron(cells, np.ones((2, 2)))
+        colours = rng.uniform(0, 90, 3), rng.uniform(160, 255, 3)
+        paper, pen = colours if rng.random() < 0.5 else colours[::-1]
+        picture[...] = paper + (pen - paper) * ink + rng.normal(0, 15, (size, size, 1))
+    return pictures.clip(0, 255).astype("uint8"), labels
+
+
+def run_on_characters(validation, **options):
+    keras.utils.set_random_seed(0)
+    sizes = {"image_size": 20, "patch_size": 4, "width": 32, "depth": 2, "heads": 4, "mlp_width": 64}
+    model = VisionTransformer(ViTConfig(**sizes, classes=None, pooling="avg", class_token=False))
+    features = model.predict(validation[0].astype("float32") / 127.5 - 1, verbose=0)
+    views = training.ViewAugmentation(local_views=0, flip=False, global_area=(0.6, 1), hue=0.5, blur=0.0, solarize=0.0)
+    task = training.lejepa(options.pop("weight"), slices=64, projector=(128, 128, 16), views=views)
+    common = {"batch_size": 64, "image_size": 20, "learning_rate": 0.01, "drop_path": 0.0, "verbose": False}
+    done = training.pretrain(model, characters(512, 1)[0], objective=task, validation=validation, **common | options)
+    return neighbour_accuracy(features, validation[1]), done
+
+
+@pytest.mark.once
+@pytest.mark.long
+def test_unlabelled_characters_are_told_apart_better_than_by_random_weights_or_pixels():
+    pictures, labels = characters(200, 2)
+    pixels = neighbour_accuracy(pictures.reshape(200, -1).astype("float32") - pictures.mean(), labels)
+    random, done = run_on_characters((pictures, labels), weight=0.2, steps=150, every=50)
+    assert done.log[-1]["val_accuracy"] > max(random + 0.15, pixels + 0.07), (random, pixels, figures(done))
+    assert done.log[-1]["rank"] > done.log[0]["rank"] > 3
+
+
+@pytest.mark.once
+def test_a_collapse_is_seen_in_the_log():
+    log = run_on_characters(characters(40, 2), weight=0.0, steps=40, every=20)[1].log
+    assert log[-1]["rank"] < 2 and log[-1]["deviation"] < 0.1
+    assert log[-1]["sigreg"] > 15, "about 1 where embeddings are normally distributed"
+    assert log[-1]["loss"] == pytest.approx(log[-1]["invariance"]) and log[-1]["invariance"] < 0.01
