@@ -46,7 +46,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.segments": "SegmentedImages mask_targets open_segments",
         "keras_vit.data.streams": "Batches ImageStream Stream as_dataset",
         "keras_vit.data.tables": "LabelTable open_table",
-        "keras_vit.data.views": "ViewAugmentation open_views",
+        "keras_vit.data.views": "ViewAugmentation",
     },
     "keras_vit.depth": {
         "keras_vit.depth.estimating": "Depth estimate",
@@ -164,7 +164,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
-        "keras_vit.training.lejepa": "lejepa",
+        "keras_vit.training.lejepa": "LeJEPA",
         "keras_vit.training.lejepa_loss": "LeJEPALoss",
         "keras_vit.training.loop": "draw_curve",
         "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",

@@ -31,6 +31,5 @@ if TYPE_CHECKING:
     from keras_vit.data.tables import LabelTable as LabelTable
     from keras_vit.data.tables import open_table as open_table
     from keras_vit.data.views import ViewAugmentation as ViewAugmentation
-    from keras_vit.data.views import open_views as open_views
 
 __getattr__ = lazy_names(__name__)

@@ -11,11 +11,11 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, pair, printable, whole_number
 from keras_vit.data.augmentation import IMAGE, is_number
-from keras_vit.data.examples import TARGETS, Examples, fingerprint
+from keras_vit.data.examples import Examples, fingerprint
 from keras_vit.data.folders import good_files, image_files, pick_split, split_of
 from keras_vit.data.options import Reading
 from keras_vit.data.segment_augmentation import adjusted
-from keras_vit.data.sources import open_arrays, open_tfds
+from keras_vit.data.sources import open_arrays
 from keras_vit.data.streams import ExampleStream
 from keras_vit.preprocessing import load_image
 from keras_vit.preprocessing.resampling import torchvision_resized
@@ -99,8 +99,7 @@ class ViewAugmentation:
             return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
         size = pair("local_size", self.local_size)
         if size[0] % patch[0] or size[1] % patch[1]:
-            near = tuple(max(1, round(side / unit)) * unit for side, unit in zip(size, patch, strict=True))
-            raise ValueError(f"local_size={size} is no multiple of the patches of {patch} pixels: {near} is.")
+            raise ValueError(f"local_size={size} is no multiple of the patches of {patch} pixels: give one, or None.")
         return size
 
 
@@ -219,24 +218,20 @@ class ViewStream(ExampleStream):
         return self._transform.unpack(batch)
 
 
-def open_views(  # noqa: D417 (the others are those of `open_data`)
+def open_views(
     source: Any,
     views: ViewAugmentation,
     *,
     image_size: ImageSize,
     batch_size: int,
-    seed: int = 0,
-    shard: tuple[int, int] = (0, 1),
-    on_bad_image: str = "stop",
+    seed: int,
+    shard: tuple[int, int],
+    on_bad_image: str,
 ) -> ViewStream:
-    """A stream of views of pictures, without end. Labels are not read.
+    """A stream of views of pictures, without end, whose labels are not read; the options are those of `open_data`.
 
-    Args:
-        source: A folder, of which all pictures are taken, in whatever folders they lie, or where it has `train/`
-            those in it; an array or a list of pictures, also `(pictures, labels)`; a table (`open_table`);
-            `"tfds:NAME"`; a dict with any of these for `"train"`.
-        views: Which views.
-        image_size: Of global views.
+    `source` is a folder, of which all pictures are taken, in whatever folders they lie, or where it has `train/` those
+    in it; an array or a list of pictures, also `(pictures, labels)`; or a dict with `"train"`.
     """
     reading = Reading(on_bad_image=on_bad_image, processes=False)
     examples = _examples(source, reading)
@@ -251,19 +246,12 @@ def _examples(source: Any, reading: Reading) -> Examples:
     """The training pictures of a source."""
     if isinstance(source, Mapping):
         source = pick_split(source, "train")
-    if hasattr(source, "open_examples"):
-        examples = source.open_examples("train", None, reading)
-        if examples.target not in TARGETS:
-            raise TypeError("Pictures with masks are no data without labels: give their folder, or the pictures alone.")
-        return examples
-    if isinstance(source, str) and source.startswith("tfds:"):
-        return open_tfds(source.removeprefix("tfds:"), "train")
     if isinstance(source, (str, os.PathLike)):
         return _folder(Path(source), reading)
     if isinstance(source, tuple) and len(source) == 2:
         source = source[0]
     if not isinstance(source, list) and len(getattr(source, "shape", ())) not in (3, 4):
-        kinds = "a folder, an array or a list of pictures, (pictures, labels), a table, 'tfds:NAME', or a dict of these"
+        kinds = "a folder, an array or a list of pictures, (pictures, labels), or a dict of these"
         raise TypeError(f"data without labels must be {kinds}, but {type(source).__name__} was given.")
     return open_arrays(source, np.zeros(len(source), "int64"), False, 1, None, reading, "class")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.eomt import mask_probabilities, predictions, segmentation_step
-    from keras_vit.training.lejepa import lejepa
+    from keras_vit.training.lejepa import LeJEPA
     from keras_vit.training.lejepa_loss import LeJEPALoss
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
@@ -52,6 +52,7 @@ __all__ = [
     "ContrastiveLoss",
     "DistillationLoss",
     "ImageStream",
+    "LeJEPA",
     "LeJEPALoss",
     "MaskClassificationLoss",
     "MaskLoss",
@@ -82,7 +83,6 @@ __all__ = [
     "freeze",
     "layer_decay",
     "layout_map",
-    "lejepa",
     "list_recipes",
     "load_adapters",
     "load_sharded",

@@ -10,7 +10,8 @@ from keras import ops
 from keras_vit._arguments import DType, Source, whole_number
 from keras_vit._processes import batch_shares, fill_up
 from keras_vit.checkpoints import is_variant
-from keras_vit.data import ImageStream, ViewAugmentation, open_data, open_views
+from keras_vit.data import ImageStream, ViewAugmentation, open_data
+from keras_vit.data.views import ViewStream, open_views
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import BaseLayer, SeedGenerator
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer
@@ -25,57 +26,51 @@ NEIGHBOURS, TEMPERATURE = 20, 0.07  # of the probe: DINO's
 _ROWS = 1024  # pictures whose neighbours are looked for at once
 
 
-def lejepa(
-    weight: float = 0.05,
-    slices: int = 1024,
-    projector: Sequence[int] = (2048, 2048, 64),
-    views: ViewAugmentation | None = None,
-) -> Task:
-    """An objective for `pretrain`: LeJEPA with other numbers than those of `objective="lejepa"`.
+class LeJEPA(Task):
+    """An objective for `pretrain`: `objective="lejepa"` with other numbers.
 
     Args:
         weight: As of `LeJEPALoss`, and so is the next. With 0 nothing keeps the embeddings from a collapse.
         slices: How many directions are drawn in each update.
         projector: Widths of the layers between the model's features and the embeddings. It trains with the model and is
-            thrown away with the run; its checkpoints hold it.
+            thrown away with the run; checkpoints of the run hold it.
         views: Which views; None for `ViewAugmentation()`.
-
-    Returns:
-        What `pretrain` takes as `objective`.
 
     Raises:
         TypeError, ValueError: if an argument is out of its range.
 
     Examples:
-        >>> task = training.lejepa(slices=8, projector=(8, 4), views=training.ViewAugmentation(local_views=2))
+        >>> task = training.LeJEPA(slices=8, projector=(8, 4), views=training.ViewAugmentation(local_views=2))
         >>> recipe = training.recipe("pretrain/lejepa").replace(steps=1, batch_size=2, image_size=8)
         >>> done = training.pretrain(small, "photos", recipe, objective=task, verbose=False)
         >>> "rank" in done.log[-1]
         True
     """
-    return LeJEPA(weight, slices, projector, ViewAugmentation() if views is None else views)
-
-
-class LeJEPA(Task):
-    """Training on views of pictures without labels; `lejepa` makes it."""
 
     objective = "lejepa"
     targets = ("none",)
     unused = ("augmentation", "patch_drop")
     uses_test_split = False
 
-    def __init__(self, weight: float, slices: int, projector: Sequence[int], views: ViewAugmentation) -> None:
-        if not isinstance(views, ViewAugmentation):
+    def __init__(
+        self,
+        weight: float = 0.05,
+        slices: int = 1024,
+        projector: Sequence[int] = (2048, 2048, 64),
+        views: ViewAugmentation | None = None,
+    ) -> None:
+        self.views = ViewAugmentation() if views is None else views
+        self.projector = tuple(whole_number("projector", width, 1) for width in projector)
+        if not isinstance(self.views, ViewAugmentation):
             raise TypeError(f"views must be a ViewAugmentation, but {views!r} was given.")
-        self.views, self.projector = views, tuple(whole_number("projector", width, 1) for width in projector)
         if not self.projector:
             raise ValueError("projector must have a width or more, but is empty.")
-        self.loss = LeJEPALoss(weight, slices, global_views=views.global_views)
+        self.loss = LeJEPALoss(weight, slices, global_views=self.views.global_views)
         self.title = f"LeJEPA (weight {weight:g}, {slices} slices, projector {list(self.projector)})"
-        if views != ViewAugmentation():
+        if self.views != ViewAugmentation():
             self.title += f" on {views!r}"
 
-    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
+    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ViewStream:
         """The stream of views; ValueError for what only labelled data has."""
         self.check_recipe(recipe, "none")
         if reading["holdout"] is not None:
@@ -101,9 +96,6 @@ class LeJEPA(Task):
             raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
         if config.pooling == "none":
             raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
-        local = _local_size(self.views, model)
-        if config.tokens_mlp_width is not None and self.views.local_views and local != config.image_size:
-            raise ValueError(f"A Mixer takes one size: give views of local_size={config.image_size}, or local_views=0.")
         return model
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
@@ -116,7 +108,7 @@ class LeJEPA(Task):
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
         return FirstFigure(), Figures()
 
-    def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
+    def batches(self, model: VisionTransformer, images: ViewStream, seed: int) -> Batch:
         """From the number of a batch to its views; nothing is to be predicted."""
         shares = max(batch_shares(model), images.shard[1])
         if images.batch_size % shares:

@@ -12,7 +12,7 @@ from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
-from keras_vit.training.lejepa import lejepa
+from keras_vit.training.lejepa import LeJEPA
 from keras_vit.training.options import RunOptions
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run import Trained, finetune
@@ -47,13 +47,16 @@ def pretrain(
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the head stays as it is. `"lejepa"`: views of a picture get embeddings that are alike, and
             normally distributed (arXiv 2511.08544; see docs/training.md); the head stays as it is, and a variant has
-            none. What `training.lejepa(...)` returns is the same with other numbers.
+            none. A `LeJEPA` is the same with other numbers.
         target: As in `finetune`.
         **options: Those of `RunOptions`, and fields of the recipe. `seed` also decides a variant's first weights, and
             what is corrupted.
 
     Returns:
-        The model, the log and more (see `Trained`). Errors are those of `finetune`.
+        The model, the log and more (see `Trained`).
+
+    Raises:
+        TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and there is none.
 
     Examples:
         >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
@@ -259,4 +262,4 @@ class MaskedPatches(Task):
         return batch
 
 
-OBJECTIVES: dict[str, Task] = {"labels": Pretraining(), "masked_patches": MaskedPatches(), "lejepa": lejepa()}
+OBJECTIVES: dict[str, Task] = {"labels": Pretraining(), "masked_patches": MaskedPatches(), "lejepa": LeJEPA()}

@@ -17,7 +17,7 @@ LABELS = np.arange(12) % 3
 
 
 def objective(weight=0.05, **changes):
-    return training.lejepa(
+    return training.LeJEPA(
         weight, slices=16, projector=(16, 8), views=training.ViewAugmentation(local_views=2, **changes)
     )
 
@@ -199,8 +199,8 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is none at nowhere"),
         (lambda: pretrained(loss="sigmoid"), ValueError, "loss='sigmoid' is for the target"),
         (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is no multiple"),
-        (lambda: training.lejepa(projector=()), ValueError, "projector must have a width"),
-        (lambda: training.lejepa(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
+        (lambda: training.LeJEPA(projector=()), ValueError, "projector must have a width"),
+        (lambda: training.LeJEPA(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
         (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
         (lambda: training.ViewAugmentation(hue=0.7), ValueError, "hue must be a number from 0 to 0.5, but 0.7"),
         (lambda: training.ViewAugmentation(local_area=(0, 1)), ValueError, "local_area must be"),
@@ -245,7 +245,7 @@ def run_on_characters(validation, **options):
     model = VisionTransformer(ViTConfig(**sizes, classes=None, pooling="avg", class_token=False))
     features = model.predict(validation[0].astype("float32") / 127.5 - 1, verbose=0)
     views = training.ViewAugmentation(local_views=0, flip=False, global_area=(0.6, 1), hue=0.5, blur=0.0, solarize=0.0)
-    task = training.lejepa(options.pop("weight"), slices=64, projector=(128, 128, 16), views=views)
+    task = training.LeJEPA(options.pop("weight"), slices=64, projector=(128, 128, 16), views=views)
     common = {"batch_size": 64, "image_size": 20, "learning_rate": 0.01, "drop_path": 0.0, "verbose": False}
     done = training.pretrain(model, characters(512, 1)[0], objective=task, validation=validation, **common | options)
     return neighbour_accuracy(features, validation[1]), done

@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
 from keras_vit.training.distilling import Distillation
+from keras_vit.training.lejepa import LeJEPA
 from keras_vit.training.pretraining import MaskedPatches
 from keras_vit.training.recipes import AUGMENTATION_USED_WITH, USED_WITH
 from keras_vit.training.segmentation import LinearSegmentation
@@ -33,7 +34,7 @@ def images(count=10, seed=0):
 
 
 PIXELS, LABELS = images()
-TASKS = {task.objective: task for task in (FineTuning, Distillation, MaskedPatches, LinearSegmentation)}
+TASKS = {task.objective: task for task in (FineTuning, Distillation, MaskedPatches, LinearSegmentation, LeJEPA)}
 TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0 + 3, "mask": None}
 
 
@@ -55,6 +56,9 @@ class Case:
             masks = (PIXELS, (np.arange(SIZE)[:, None] * np.ones((10, SIZE, SIZE)) > 3).astype("uint8"))
             others = (images(6, 1)[0], masks[1][:6])
             done = training.finetune_segmentation(model, masks, recipe, validation=others, **common)
+        elif self.objective == "lejepa":
+            task, others = LeJEPA(slices=8, projector=(8, 4)), (images(6, 1)[0], LABELS[:6])
+            done = training.pretrain(model, PIXELS, recipe, objective=task, validation=others, **common)
         else:
             labels = TARGETS[self.target]
             common |= {"target": self.target, "validation": (images(6, 1)[0], labels[:6])}
@@ -80,6 +84,7 @@ CASES = {
     "distillation": Case("distillation"),
     "masked patches": Case("masked_patches"),
     "masks": Case("segmentation", "mask"),
+    "no labels": Case("lejepa", "none"),
     "a BiT": Case("labels", kind="BiT"),
     "AdamW": Case("labels", optimizer="adamw"),
 }
@@ -124,7 +129,7 @@ PAIRS = [
     for field in FIELDS
     for case in CASES
     if ONLY.get(case) in (None, *USED_WITH.get(field, ())) and not {(field, case), (field, None)} & UNSEEN.keys()
-    if case != "masks" or not field.startswith("augmentation.")  # theirs is another class
+    if case not in ("masks", "no labels") or not field.startswith("augmentation.")  # theirs is another class
 ]
 _FOUND = {}
 
@@ -135,6 +140,8 @@ def recipe_of(case, field=None):
     base = BASE.replace(**optimizer)
     if CASES[case].target == "mask":
         base = base.replace(augmentation=MASKS)
+    if CASES[case].target == "none":
+        base = base.replace(augmentation=data.Augmentation())
     if field is None:
         return base
     name = field.removeprefix("augmentation.")
