@@ -99,7 +99,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.layers.texts": "AddTextPositions TextMask TextPooling",
         "keras_vit.layers.tokens": (
             "AddPositionEmbedding AddSinCosPositionEmbedding ClassToken PatchDropout PatchEmbedding RegisterTokens "
-            "TokenDropout TokenMap TokenPooling"
+            "SelfMask TokenDropout TokenMap TokenPooling"
         ),
         "keras_vit.layers.transformer_block": (
             "BLOCK_ACTIVATIONS LayerScale MLP MultiHeadAttention SwiGLU TransformerBlock"

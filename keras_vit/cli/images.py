@@ -126,11 +126,7 @@ def classify(options: Namespace) -> Result:
     """Predicts which of the names fits each image. Names and images are checked before the slow import of Keras."""
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
-    check_exists(options.names_from)
-    if options.names is not None:
-        classes = [name.strip() for name in options.names.split(",")]
-    else:
-        classes = lines_of(options.names_from)
+    classes = _names_in(options)
     files = picture_files(options.images)
     start_keras()
     import numpy as np
@@ -148,6 +144,14 @@ def classify(options: Namespace) -> Result:
     return Result(data, _named_table(named, "name"))
 
 
+def _names_in(options: Namespace) -> list[str]:
+    """The names that --names or --names-from say."""
+    check_exists(options.names_from)
+    if options.names is not None:
+        return [name.strip() for name in options.names.split(",")]
+    return lines_of(options.names_from)
+
+
 MAPS = (
     PICTURES,
     option("--weights", "a model that does it, or a backbone with --head", required=True, metavar="WEIGHTS"),
@@ -162,10 +166,11 @@ MAPS = (
 Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and for the table
 
 
-def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], max_depth: Any = None) -> Result:
+def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], load: Callable[[], Any]) -> Result:
     """Writes one map or figure for each picture; paths are checked before the slow import of Keras.
 
-    `write` takes the model, the pixels of a picture, its path and the file to write, and returns the picture's row.
+    `load` returns the model; `write` takes it, the pixels of a picture, its path and the file to write, and returns the
+    picture's row.
     ValueError or OSError if a picture cannot be read, unless such are skipped.
     """
     pairs = files_to_write(options.images, options.output, f".{options.format}", options.overwrite)
@@ -174,9 +179,8 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
     check_folder(pairs[0][1].parent if len(pairs) == 1 else options.output)
     start_keras()
     from keras_vit.preprocessing.windows import read_picture
-    from keras_vit.zoo import load
 
-    model = load(options.weights, head=options.head, max_depth=max_depth)
+    model = load()
     data, table = [], Table()
     for picture, target in pairs:
         try:
@@ -222,7 +226,12 @@ def depth(options: Namespace) -> Result:
             row["scale"], row["offset"] = result.save(target)
         return row, {"depth": f"{ends['least']:.4g} to {ends['largest']:.4g} {result.unit}"}
 
-    return _write_maps(options, write, options.max_depth)
+    def load() -> Any:
+        from keras_vit import zoo
+
+        return zoo.load(options.weights, head=options.head, max_depth=options.max_depth)
+
+    return _write_maps(options, write, load)
 
 
 @command(
@@ -238,9 +247,15 @@ def depth(options: Namespace) -> Result:
         metavar="K",
     ),
     option("--scales", "linear heads: sizes to average over (default: 1)", type=at_least_0, nargs="+"),
+    option("--names", "with both towers of a TIPS: what the classes are called", metavar="A,B,..."),
+    option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
+    option("--templates", "with names: a sentence with {}, or a list such as tcl (default)"),
+    option("--mode", "with names: crops that overlap (default), or the whole picture", choices=("slide", "whole")),
+    option("--tokenizer", "a tokenizer.json or .model, where none lies beside the weights", metavar="FILE"),
     examples=(
         "photo.jpg -o masks.png --weights hf://tue-mps/coco_panoptic_eomt_large_640 --plot",
         "photos -o maps --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_ade20k_linear_head.pth --json",
+        'photo.jpg -o masks.png --names "cat,grass,sky" --weights hf://google/tipsv2-b14 --plot',
     ),
 )
 def segment(options: Namespace) -> Result:
@@ -259,7 +274,22 @@ def segment(options: Namespace) -> Result:
         words = ", ".join(f"{part.label} {100 * part.area / result.map.size:.0f} %" for part in largest[:5])
         return result.to_dict(), {"segments": len(largest), "largest": words}
 
-    return _write_maps(options, write)
+    return _write_maps(options, write, lambda: _segmenter(options))
+
+
+def _segmenter(options: Namespace) -> Any:
+    """The model that a file holds, or of both towers of a TIPS one for the names that are given."""
+    from keras_vit import text, zoo
+
+    if options.names is None and options.names_from is None:
+        for_names = given(options, "templates", "mode", "tokenizer")
+        if for_names:
+            raise ValueError(f"--{', --'.join(for_names)} needs --names A,B,... or --names-from FILE.")
+        return zoo.load(options.weights, head=options.head)
+    if options.head is not None or None not in (options.names, options.names_from):
+        raise ValueError("Give one of --names A,B,..., --names-from FILE and --head FILE.")
+    both = text.load_image_text(options.weights, tokenizer=options.tokenizer)
+    return both.zero_shot_segmenter(_names_in(options), **given(options, "templates", "mode"))
 
 
 def _shard(text: str) -> tuple[int, int]:

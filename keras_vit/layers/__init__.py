@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from keras_vit.layers.tokens import PatchDropout as PatchDropout
     from keras_vit.layers.tokens import PatchEmbedding as PatchEmbedding
     from keras_vit.layers.tokens import RegisterTokens as RegisterTokens
+    from keras_vit.layers.tokens import SelfMask as SelfMask
     from keras_vit.layers.tokens import TokenDropout as TokenDropout
     from keras_vit.layers.tokens import TokenMap as TokenMap
     from keras_vit.layers.tokens import TokenPooling as TokenPooling

@@ -392,6 +392,25 @@ class TokenPooling(BaseLayer):
 
 
 @registered
+class SelfMask(BaseLayer):
+    """Which tokens each token sees where it sees itself alone: `allowed` of a `TransformerBlock`.
+
+    Input: `(batch, T, D)`. Output: booleans `(1, T, T)`.
+
+    Examples:
+        >>> layers.SelfMask()(np.zeros((3, 2, 8), "float32")).tolist()
+        [[[True, False], [False, True]]]
+    """
+
+    def call(self, tokens: Tensor) -> Tensor:
+        places = ops.arange(ops.shape(tokens)[1])
+        return ops.equal(places[:, None], places)[None]
+
+    def compute_output_spec(self, tokens: Any) -> Any:
+        return keras.KerasTensor((1, tokens.shape[1], tokens.shape[1]), "bool")
+
+
+@registered
 class TokenMap(BaseLayer):
     """Lays the patch tokens out as they lie in the image, without the tokens before them.
 

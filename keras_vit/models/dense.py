@@ -13,8 +13,12 @@ from keras_vit.models.vision_transformer import VisionTransformer
 
 def block_map(backbone: VisionTransformer, block: int, policy: Any) -> tuple[Any, Any]:
     """What a block returns, as a map of the patches and as all tokens; normalised if the backbone has a final norm."""
+    return token_map(backbone, backbone.get_layer(f"block_{block}").output, block, policy)
+
+
+def token_map(backbone: VisionTransformer, tokens: Any, block: int, policy: Any) -> tuple[Any, Any]:
+    """Tokens that a block has made, as a map of the patches and as they are, both normalised if the backbone is."""
     vit = backbone.config
-    tokens = backbone.get_layer(f"block_{block}").output
     if vit.final_norm == "tokens":
         tokens = backbone.get_layer("encoder_norm")(tokens)
     layer = TokenMap(vit.grid_size, vit.prefix_tokens, dtype=policy, name=f"map_{block}")

@@ -147,11 +147,14 @@ class LinearSegmenterConfig(NamedClasses):
         blocks: Numbers of the blocks whose patch tokens are read, from 0; the last block is the last of them. All of
             them take the final norm.
         dropout: Rate at which whole channels are left out while the head trains: 0.1 in DINOv3.
-        pictures: Whose rules bring a picture to `short_side`: `"dinov2"` (OpenCV, no antialiasing) or `"dinov3"`
-            (Pillow).
+        pictures: Whose rules bring a picture to `short_side` and read answers: `"dinov2"` (OpenCV, no antialiasing),
+            `"dinov3"` (Pillow), `"tips_slide"` (Pillow; shares of classes in each crop are averaged) or `"tips_whole"`
+            (the same without crops).
         short_side: Pixels of the shorter side of a picture before it is cut into crops.
         crop_size: Height and width of the crops in pixels; they are padded to whole patches.
         stride: Pixels from one crop to the next.
+        zero_shot: Whether each class is the vector of its texts, and a logit the cosine with what the last block makes
+            of a patch where each token attends to itself alone (MaskCLIP, arXiv 2112.01071; TIPS).
 
     Raises:
         TypeError, ValueError: if a field makes no sense.
@@ -163,10 +166,11 @@ class LinearSegmenterConfig(NamedClasses):
 
     blocks: Annotated[tuple[int, ...], Integers(least=0)]
     dropout: Rate = 0.0
-    pictures: Annotated[str, OneOf(("dinov2", "dinov3"))] = "dinov2"
+    pictures: Annotated[str, OneOf(("dinov2", "dinov3", "tips_slide", "tips_whole"))] = "dinov2"
     short_side: Positive = 512
     crop_size: Pair = (512, 512)
     stride: Pair = (341, 341)
+    zero_shot: bool = False
 
     model: ClassVar[str] = "LinearSegmenter"
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
@@ -174,6 +178,9 @@ class LinearSegmenterConfig(NamedClasses):
     def _check_together(self) -> None:
         super()._check_together()
         self._check_blocks(self.blocks)
+        if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
+            given = f"blocks={self.blocks} and dropout={self.dropout} were given"
+            raise ValueError(f"zero_shot=True reads the last block alone, without dropout, but {given}.")
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
             given = f"stride={self.stride} and crop_size={self.crop_size} were given"
             raise ValueError(f"stride must be at most crop_size, or places would be left out, but {given}.")

@@ -134,6 +134,8 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
 
 def _linear_segmenter(config: LinearSegmenterConfig) -> int:
     read = len(config.blocks) * config.backbone.width
+    if config.zero_shot:
+        return read * config.classes
     return 4 * read + (read + 1) * config.classes  # batch normalisation and a matrix
 
 

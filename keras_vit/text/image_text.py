@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,6 @@ from keras_vit._arguments import (
     ImageSize,
     Source,
     check_choice,
-    is_class_name,
-    listing,
     softmax,
     unit_vectors,
     whole_number,
@@ -31,11 +29,12 @@ from keras_vit.checkpoints.files import Sidecars, read_sidecars
 from keras_vit.checkpoints.layouts.sidecars import mapping
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
 from keras_vit.checkpoints.like import like_of_options
-from keras_vit.models import TextConfig, TextEncoder, VisionTransformer
+from keras_vit.models import LinearSegmenter, TextConfig, TextEncoder, VisionTransformer
 from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
 from keras_vit.text.scales import arrays_of_towers, scale_of
-from keras_vit.text.templates import AVERAGINGS, Templates, average, imagenet_names, templates_of, texts_of_classes
+from keras_vit.text.segmenters import MODES, zero_shot_segmenter
+from keras_vit.text.templates import AVERAGINGS, Templates, average, checked_names, templates_of, texts_of_classes
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
@@ -267,7 +266,7 @@ class ImageText(keras.Model):
         Raises:
             ValueError: if names or templates make no sense, or there is no tokenizer.
         """
-        names = _checked_names(class_names)
+        names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
         check_choice("averaging", averaging, tuple(AVERAGINGS))
         rule = AVERAGINGS[averaging]
@@ -283,13 +282,53 @@ class ImageText(keras.Model):
         layers.assign(head.bias, np.full(len(names), self.bias, "float32"))
         return model
 
-    def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
+    def zero_shot_segmenter(
+        self,
+        class_names: Sequence[str],
+        templates: Templates = "tcl",
+        *,
+        mode: Literal["slide", "whole"] = "slide",
+        image_size: int = 448,
+        stride: int = 336,
+        batch_size: int = 32,
+    ) -> LinearSegmenter:
+        """A model of a TIPS that names each pixel by words: for `segmentation.segment` and `segmentation.evaluate`.
+
+        The patches that the last block makes of values without attention are compared with the vectors of the classes,
+        each the mean of its texts, as in the authors' notebook on segmentation. Nothing of the text tower is kept.
+
+        Args:
+            class_names: What the classes are called; they become `config.class_names`.
+            templates: As in `zero_shot_classifier`; `"tcl"` has the nine that the authors measure with.
+            mode: `"slide"`: crops that overlap, whose shares of classes are averaged; `"whole"`: the picture at once.
+            image_size: Pixels of the shorter side of a picture, and of the sides of a crop.
+            stride: Pixels from one crop to the next, for `"slide"`.
+            batch_size: How many texts are computed at a time.
+
+        Returns:
+            A `LinearSegmenter`, whose logits are cosines.
+
+        Raises:
+            ValueError: if the model is no TIPS, names or templates make no sense, or there is no tokenizer.
+
+        Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
+        """
+        names = checked_names(class_names)
+        check_choice("mode", mode, MODES)
+        whole_number("batch_size", batch_size, 1)
+        self._known_tokenizer()
+        return zero_shot_segmenter(self, names, templates, mode, image_size, stride, batch_size)
+
+    def _known_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise ValueError(
                 "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
                 "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
             )
-        ids = self.tokenizer(texts)
+        return self.tokenizer
+
+    def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
+        ids = self._known_tokenizer()(texts)
         if not len(ids):
             raise ValueError("texts must not be empty.")
         self.text_encoder.check_ids(ids)
@@ -298,23 +337,6 @@ class ImageText(keras.Model):
 
 def _scalar(model: keras.Model, name: str, value: float) -> keras.Variable:
     return model.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
-
-
-def _checked_names(names: Sequence[str]) -> list[str]:
-    """Names of classes as a list; TypeError, ValueError unless they are two or more different lines of text."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
-    names = list(names)
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
-        if not name.strip() or not is_class_name(name):
-            raise ValueError(f"class_names must be single lines with letters, but {name!r} was given.")
-    # OpenAI's list for ImageNet has missile and sunglasses twice.
-    if len({*names}) < max(len(names), 2) and tuple(names) != imagenet_names():
-        twice = listing(sorted({name for name in names if names.count(name) > 1}))
-        raise ValueError(f"class_names must be two names or more, and no name twice, but {twice or names} was given.")
-    return names
 
 
 def load_image_text(

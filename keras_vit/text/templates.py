@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from keras_vit._arguments import listing, unit_vectors
+from keras_vit._arguments import is_class_name, listing, unit_vectors
 from keras_vit._files import weights_folder
 from keras_vit.text.tokenizers import canonicalized
 
@@ -56,14 +56,31 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
     Returns:
         `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), one list for each of 26 other data sets such as
-        `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT's notebook; big_vision's `clip_best`), and
-        `"huggingface_1"` (the one of transformers' pipeline).
+        `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT's notebook; big_vision's `clip_best`),
+        `"huggingface_1"` (the one of transformers' pipeline), and `"tcl"` (segmentation: arXiv 2212.00785 and TIPS).
 
     Examples:
         >>> text.published_templates()["openai_oxfordpets"]
         ('a photo of a {}, a type of pet.',)
     """
     return {name: tuple(texts) for name, texts in _published().items() if name != "imagenet1k"}
+
+
+def checked_names(names: Sequence[str]) -> list[str]:
+    """Names of classes as a list; TypeError, ValueError unless they are two or more different lines of text."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
+    names = list(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
+        if not name.strip() or not is_class_name(name):
+            raise ValueError(f"class_names must be single lines with letters, but {name!r} was given.")
+    # OpenAI's list for ImageNet has missile and sunglasses twice.
+    if len({*names}) < max(len(names), 2) and tuple(names) != imagenet_names():
+        twice = listing(sorted({name for name in names if names.count(name) > 1}))
+        raise ValueError(f"class_names must be two names or more, and no name twice, but {twice or names} was given.")
+    return names
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
@@ -110,4 +127,4 @@ def average(embeddings: np.ndarray, averaging: Averaging) -> np.ndarray:
     return unit_vectors(mean) if averaging.renormalize else mean
 
 
-Templates = Literal["openai_80", "openai_7", "lit_8"] | str | Sequence[str]
+Templates = Literal["openai_80", "openai_7", "lit_8", "tcl"] | str | Sequence[str]
