@@ -17,7 +17,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 # The picture that the first block of a page writes; None for a page that shows another, or none.
 PAGES: dict[str, str | None] = {
-    "training": "runs/lines/curve.png",
+    "training": "runs/digits/curve.png",
     "dense": "masks.png",
     "zero_shot": "confusion.png",
     "inspection": "rollout.png",
@@ -28,8 +28,10 @@ PAGES: dict[str, str | None] = {
 
 
 def first_block(page: str) -> str:
-    """The code that a page begins with."""
-    found = re.search(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.M | re.S)
+    """The first code of a page that runs."""
+    found = re.search(
+        r"(?<!-->\n)^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.M | re.S
+    )
     if found is None:
         raise ValueError(f"docs/{page}.md has no block of Python.")
     return found[1]

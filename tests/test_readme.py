@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -49,7 +48,7 @@ def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
         pytest.skip("needs LiteRT")
     exec(compile(block.replace("steps=100", "steps=2"), "README.md", "exec"), {})
     printed = capsys.readouterr()
-    assert "glyph" not in printed.err and ("sample_image(\"character.png\"))" not in block or "'R'" in printed.out)
+    assert "glyph" not in printed.err and ('sample_image("character.png"))' not in block or "'R'" in printed.out)
     for written in re.findall(r'"([\w/]+\.(?:npz|tflite|png))"', block.replace("sample_image(", "")):
         assert written in ("character.png", "digit.png") or (empty_folder / written).exists()
 

@@ -1,0 +1,65 @@
+"""The words that people search the documentation for lead to the right page: it is among the first three."""
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.once, pytest.mark.long]
+
+DOCS = Path(__file__).parents[1] / "docs"
+TITLE, HEADING = 20, 8  # what a word there counts beside one in the text; the site's search does about the same
+WANTED = {
+    "zero_shot.md": ["zero shot", "zero-shot classification", "clip", "siglip", "prompt templates"],
+    "dense.md": ["segmentation", "depth estimation", "depth", "mIoU", "panoptic", "depth anything", "EoMT"],
+    "training.md": ["fine-tuning", "training", "lora", "augmentation", "early stopping", "recipes", "distillation"],
+    "features.md": ["embeddings", "image search", "duplicates", "nearest neighbour"],
+    "inspection.md": ["attention maps", "saliency", "grad-cam", "attention"],
+    "loading.md": ["load weights", "checkpoints", "safetensors", "file formats", "hugging face hub"],
+    "export/README.md": ["serving", "export", "precision"],
+    "export/onnx.md": ["onnx"],
+    "export/litert.md": ["litert"],
+    "export/openvino.md": ["openvino"],
+    "install.md": ["install", "gpu", "extras", "windows", "offline"],
+    "faq.md": ["faq"],
+    "errors.md": ["errors"],
+    "speed.md": ["speed"],
+    "which_model.md": ["which model"],
+    "distribution.md": ["several machines"],
+}
+
+
+def words(text):
+    return [word.removesuffix("s") for word in re.findall(r"[a-z0-9]+", text.lower())]
+
+
+def counts(page):
+    """How often a page has each word; those of its title and headings count more often."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = Counter(words(text))
+    for marks, heading in re.findall(r"^(#+) (.+)", text, re.MULTILINE):
+        for word in words(heading):
+            found[word] += TITLE if marks == "#" else HEADING
+    return found
+
+
+PAGES = {str(path.relative_to(DOCS)): counts(path) for path in DOCS.rglob("*.md") if path.parent.name != "api"}
+
+
+def found(query):
+    """The pages with the words of a query, the best first: BM25 without regard to their lengths."""
+    score = Counter()
+    for word in words(query):
+        pages = {page: number[word] for page, number in PAGES.items() if number[word]}
+        rarity = math.log(1 + len(PAGES) / (len(pages) + 0.5))
+        for page, number in pages.items():
+            score[page] += rarity * number / (number + 10)
+    return [page for page, _ in score.most_common()]
+
+
+@pytest.mark.parametrize("page", WANTED)
+def test_a_word_that_people_type_finds_its_page_among_the_first_three(page):
+    misses = {query: found(query)[:3] for query in WANTED[page] if page not in found(query)[:3]}
+    assert not misses
