@@ -71,6 +71,16 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
         "rotary_embedding": "dinov3",
         "attention_bias": "no_key",
     },
+    "TIPS": {
+        "gelu": "exact",
+        "interpolation": "bilinear_antialias",
+        "layer_scale": 1.0,
+        "register_tokens": 1,
+        "position_embedding": "learned_without_registers",
+        "pixel_mean": (0.0, 0.0, 0.0),
+        "pixel_std": (1.0, 1.0, 1.0),
+        "filter": "bilinear_pillow",
+    },
     "CLIP": {
         **_CENTRE,
         **_OPENAI,
@@ -166,6 +176,12 @@ VARIANTS: dict[str, Variant] = {
     "DINOv3-L/16": Variant(1024, 24, 16, 4096, 16, family="DINOv3"),
     "DINOv3-Hplus/16": Variant(1280, 32, 20, 5120, 16, family="DINOv3", fields={"mlp": "swiglu"}),
     "DINOv3-7B/16": Variant(4096, 40, 32, 8192, 16, family="DINOv3", fields={"mlp": "swiglu"}),
+    # TIPS 1 (arXiv 2410.16512) and 2
+    "TIPS-S/14": Variant(384, 12, 6, 1536, 14, family="TIPS", image_size=448),
+    "TIPS-B/14": Variant(768, 12, 12, 3072, 14, family="TIPS", image_size=448),
+    "TIPS-L/14": Variant(1024, 24, 16, 4096, 14, family="TIPS", image_size=448),
+    "TIPS-So400m/14": Variant(1152, 27, 16, 4304, 14, family="TIPS", image_size=448),
+    "TIPS-g/14": Variant(1536, 40, 24, 4096, 14, family="TIPS", image_size=448, fields={"mlp": "swiglu"}),
     # Image towers: CLIP (arXiv 2103.00020; from H on 2212.07143), SigLIP (arXiv 2303.15343, 2502.14786)
     "CLIP-B/32": Variant(768, 12, 12, 3072, 32, family="CLIP", fields={"projection": 512}),
     "CLIP-B/16": Variant(768, 12, 12, 3072, 16, family="CLIP", fields={"projection": 512}),
