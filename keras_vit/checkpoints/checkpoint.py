@@ -34,7 +34,7 @@ from keras_vit.checkpoints.files import (
     write_npz,
     write_with_sidecars,
 )
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, tips
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, pe, tips
 from keras_vit.checkpoints.like import check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
@@ -418,6 +418,8 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
     """The plan with the computation, the preprocessing and the size of vit_jax and big_vision."""
     if not isinstance(plan.stored, ViTConfig):
         return plan
+    if plan.stored.rotary_embedding == "pe":
+        return _with_metas_numbers(plan, source)
     config = plan.stored.replace(**{field: default for field, (default,) in plain_values(*OFFICIAL).items()})
     problems = []
     for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
@@ -429,6 +431,17 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
         raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
     remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
     return dataclasses.replace(plan, stored=config, image_size=None, warnings=remarks)
+
+
+def _with_metas_numbers(plan: Plan, source: str) -> Plan:
+    """The plan of a perception encoder with the computation and preprocessing of Meta's code."""
+    stored = plan.stored
+    if stored.rotary_grid not in (None, stored.grid_size):
+        words = f"counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}"
+        raise ValueError(f"numerics='official', but no model of Meta is like {source}: it {words}.")
+    official = {"rotary_grid": None, "interpolation": pe.FAMILY.interpolation, **pe.FAMILY.preparation}
+    remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
+    return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=remarks)
 
 
 def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:

@@ -8,7 +8,7 @@ POOLINGS = ("token_dist", "token", "avg", "token_avg", "map", "none")
 TEXT_POOLINGS = ("last", "first", "largest_id", "end_id", "mean")
 TEXT_POSITIONS = ("learned", "sincos")
 POSITION_EMBEDDINGS = ("learned", "learned_patches", "learned_without_registers", "sincos2d", "none")
-ROTARY_EMBEDDINGS = ("dinov3", "eva02")
+ROTARY_EMBEDDINGS = ("dinov3", "eva02", "pe")
 FINAL_NORMS = ("tokens", "pooled", "none")
 # What the ResNet of a hybrid adds where it divides: to the variance of a group of channels; to the deviation of a
 # kernel, or to its variance where True follows. "official" is `models_resnet.py`, "timm" what timm computes.

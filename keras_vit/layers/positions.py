@@ -63,19 +63,22 @@ class RotaryEmbedding(BaseLayer):
     """The sines and cosines by which `MultiHeadAttention` turns queries and keys (RoFormer, arXiv 2104.09864).
 
     They are the same for all images, heads and blocks, and are computed for any grid: nothing is ever resized. The
-    first half of a head's channels knows the row of a patch and the other its column, in an order that differs:
+    first half of a head's channels knows the row of a patch and the other its column, but for `"pe"`:
 
     - `"dinov3"`: a place is in (-1, 1), its angle `2 pi place / period`. Channel i is turned with channel i + d/2.
       The periods are a weight that does not train. It starts as the formula of timm and Hugging Face says; Facebook's
       own files hold periods that were rounded to bfloat16.
     - `"eva02"`: a place counts in cells of a reference grid, whatever the grid is; its angle is
       `place * 10000 ** (-4 j / d)`. Channel 2i is turned with channel 2i + 1. There are no weights.
+    - `"pe"` (Perception Encoder): as `"eva02"`, but the first half knows the column and the second the row, and where
+      tokens stand before the patches, places are counted from 1.
 
     Args:
-        kind: `"dinov3"` or `"eva02"`.
+        kind: `"dinov3"`, `"eva02"` or `"pe"`.
         size: d, the length of a head's queries and keys; a multiple of 4.
         prefix_tokens: Tokens before the patches; they are turned by nothing.
-        reference_grid: Rows and columns of the reference grid of `"eva02"`; 16 by 16 in all published files.
+        reference_grid: Rows and columns of the reference grid of `"eva02"` (16 by 16 in all published files) and
+            `"pe"`; None: places are whole numbers of patches on any grid.
 
     Call arguments:
         patches: The patch map `(batch, rows, columns, D)`; only its shape matters.
@@ -96,7 +99,7 @@ class RotaryEmbedding(BaseLayer):
         kind: str,
         size: int,
         prefix_tokens: int = 1,
-        reference_grid: tuple[int, int] = (16, 16),
+        reference_grid: tuple[int, int] | None = (16, 16),
         **kwargs: Any,
     ) -> None:
         # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
@@ -107,7 +110,7 @@ class RotaryEmbedding(BaseLayer):
         self.kind = kind
         self.size = size
         self.prefix_tokens = prefix_tokens
-        self.reference_grid = tuple(reference_grid)
+        self.reference_grid = None if reference_grid is None else tuple(reference_grid)
 
     def build(self, patches_shape: Shape, scale_shape: Shape | None = None) -> None:
         if self.kind == "dinov3":
@@ -127,14 +130,18 @@ class RotaryEmbedding(BaseLayer):
             y, x = (2 * (_count(n) + 0.5) / ops.cast(n, "float32") - 1 for n in (rows, columns))
         else:
             frequencies = ops.convert_to_tensor(_powers(_EVA02_BASE, self.size // 4, -1))
-            places = zip((rows, columns), self.reference_grid, strict=True)
-            y, x = (_count(n) * (cells / ops.cast(n, "float32")) for n, cells in places)
+            first = 1 if self.kind == "pe" and self.prefix_tokens else 0
+            y, x = _count(rows) + first, _count(columns) + first
+            if self.reference_grid is not None:
+                y = y * (self.reference_grid[0] / ops.cast(rows, "float32"))
+                x = x * (self.reference_grid[1] / ops.cast(columns, "float32"))
         if scale is not None:
             frequencies = frequencies * ops.cast(scale, "float32")
         shape = (rows, columns, self.size // 4)
         by_row = ops.broadcast_to((y[:, None] * frequencies)[:, None], shape)
         by_column = ops.broadcast_to((x[:, None] * frequencies)[None], shape)
-        angles = ops.reshape(ops.concatenate([by_row, by_column], axis=-1), (-1, self.size // 2))
+        halves = [by_column, by_row] if self.kind == "pe" else [by_row, by_column]
+        angles = ops.reshape(ops.concatenate(halves, axis=-1), (-1, self.size // 2))
         # An angle for each of the two channels that are turned together.
         angles = ops.tile(angles, (1, 2)) if self.kind == "dinov3" else ops.repeat(angles, 2, axis=-1)
         angles = ops.pad(angles, ((self.prefix_tokens, 0), (0, 0)))

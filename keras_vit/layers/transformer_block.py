@@ -40,7 +40,7 @@ class MultiHeadAttention(CompositeLayer):
             output projection always has one.
         norm: Whether the concatenated heads are normalised before the output projection, as in EVA-02-CLIP.
         epsilon: Added to the variance by that normalisation.
-        rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
+        rotary_embedding: a kind of `RotaryEmbedding` where a rotation is passed; None for none.
         causal: Whether a token attends to itself and earlier ones only, as in the text towers of CLIP.
 
     Call arguments:
@@ -333,7 +333,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         layer_scale: First value of the factors at the end of both branches (see `LayerScale`); None for none.
         attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
         attention_norm: Whether the concatenated heads are normalised, as `norm` there.
-        rotary_embedding: `"dinov3"` or `"eva02"` where a rotation is passed; None for none.
+        rotary_embedding: a kind of `RotaryEmbedding` where a rotation is passed; None for none.
         output_tokens: How many tokens go on, from the first one; None for all. Of the others nothing is computed but
             their keys and values.
         causal: Whether a token attends to itself and earlier ones only, as `causal` in `MultiHeadAttention`.

@@ -87,8 +87,10 @@ class ViTConfig(ModelConfig):
         register_tokens: Number of register tokens between these and the patches.
         position_embedding: `"learned"` for every token (vit_jax); `"learned_patches"` (big_vision);
             `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed (see `layers.sincos2d`); `"none"`.
-        rotary_embedding: `"dinov3"` or `"eva02"` turns queries and keys (see `layers.RotaryEmbedding`); None for none.
-        rotary_grid: Rows and columns of the grid in whose cells `"eva02"` counts places at any image size.
+        rotary_embedding: `"dinov3"`, `"eva02"` or `"pe"` turns queries and keys (see `layers.RotaryEmbedding`); None
+            for none.
+        rotary_grid: Rows and columns of the grid in whose cells `"eva02"` and `"pe"` count places at any image size;
+            None: in patches.
         interpolation: How position embeddings change size (see `keras_vit.interpolation`).
         pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
 
@@ -113,6 +115,8 @@ class ViTConfig(ModelConfig):
             distillation token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (the one,
             then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them go on).
         map_prefix: Whether attention pooling reads the tokens before the patches as well.
+        pooling_heads: Heads of the attention pooling; None for as many as `heads`. They divide `width`.
+        pooling_mlp_width: Length of the hidden layer of its MLP; None for `mlp_width`.
         projection: Length of the linear layer after pooling (CLIP's image embedding); None for none.
         projection_bias: Whether it has a bias.
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
@@ -164,7 +168,7 @@ class ViTConfig(ModelConfig):
     register_tokens: Count = 0
     position_embedding: Annotated[str, OneOf(choices.POSITION_EMBEDDINGS)] = "learned"
     rotary_embedding: Annotated[str | None, OneOf((None, *choices.ROTARY_EMBEDDINGS))] = None
-    rotary_grid: Pair = (16, 16)
+    rotary_grid: Pair | None = (16, 16)
     interpolation: Annotated[str, OneOf(tuple(METHODS))] = "official"
     pre_norm: bool = False
     # The blocks
@@ -185,6 +189,8 @@ class ViTConfig(ModelConfig):
     final_norm: Annotated[str, OneOf(choices.FINAL_NORMS)] = "tokens"
     pooling: Annotated[str, OneOf(choices.POOLINGS)] = "token"
     map_prefix: bool = True
+    pooling_heads: Length | None = None
+    pooling_mlp_width: Length | None = None
     projection: Length | None = None
     projection_bias: bool = False
     representation_size: Length | None = None
@@ -261,6 +267,9 @@ class ViTConfig(ModelConfig):
         """Raises ValueError unless what comes after the blocks fits them."""
         if self.pooling == "token_avg" and self.final_norm == "pooled":
             raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' returns 2 D.")
+        if self.pooling_heads is not None and self.width % self.pooling_heads:
+            given = f"{self.pooling_heads} and width {self.width} were given"
+            raise ValueError(f"pooling_heads must divide width, but {given}.")
         if self.pooling in ("token", "token_avg"):
             self._need("pooling", class_token=True)
         if self.pooling == "token_dist":

@@ -88,7 +88,8 @@ def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
     block += 0 if config.layer_scale is None else 2 * width
     total += config.depth * block
     if config.pooling == "map":
-        total += width + 4 * (width**2 + width) + norm + plain_mlp
+        hidden = config.pooling_mlp_width or hidden
+        total += width + 4 * (width**2 + width) + norm + 2 * width * hidden + hidden + width
     features = config.pooled_size
     if config.projection:
         total, features = total + (features + config.projection_bias) * config.projection, config.projection
@@ -119,7 +120,8 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     if config.pooling == "map":
         # Keys and values of all tokens, one query, one output, one token through the MLP.
         asked = tokens if config.map_prefix else patches
-        total += 2 * (asked + 1) * width**2 + 2 * asked * width + 2 * width * hidden
+        pooled_hidden = config.pooling_mlp_width or hidden
+        total += 2 * (asked + 1) * width**2 + 2 * asked * width + 2 * width * pooled_hidden
     ends = tokens if config.pooling == "none" else 1
     features = config.pooled_size
     for units in (config.projection, config.representation_size, config.classes):

@@ -93,6 +93,18 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     "SigLIP": _SIGLIP,
     "SigLIP2": _SIGLIP,
     "Mixer": {"position_embedding": "none"},
+    "PE": {
+        "gelu": "exact",
+        "layer_norm_epsilon": 1e-5,
+        "interpolation": "bilinear",
+        "filter": "bilinear_pillow",
+        "patch_bias": False,
+        "pre_norm": True,
+        "rotary_embedding": "pe",
+        "rotary_grid": None,
+        "pooling": "map",
+        "pooling_heads": 8,
+    },
     "EVA-02": {
         **_TIMM,
         **_OPENAI,
@@ -103,6 +115,8 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
         "final_norm": "pooled",
     },
 }
+_WIDE_POOLING = {"pooling_mlp_width": 6144}  # 4 D, unlike the blocks
+_ALL_TOKENS, _SCALED = {"pooling": "none", "final_norm": "none"}, {"layer_scale": 0.1}
 _DISTILLED = {"distillation_token": True, "distillation_head": True}
 _LAION = {"gelu": "exact"}  # OpenAI trained with QuickGELU
 
@@ -198,6 +212,33 @@ VARIANTS: dict[str, Variant] = {
     "SigLIP2-So400m/14": Variant(1152, 27, 16, 4304, 14, class_token=False, family="SigLIP2"),
     "SigLIP2-So400m/16": Variant(1152, 27, 16, 4304, 16, class_token=False, family="SigLIP2", image_size=256),
     "SigLIP2-g-opt/16": Variant(1536, 40, 16, 6144, 16, class_token=False, family="SigLIP2", image_size=256),
+    # Perception Encoder (arXiv 2504.13181)
+    "PE-Core-T/16": Variant(192, 12, 3, 768, 16, family="PE", image_size=384, fields={"projection": 512}),
+    "PE-Core-S/16": Variant(384, 12, 6, 1536, 16, family="PE", image_size=384, fields={"projection": 512}),
+    "PE-Core-B/16": Variant(768, 12, 12, 3072, 16, family="PE", fields={"projection": 1024}),
+    "PE-Core-L/14": Variant(1024, 24, 16, 4096, 14, family="PE", image_size=336, fields={"projection": 1024}),
+    "PE-Core-G/14": Variant(
+        1536,
+        50,
+        16,
+        8960,
+        14,
+        class_token=False,
+        family="PE",
+        image_size=448,
+        fields={**_WIDE_POOLING, "projection": 1280},
+    ),
+    "PE-Lang-L/14": Variant(1024, 23, 16, 4096, 14, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}),
+    "PE-Lang-G/14": Variant(
+        1536, 47, 16, 8960, 14, class_token=False, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}
+    ),
+    "PE-Spatial-T/16": Variant(192, 12, 3, 768, 16, family="PE", image_size=512, fields=_ALL_TOKENS),
+    "PE-Spatial-S/16": Variant(384, 12, 6, 1536, 16, family="PE", image_size=512, fields=_ALL_TOKENS),
+    "PE-Spatial-B/16": Variant(768, 12, 12, 3072, 16, family="PE", image_size=512, fields=_ALL_TOKENS),
+    "PE-Spatial-L/14": Variant(1024, 24, 16, 4096, 14, family="PE", image_size=448, fields=_ALL_TOKENS),
+    "PE-Spatial-G/14": Variant(
+        1536, 50, 16, 8960, 14, class_token=False, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}
+    ),
     # EVA-02 (arXiv 2303.11331)
     "EVA-02-Ti/14": Variant(192, 12, 3, 512, 14, family="EVA-02", image_size=336),
     "EVA-02-S/14": Variant(384, 12, 6, 1024, 14, family="EVA-02", image_size=336),

@@ -169,8 +169,8 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
         return tokens
     if config.pooling == "map":
         return MAPHead(
-            config.heads,
-            config.mlp_width,
+            config.pooling_heads or config.heads,
+            config.pooling_mlp_width or config.mlp_width,
             config.gelu,
             config.layer_norm_epsilon,
             skipped_tokens=0 if config.map_prefix else config.prefix_tokens,

@@ -26,6 +26,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import check_arrays, fill
 from keras_vit.checkpoints.files import Sidecars, read_sidecars
+from keras_vit.checkpoints.layouts import pe
 from keras_vit.checkpoints.layouts.sidecars import mapping
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
 from keras_vit.checkpoints.like import like_of_options
@@ -403,8 +404,8 @@ def load_image_text(
         official = _official(plan.stored, names, sidecars, scale.bias is not None, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
-    # Of CLIP's image tower no publisher computes anything else than the original.
-    of_images = "official" if official == "big_vision" else None
+    # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
+    of_images = "official" if official == "big_vision" or (official and pe.is_open_clips(file)) else None
     of_file = {"like": like} if architecture is None else {"architecture": architecture}
     images = load(path, **of_file, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
@@ -432,6 +433,8 @@ def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bi
         return tokenizers.TIPS
     if dialect == "flax":
         return "big_vision" if has_bias or not images.config.class_token else "lit"
+    if dialect == "pe":
+        return "open_clip"  # whose byte pairs Meta's code has
     return "openai" if dialect.startswith("open_clip") and not sidecars.open_clip else dialect
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit._arguments import listing
 from keras_vit.checkpoints.accounting import Plan
 from keras_vit.checkpoints.files import Sidecars, open_file, text_of_pair
+from keras_vit.checkpoints.layouts import pe
 from keras_vit.checkpoints.layouts.sidecars import number
 from keras_vit.checkpoints.layouts.text import Names
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -36,7 +37,7 @@ class Scale:
 
 def arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
     """The arrays of a file; of an image tower of TIPS also those of the text tower's file beside it."""
-    file, text = open_file(path), text_of_pair(path.name)
+    file, text = pe.plainly(open_file(path)), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
         return file
     return {**file, **open_file(path.with_name(text))}

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints import LAYOUTS, to_checkpoint
-from keras_vit.checkpoints.accounting import check_fits_float32, extract
+from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
 from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
 from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
+from keras_vit.checkpoints.layouts.sidecars import FILTER_NAMES
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
 from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
@@ -23,10 +24,16 @@ from keras_vit.text.image_text import ImageText
 Arrays = Iterator[tuple[str, np.ndarray]]
 # Layouts of TIPS, which have a file for each tower.
 _PAIRS = ("tips", "tips_scenic")
-_LAYOUTS = ("huggingface", "clip", "big_vision", *_PAIRS)
+_LAYOUTS = ("huggingface", "clip", "pe", "big_vision", *_PAIRS)
 _HUB = "vision_encoder."  # before an image tower of TIPS beside its text tower
+# What open_clip gives to timm itself.
+_SAID_BY_OPEN_CLIP = ("img_size", "num_classes", "global_pool")
+_TRUNK = "visual.trunk."  # what stands before an image tower that is timm's
+# What text towers of Meta's are.
+_META = {"causal": True, "pooling": "largest_id", "gelu": "exact", "layer_norm_epsilon": 1e-5, "projection_bias": False}
 _POOLINGS = {ours: theirs for theirs, ours in OPEN_CLIP_POOLINGS.items()}
-_IMAGE_STARTS = {"huggingface": "", "clip": "visual.", "big_vision": "img/"}  # of the names of the image tower's arrays
+# What the names of the image tower's arrays begin with.
+_IMAGE_STARTS = {"huggingface": "", "clip": "visual.", "pe": "visual.", "big_vision": "img/"}
 
 
 def save_image_text(
@@ -41,6 +48,7 @@ def save_image_text(
         path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
             are known; for `"big_vision"` an `.npz`.
         layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model), `"clip"` (open_clip), `"big_vision"` (SigLIP),
+            `"pe"` (Meta's names of the Perception Encoder),
             `"tips"` or `"tips_scenic"` (`tips_vision.npz` and `tips_text.npz`, of the authors' PyTorch or Scenic).
         overwrite: Whether files may be replaced.
 
@@ -60,14 +68,16 @@ def save_image_text(
         _write_pair(both, Path(path), layout, names, overwrite)
         return
     image_start = _HUB if names is NAMES["tips_hub"] else _IMAGE_STARTS[layout]
+    if layout == "clip" and both.image_encoder.config.rotary_embedding == "pe":
+        image_start = _TRUNK
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
         write_npz(path, sorted(arrays.items()), note_of(both.image_encoder.config), overwrite)
         return
     folder = Path(path)
-    sidecars = LAYOUTS[layout].sidecars(both.image_encoder.config)
-    texts = _huggingface(both, sidecars) if layout == "huggingface" else _open_clip(both, sidecars, names)
-    weights = folder / ("model.safetensors" if layout == "huggingface" else "open_clip_model.safetensors")
+    sidecars = _image_layout(layout, image_start).sidecars(both.image_encoder.config)
+    texts = {"huggingface": _huggingface, "clip": _open_clip, "pe": lambda *_: {}}[layout](both, sidecars, names)
+    weights = folder / ("open_clip_model.safetensors" if layout == "clip" else "model.safetensors")
     copies = () if both.tokenizer is None else both.tokenizer.files
     write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite)
 
@@ -83,6 +93,8 @@ def _text_names(both: ImageText, layout: str) -> Names:
         names = _huggingface_names(both)
     elif layout == "clip":
         names = _open_clip_names(both)
+    elif layout == "pe":
+        names = _meta_names(both)
     elif layout == "big_vision":
         names = _big_vision_names(both)
     else:
@@ -104,6 +116,13 @@ def _huggingface_names(both: ImageText) -> Names | None:
     return NAMES["hf_clip"] if reads_end and config.projection and not config.projection_bias else None
 
 
+def _meta_names(both: ImageText) -> Names | None:
+    """The names of Meta's file; None for a text tower that it would not tell: nothing lies beside it."""
+    config = both.text_encoder.config
+    is_metas = {field: getattr(config, field) for field in _META} == _META and both.logit_bias is None
+    return NAMES["open_clip"] if is_metas and config.heads == max(config.width // 64, 1) else None
+
+
 def _open_clip_names(both: ImageText) -> Names | None:
     """The names of open_clip's CLIP, or of its CustomTextCLIP for other towers; None for another pooling."""
     config = both.text_encoder.config
@@ -111,7 +130,8 @@ def _open_clip_names(both: ImageText) -> Names | None:
         return None
     reads_end = config.causal and config.pooling == "largest_id"
     is_plain = reads_end and config.projection and not config.projection_bias and both.activation == "softmax"
-    return NAMES["open_clip" if is_plain else "open_clip_custom"]
+    is_timms = both.image_encoder.config.rotary_embedding == "pe"
+    return NAMES["open_clip" if is_plain and not is_timms else "open_clip_custom"]
 
 
 def _big_vision_names(both: ImageText) -> Names | None:
@@ -122,9 +142,16 @@ def _big_vision_names(both: ImageText) -> Names | None:
 
 
 def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
-    for name, values in extract(both.image_encoder, IMAGE_TOWER if names is NAMES["flax"] else LAYOUTS[layout]):
+    for name, values in extract(both.image_encoder, _image_layout(layout, image_start)):
         yield f"{image_start}{name}", values
     yield from _text_arrays(both, names)
+
+
+def _image_layout(layout: str, image_start: str) -> Layout:
+    """How the image tower is written; `image_start` is what stands before it."""
+    if image_start == _TRUNK:
+        return LAYOUTS["timm"]
+    return IMAGE_TOWER if layout == "big_vision" else LAYOUTS[layout]
 
 
 def _text_arrays(both: ImageText, names: Names) -> Arrays:
@@ -174,7 +201,7 @@ def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwr
         shutil.copyfile(file, folder / file.name)
 
 
-def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
+def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
     family = "clip" if config.causal else "tipsv2" if config.pooling == "mean" else "siglip"
     del vision["architectures"]
@@ -208,8 +235,31 @@ def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
+    """What open_clip_config.json says of an image tower that is timm's."""
+    timm, config = sidecars["config.json"], both.image_encoder.config
+    arguments = {key: value for key, value in timm["model_args"].items() if key not in _SAID_BY_OPEN_CLIP}
+    vision = {
+        "image_size": config.image_size[0] if len({*config.image_size}) == 1 else list(config.image_size),
+        "timm_model_name": timm["architecture"],
+        "timm_model_kwargs": arguments,
+        "timm_pool": timm["global_pool"],
+        "timm_proj": None,
+    }
+    prepared = {
+        "mean": list(config.pixel_mean),
+        "std": list(config.pixel_std),
+        "interpolation": FILTER_NAMES[config.filter],
+        "resize_mode": config.resize,
+    }
+    return {"model_cfg": {"embed_dim": config.projection, "vision_cfg": vision}, "preprocess_cfg": prepared}
+
+
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
-    config, stated = both.text_encoder.config, dict(sidecars["open_clip_config.json"])
+    config = both.text_encoder.config
+    stated = dict(
+        sidecars["open_clip_config.json"] if "open_clip_config.json" in sidecars else _timms_tower(both, sidecars)
+    )
     model = dict(stated["model_cfg"])
     text: dict[str, Any] = {
         "context_length": config.context,

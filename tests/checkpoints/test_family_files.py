@@ -319,8 +319,6 @@ REFUSED = {
     ),
     "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
-    "perception encoder": (timm(pre_norm=True, pool=True), "perception"),
-    "perception encoder without norm": (timm(pre_norm=True, last=None), "perception"),
     "EVA-02-E": (timm(qkv="q_bias", width=1792, depth=1), "EVA-02-E"),
     "no norm biases": ({k: s for k, s in timm().items() if k != f"{B}norm1.bias"}, f"missing: {B}norm1.bias"),
     "norm and fc_norm": (timm() | norm("fc_norm"), "not part of the model: norm.bias, norm.weight"),

@@ -111,6 +111,8 @@ TIMM = """
     vit_so400m_patch16_radio_v4 vit_base_patch16_rope_reg1_gap_256 vit_mediumd_patch16_rope_reg1_gap_256
     eva_large_patch14_196 eva_giant_patch14_224 eva_giant_patch14_clip_224 eva02_tiny_patch14_224
     eva02_small_patch14_336 eva02_base_patch14_448 eva02_base_patch16_clip_224 eva02_large_patch14_clip_224
+    vit_pe_core_tiny_patch16_384 vit_pe_core_gigantic_patch14_448 vit_pe_lang_large_patch14_448
+    vit_pe_spatial_tiny_patch16_512 vit_pe_spatial_gigantic_patch14_448
     beit3_base_patch16_224 beit3_giant_patch14_224 vit_tiny_r_s16_p8_224 vit_tiny_r_s16_p8_384 vit_small_r26_s32_224
     vit_base_r50_s16_224 vit_large_r50_s32_224 test_vit test_vit2 test_vit3
 """.split()
@@ -129,8 +131,6 @@ REFUSED_TIMM = {
     "vit_base_patch16_xp_224": "no array 'blocks.0.mlp.fc1.weight'",
     "vit_base_resnet26d_224": "pixel_mean must be",
     "vit_dlittle_patch16_reg1_gap_256": "lambda_k1",
-    "vit_pe_core_tiny_patch16_384": "perception encoder",
-    "vit_pe_spatial_tiny_patch16_512": "perception encoder",
     "vit_pwee_patch16_reg1_gap_256": "no array 'blocks.0.mlp.fc1.weight'",
     "vit_relpos_small_patch16_224": "after each branch",
     "vit_small_patch16_18x2_224": "no array 'blocks.0.mlp.fc1.weight'",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.checkpoints.accounting import Layout
-from keras_vit.checkpoints.layouts import bit, clip, dense, depth, eomt, flax, huggingface, timm, tips
+from keras_vit.checkpoints.layouts import bit, clip, dense, depth, eomt, flax, huggingface, pe, timm, tips
 from keras_vit.models import DPTConfig, EoMTConfig
 
 # Layouts of dense models, which are asked first: a backbone's arrays are among theirs.
@@ -28,6 +28,7 @@ LAYOUTS: dict[str, Layout] = {
         flax.VIT_JAX,
         bit.BIT_TF,
         bit.BIT_BV,
+        pe.LAYOUT,
         clip.LAYOUT,
         huggingface.LAYOUT,
         timm.LAYOUT,

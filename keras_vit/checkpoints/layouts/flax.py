@@ -349,7 +349,7 @@ def stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[in
 _COMMON = accounting.plain_values(
     *("stem_epsilons", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding", "pre_norm"),
     *("attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "layer_norm_epsilon", "final_norm"),
-    "projection",
+    *("projection", "pooling_heads", "pooling_mlp_width"),
 )
 FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
 

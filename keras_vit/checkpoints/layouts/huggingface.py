@@ -178,7 +178,8 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
         rows.append(Row("embeddings.mask_token", None, (*names.mask_token, width)))
     if config.pooling == "map":
         rows += pytorch.packed("head.attention.in_proj_", pytorch.POOLED_ATTENTION, width, width)
-        rows += pytorch.attention_pooling(config, "head.probe", "head.attention.out_proj", "head.layernorm", "head.mlp")
+        mlp = ("head.mlp.fc1", "head.mlp.fc2")
+        rows += pytorch.attention_pooling(config, "head.probe", "head.attention.out_proj", "head.layernorm", mlp)
     if config.representation_size:
         rows += linear("pooler.dense", "pre_logits", config.representation_size, width)
     rows = [dataclasses.replace(row, name=f"{module}{row.name}") for row in rows]

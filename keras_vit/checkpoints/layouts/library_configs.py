@@ -47,7 +47,24 @@ def check_writable_by_timm(config: ViTConfig) -> None:
         mixer.check_writable_by_timm(config)
         return
     advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
-    check_fields(config, "'timm'", _TIMM_ACCEPTED, _timm_problems(config), advice)
+    problems = _pe_problems(config) if config.rotary_embedding == "pe" else _timm_problems(config)
+    check_fields(config, "'timm'", _TIMM_ACCEPTED, problems, advice)
+
+
+def _pe_problems(config: ViTConfig) -> Iterator[str]:
+    """What timm cannot say of a perception encoder."""
+    if config.projection and config.classes:
+        yield "it has both a projection and a head"
+    if config.patch_bias or not config.pre_norm or config.mlp != "plain":
+        yield "timm's perception encoders have a normalisation before the blocks, plain MLPs and no bias of the patches"
+    if config.attention_bias == "no_key" or config.attention_norm:
+        yield "timm's perception encoders have biases of keys too, and no normalisation of heads"
+    if config.register_tokens or config.distillation_token or config.stem_stages is not None:
+        yield "timm's perception encoders have no tokens but the class token before the patches, and no ResNet"
+    if config.gelu != "exact" or config.layer_norm_epsilon != 1e-5:
+        yield "timm's perception encoders have the exact GELU and the epsilon 1e-5"
+    if config.pooling == "map" and not (config.map_prefix and config.final_norm == "tokens"):
+        yield "the attention pooling of timm's perception encoders reads all tokens, normalised"
 
 
 def _timm_problems(config: ViTConfig) -> Iterator[str]:
@@ -91,6 +108,8 @@ def _timm_problems(config: ViTConfig) -> Iterator[str]:
     parts = config.pre_norm or pooling == "map" or mlp == "plain_norm"
     if eva and parts:
         yield "timm's models of that kind have no such parts"
+    if config.pooling_heads or config.pooling_mlp_width:
+        yield "its attention pooling has other sizes than its blocks, as only perception encoders have in timm"
     gelu = f"timm's models of that kind have the exact GELU, not gelu={config.gelu!r}"
     if eva and mlp == "plain" and config.gelu != "exact":
         yield gelu
@@ -194,6 +213,8 @@ def _only_patches_have_positions(config: ViTConfig) -> bool:
 
 
 def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    if config.rotary_embedding == "pe":
+        return _pe_arguments(config)
     arguments: dict[str, Any] = {
         "num_reg_tokens": config.register_tokens,
         "use_abs_pos_emb": config.position_rows > 0,
@@ -210,8 +231,22 @@ def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             arguments["swiglu_align_to"] = 1  # of any width; what is not aligned would be packed
         return "vit_base_patch16_dinov3", arguments
     if config.rotary_embedding == "eva02":
-        arguments["ref_feat_shape"] = list(config.rotary_grid)
+        arguments["ref_feat_shape"] = list(config.rotary_grid or config.grid_size)
     return "eva02_base_patch14_448" if config.rotary_embedding else "eva_giant_patch14_224", arguments
+
+
+def _pe_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """As `_eva_arguments` for a perception encoder, whose normalisations and pooling are arguments too."""
+    return "vit_pe_core_base_patch16_224", {
+        "num_reg_tokens": 0,
+        "no_embed_class": _only_patches_have_positions(config),
+        "use_post_transformer_norm": config.final_norm == "tokens",
+        "use_fc_norm": config.final_norm == "pooled",
+        "attn_pool_num_heads": config.pooling_heads or config.heads,
+        "attn_pool_mlp_ratio": mlp_ratio(config.pooling_mlp_width or config.mlp_width, config.width),
+        "rope_grid_offset": float(config.class_token),
+        "ref_feat_shape": list(config.rotary_grid or config.grid_size),
+    }
 
 
 # transformers
@@ -220,6 +255,7 @@ ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quic
 
 # For each family its class's name and, for fields of a config, the values that its code can compute.
 _COMMON = plain_values("stem_stages", "tokens_mlp_width", "attention_norm", "final_norm", "projection_bias")
+_COMMON |= plain_values("pooling_heads", "pooling_mlp_width")
 _PLAIN = {**_COMMON, **plain_values("mlp", "layer_scale", "register_tokens", "rotary_embedding")}
 _BIASES = {"attention_bias": ("all", "none")}
 _NO_TOWER = plain_values("patch_bias", "pre_norm", "projection")

@@ -216,12 +216,15 @@ def norm(name: str, path: str, size: int) -> list[Row]:
     return [Row(f"{name}.weight", f"{path}/gamma", (size,)), Row(f"{name}.bias", f"{path}/beta", (size,))]
 
 
-def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: str, mlp: str) -> list[Row]:
-    """Attention pooling but for queries, keys and values, which timm and transformers pack differently."""
-    width, hidden = config.width, config.mlp_width
+def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: str, mlp: tuple[str, str]) -> list[Row]:
+    """Attention pooling but for queries, keys and values, which timm and transformers pack differently.
+
+    `mlp` are the names of its MLP's two layers.
+    """
+    width, hidden = config.width, config.pooling_mlp_width or config.mlp_width
     rows = [Row(probe, "pooling/probe", (1, 1, width)), *linear(out, "pooling/attention/out", width, width)]
-    rows += norm(normalisation, "pooling/norm", width) + linear(f"{mlp}.fc1", "pooling/mlp/fc1", hidden, width)
-    return rows + linear(f"{mlp}.fc2", "pooling/mlp/fc2", width, hidden)
+    rows += norm(normalisation, "pooling/norm", width) + linear(mlp[0], "pooling/mlp/fc1", hidden, width)
+    return rows + linear(mlp[1], "pooling/mlp/fc2", width, hidden)
 
 
 def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
+from keras_vit.checkpoints.layouts import clip, flax, huggingface, pe, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number
@@ -173,8 +173,12 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
         arrays = _in_linen(arrays)
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     linear_projection = f"{names.module}{names.projection}.weight" in arrays
-    is_openai = any(name.rpartition(".")[2] == "context_length" for name in unused)  # a number in OpenAI's own files
-    fields = _fields(arrays, sidecars, kind, names, linear_projection, is_openai)
+    gelu = None
+    if any(name.rpartition(".")[2] == "context_length" for name in unused):  # a number in OpenAI's own files
+        gelu = "quick"
+    elif pe.recognise(file, sidecars):
+        gelu, kind = "exact", "pe"
+    fields = _fields(arrays, sidecars, kind, names, linear_projection, gelu)
     by_arrays = names.is_matrix or names.is_flax or names.is_tips
     made = Plan(
         layout=text_layout(names, linear_projection),
@@ -236,9 +240,9 @@ def _fields(
     kind: str,
     names: Names,
     linear_projection: bool,
-    is_openai: bool,
+    gelu: str | None,
 ) -> Fields:
-    """The config, from what arrays tell and what lies beside them."""
+    """The config, from what arrays tell and what lies beside them; `gelu` is what the image tower's names tell."""
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
     positions = f"{module}{names.positions}"
@@ -281,7 +285,7 @@ def _fields(
         _check_context(stated.get("context_length", context), context)
         clip.check_stated(stated, "text_cfg", fields)
         clip.check_stated(model, "model_cfg", fields)
-        return fields | _from_open_clip(model, stated, sidecars, width, is_openai)
+        return fields | _from_open_clip(model, stated, sidecars, width, gelu)
     stated = mapping(sidecars.config, "text_config")
     _check_context(stated.get("max_position_embeddings", context), context)
     check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
@@ -344,7 +348,7 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
 
 
 def _from_open_clip(
-    model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, is_openai: bool
+    model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
     """What the `text_cfg` says; files of OpenAI say it by lying alone."""
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
@@ -365,8 +369,8 @@ def _from_open_clip(
         gelu = "quick" if "quickgelu" in sidecars.architecture else "exact"
     elif sidecars.like is not None and sidecars.like.config is not None:
         gelu = sidecars.like.config.gelu
-    elif is_openai:
-        gelu = "quick"
+    elif known is not None:
+        gelu = known
     else:
         raise ValueError(pytorch.UNKNOWN_GELU)
     pool = stated.get("pool_type", "argmax")

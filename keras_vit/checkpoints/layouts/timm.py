@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs, mixer, pytorch
+from keras_vit.checkpoints.layouts import library_configs, mixer, pe, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
@@ -68,7 +68,6 @@ _REFUSED = {
     r"_rpn_": "normalises after each branch instead of before",
     r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
     r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
-    r"vit_pe_": "is a perception encoder, whose rotary embedding and pooling are not known here",
 }
 # timm's SigLIPs compute the exact GELU but for these, though all were trained with the approximation.
 _GELUS = {
@@ -83,6 +82,7 @@ _HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_
 _PREPARATIONS = {
     r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
     r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
+    r"vit_pe_": preparation(HALF, "shortest", 1.0),
     r"miil": preparation(NONE, "shortest", 0.875, "bilinear_pillow"),
     r"tipsv2": preparation(NONE, "shortest", 1.0),
     r"deit|dino|mae|ijepa": preparation(IMAGENET, "shortest", 0.9),
@@ -115,9 +115,8 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     if config.pooling == "map":
         rows += linear("attn_pool.q", pytorch.POOLED_ATTENTION[0], width, width)
         rows += packed("attn_pool.kv.", pytorch.POOLED_ATTENTION[1:], width, width)
-        rows += pytorch.attention_pooling(
-            config, "attn_pool.latent", "attn_pool.proj", "attn_pool.norm", "attn_pool.mlp"
-        )
+        mlp = ("attn_pool.mlp.fc1", "attn_pool.mlp.fc2")
+        rows += pytorch.attention_pooling(config, "attn_pool.latent", "attn_pool.proj", "attn_pool.norm", mlp)
     if config.projection:
         rows.append(Row("head.weight", "projection/kernel", (config.projection, width), pytorch.LINEAR))
         rows.append(Row("head.bias", "projection/bias" if config.projection_bias else None, (config.projection,)))
@@ -135,7 +134,7 @@ def _names_to_write(config: ViTConfig) -> Family:
         _TIMM,
         scales=_CHOICES["scales"][0 if eva else 1],
         attention=_CHOICES["attention"][1 if separate else 0],
-        own_biases=_OWN_BIASES if eva and not separate else (),
+        own_biases=_OWN_BIASES if eva and not separate and config.rotary_embedding != "pe" else (),
         mlp=_CHOICES["mlp"][0 if unpacked else 3],
         norm="fc_norm" if config.final_norm == "pooled" else "norm",
     )
@@ -231,7 +230,7 @@ def _publisher(names: Collection[str], container: str) -> str:
         return "Facebook DINOv2"
     if any("decoder" in name for name in names):
         return "Facebook MAE"
-    if has("blocks.0.gamma_1") and bias and has("pos_embed"):
+    if has("blocks.0.gamma_1") and bias and has("pos_embed") and not has("norm_pre.weight"):
         return "Facebook DeiT-III"
     if container == "teacher":
         return "Facebook DINO"
@@ -248,10 +247,8 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
     if why:
         raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
     has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
-    if has("norm_pre.weight") and (has("attn_pool.latent") or not (has_norm or after)):
-        raise ValueError(
-            "it has 'norm_pre' with 'attn_pool' or without 'norm': perception encoders are not known here."
-        )
+    if "vit_pe_" in architecture and not pe.is_timms(arrays):
+        raise ValueError(f"its config says {printable(architecture, 100)}, but it has not the arrays of one.")
     if has("attn_pool.latent") and not has_norm:
         raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
     if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays):
@@ -294,7 +291,13 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     family = dataclasses.replace(
         family,
         interpolation=_interpolation(architecture, family, has(family.register_tokens)),
-        heads_by_width=pytorch.HEADS_OF_DINOV3 if dinov3 else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP,
+        heads_by_width=pytorch.HEADS_OF_DINOV3
+        if dinov3
+        else pe.HEADS
+        if pe.is_timms(arrays)
+        else pytorch.HEADS
+        if gated
+        else pytorch.HEADS_OF_SIGLIP,
     )
     trunk = pytorch.trunk_of(
         arrays,
@@ -302,7 +305,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         family,
         size=stated.image_size or stated.input_size,
         heads=_heads(stated, arrays[_ANCHOR].shape[0]),
-        is_named=bool(architecture),
+        is_named=bool(architecture) or pe.is_timms(arrays),
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
         registers_first=is_timms,
         default_size=256 if dinov3 and is_timms else 224,
@@ -319,6 +322,9 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     else:
         has_large_epsilon = fields["pre_norm"] or fields["mlp"] == "plain_norm"  # CLIP, BEiT-3
     fields["layer_norm_epsilon"] = 1e-5 if dinov3 or has_large_epsilon else 1e-6
+    is_pe = pe.is_timms(arrays)
+    if is_pe:
+        fields |= pe.timm_fields(arrays, architecture, arguments, fields)
     if has(f"blocks.0.{family.scales[0]}"):
         value = arguments.get("init_values")
         fields["layer_scale"] = float(value) if is_number(value) else pytorch.LAYER_SCALE
@@ -326,9 +332,9 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     if eva02 and grid is not None:
         fields["rotary_grid"] = grid
     remarks = list(trunk.remarks)
-    if not (architecture or gated) and fields["pre_norm"]:
+    if not (architecture or gated) and fields["pre_norm"] and not is_pe:
         remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
-    elif not (architecture or gated):
+    elif not (architecture or gated or is_pe):
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
         remarks.append(Remark(text, "gelu", "assumed"))
     return Trunk(fields, remarks, trunk.is_grid_known)
@@ -392,10 +398,12 @@ def _end(
     if has("attn_pool.latent"):
         pooling = "map"
         if special:
-            fields["map_prefix"] = pools_all or stated.architecture.startswith("test_vit3")
+            fields["map_prefix"] = (
+                "norm_pre.weight" in arrays or pools_all or stated.architecture.startswith("test_vit3")
+            )
     elif pooling is None:
         averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
-        mean = has("fc_norm.weight") or not has("cls_token") or averages
+        mean = has("fc_norm.weight") or not has("cls_token") or averages or pe.is_timms(arrays)
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
@@ -432,6 +440,8 @@ def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fi
         return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
     if stated.architecture:
         default = _default_preparation(stated.architecture)
+    elif fields["rotary_embedding"] == "pe":
+        default = _default_preparation("vit_pe_")
     elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
         default = preparation(CLIP, "shortest", 1.0)
     elif fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
