@@ -8,15 +8,11 @@ publishes such files. Anything that goes wrong, or differs by more than float32 
 minute for each family, most of it for the three files.
 """
 
-import contextlib
-import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -25,7 +21,7 @@ import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints import LAYOUTS
 from keras_vit.checkpoints.files import write_safetensors
-from keras_vit.export import FORMATS, export, exporting, processes
+from keras_vit.export import FORMATS, export
 from tests.checkpoints.state_dicts import GAMMA, PATCHES, linear, timm
 from tests.tolerances import SAME_FUNCTION
 
@@ -58,6 +54,8 @@ FAMILIES = {
     "EVA-02": "fam_timm_eva02_base",
     "hybrid": "fam_timm_hybrid",
     "Mixer": {row.name: row.shape for row in LAYOUTS["timm"].rows(_MIXER)},
+    "PE": "next_pe_timm_core",
+    "TIPS": "next_tips_hf_small",
     "BEiT-3": timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5),
 }
 # Beside those, text towers and models with heads for every pixel: folders of tests/golden.
@@ -95,9 +93,9 @@ Text towers, and models with heads for masks and depth, were given adapters with
 `with_config` was not tried, and `export` takes no text towers. Figures are largest differences between the answers of
 one and the other to {IMAGES} images, or to the texts and the picture of the reference, as a share of the largest
 answer; the order of sums in float32 explains up to {SAME_FUNCTION:.0e}. TensorFlow writes all three formats: under JAX
-and PyTorch `export` hands the model to a process with TensorFlow, which has to be installed (here one process for all
-files, which is all that differs from a user's `export`). Of the other formats, OpenVINO is TensorFlow's as well,
-`torch` PyTorch's and `stablehlo` JAX's, from any backend in the same way; they were tried on fewer models
+and PyTorch `export` hands the model to a process with TensorFlow, which has to be installed. Of the
+other formats, OpenVINO is TensorFlow's as well, `torch` PyTorch's and `stablehlo` JAX's, from any backend in the same
+way; they were tried on fewer models
 ([Exports](exports.md), `tests/training/test_every_family.py`).
 
 """
@@ -169,7 +167,7 @@ def arrays_of(model: keras_vit.VisionTransformer) -> dict[str, np.ndarray]:
         path: np.array(keras.ops.convert_to_numpy(weight))
         for path, weight in weights.items()
         if id(weight) in trainable
-        and (turned or not path.endswith("/key/bias"))
+        and not (path.endswith("/key/bias") and (path.startswith("pooling/") or not turned))
         and not path.endswith("/token_mixing/fc2/bias")  # one number for all channels, which normalisation takes away
     }
 
@@ -265,42 +263,6 @@ def tried_other(family: str, folder: pathlib.Path) -> list[str]:
     return ["-", cell(lora), cell(saved), "-", *files]
 
 
-# What `export` starts for each file, most of whose time it takes to import TensorFlow.
-WRITER = """
-import sys
-from keras_vit.export import processes
-for line in sys.stdin:
-    processes.write_job(*line.rstrip("\\n").split("\\t"), ends_with_parent=False)
-    print("written", flush=True)
-"""
-
-
-@contextlib.contextmanager
-def one_writing_process() -> Iterator[None]:
-    """Within this context, `export` has one process write all files, and not each a process of its own."""
-    if keras.backend.backend() == FORMATS[WRITTEN[0]].backend:
-        yield
-        return
-    environment = {**processes.process_environment(), "KERAS_BACKEND": FORMATS[WRITTEN[0]].backend}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", WRITER], env=environment, cwd=ROOT, **pipes) as process:
-
-        def write(model: keras.Model, job: processes.Job, _: None, path: pathlib.Path) -> dict[str, list[str]]:
-            model.save(path.parent / "model.keras")
-            processes.save_job(job, path.parent)
-            process.stdin.write(f"{path.parent}\t{path}\n")
-            process.stdin.flush()
-            while (line := process.stdout.readline()) != "written\n":
-                if not line:
-                    sys.exit(f"The process that writes files ended with {process.wait()}.")
-            (path.parent / "model.keras").unlink()
-            return json.loads((path.parent / "result.json").read_text(encoding="utf-8"))
-
-        exporting.write_anywhere = write
-        yield
-        process.stdin.close()
-
-
 def main(names: list[str]) -> None:
     """Tries families out and fills in their lines."""
     if names == ["--missing"]:
@@ -324,5 +286,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with one_writing_process():
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -193,7 +193,7 @@ ZEROS = np.zeros((2, 3, 12), "f4")
             (lambda layer=layer: layer(ZEROS), "heads must divide the width .* 5 heads .* width 12")
             for layer in (layers.MultiHeadAttention(5), layers.TransformerBlock(5, 24), layers.MAPHead(5, 24))
         ),
-        (lambda: layers.MLP(24, gelu="relu"), "gelu must be one of .*'tanh', 'exact', 'quick'.*'relu'"),
+        (lambda: layers.MLP(24, gelu="silu"), "gelu must be one of .*'tanh', 'exact', 'quick'.*'silu'"),
         (lambda: layers.TokenPooling("max"), "mode must be one of .*'token', 'avg', 'token_avg'.* but 'max'"),
         (
             lambda: layers.MultiHeadAttention(2)(ZEROS, rotation=np.zeros((2, 3, 6), "f4")),
