@@ -28,6 +28,9 @@ EXAMPLES = {
         },
         (8, 12),
     ),
+    "AddTextPositions": ({}, (5, 12)),
+    "SelfMask": ({}, (5, 12)),
+    "TextMask": ({"pad_id": 1}, (5,)),
     "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
     "BatchNormalization": ({"momentum": 0.8, "epsilon": 1e-4}, (5, 12)),
     "BiTUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
@@ -71,7 +74,7 @@ EXAMPLES = {
         (5, 6, 3),
     ),
     "SwiGLU": ({"width": 20, "norm": True, "epsilon": 1e-4, "dropout": 0.2}, (5, 12)),
-    "TextPooling": ({"kind": "end_id", "end_id": 7}, (5, 12)),
+    "TextPooling": ({"kind": "end_id", "end_id": 7, "pad_id": 0}, (5, 12)),
     "TokenDropout": ({"dropout": 0.2}, (5, 12)),
     "TokenPooling": ({"mode": "avg", "prefix_tokens": 2, "token": 1}, (5, 12)),
     "TokenMap": ({"grid_size": (1, 3), "prefix_tokens": 2}, (5, 12)),
@@ -98,8 +101,9 @@ EXAMPLES = {
 }
 DEPTH = ("DepthBins", "DepthHead")  # they give numbers of metres, with no axis of channels
 every_layer = pytest.mark.parametrize("name", EXAMPLES)
-# What it gives is for all images, and in float32 whatever the policy is.
-every_layer_of_images = pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - {"RotaryEmbedding", "QueryRotation"}))
+# These return float32 whatever the policy is, for all images at once, or booleans.
+OTHER_OUTPUTS = {"RotaryEmbedding", "QueryRotation", "SelfMask", "TextMask"}
+every_layer_of_images = pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - OTHER_OUTPUTS))
 
 
 def options(name):

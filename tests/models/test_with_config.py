@@ -118,6 +118,7 @@ def test_every_field_is_kept_or_refused():
             "width", "depth", "heads", "mlp_width", "stem_stages", "stem_width", "class_token",
             "position_embedding", "stages", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding",
             "rotary_grid", "pre_norm", "attention_bias", "attention_norm", "tokens_mlp_width", "mlp", "layer_scale",
+            "pooling_heads", "pooling_mlp_width",
         }  # fmt: skip
         for field in dataclasses.fields(config):
             decided = {*given, *SPECIAL}

@@ -85,6 +85,7 @@ VALUES = {
     **{"activation": ["exact", "silu", "relu"], "short_side": [8, 30], "blocks": [(1,), (0, 1), (0, 1, 2, 3)]},
     "pictures": ["eomt_transformers", "dinov2", "dinov3", "depth_anything", "depth_anything_transformers"],
     **{"min_depth": [0.0, 0.1], "max_depth": [1.0, 80.0], "bins": [2, 5], "design": ["depth_anything", "dinov2"]},
+    **{"pooling_heads": [None, 1, 2], "pooling_mlp_width": [None, 5], "pad_id": [None, 0]},
     **{"widths": [(4, 4, 4, 4), (2, 3, 4, 5)], "fusion_width": [4, 6], "head_width": [3, 4]},
 }
 
