@@ -1,5 +1,6 @@
 """The loss of LeJEPA (arXiv 2511.08544): views of a picture agree, and the embeddings are normally distributed."""
 
+import functools
 import math
 from typing import Any
 
@@ -60,7 +61,12 @@ class LeJEPALoss:
         self.weight, self.t_max = weight, t_max
         self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
         self.global_views = whole_number("global_views", global_views, 1)
-        self._seeds = keras.random.SeedGenerator(seed)
+        self._seed = seed
+
+    @functools.cached_property
+    def _seeds(self) -> keras.random.SeedGenerator:
+        """Made when it is used: a loss stands in a table of objectives, and importing it must not start a framework."""
+        return keras.random.SeedGenerator(self._seed)
 
     def __call__(self, embeddings: Any, slices: Any = None) -> Any:
         """The loss, a scalar.
