@@ -200,3 +200,16 @@ def test_imports_no_framework_and_no_extra_of_its_own(backend):
     # Keras itself loads JAX on the other backends, where it is installed. Nothing else is excused.
     others = set().union(*(FRAMEWORKS[b] for b in FRAMEWORKS if b not in (backend, "jax")))
     assert set(loaded["keras"]) & others == set()
+
+
+# What fails once the framework has computed something: until then a program can join others, or be forked.
+NOT_YET = {
+    "jax": "import jax; jax.config.update('jax_num_cpu_devices', 2)",
+    "tensorflow": "import tensorflow as tf; tf.config.threading.set_inter_op_parallelism_threads(3)",
+}
+
+
+def test_importing_computes_nothing(backend):
+    if backend == "torch":
+        pytest.skip("PyTorch starts nothing of that kind")
+    _run(f"import keras_vit; {NOT_YET[backend]}; print(json.dumps({{}}))")

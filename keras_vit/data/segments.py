@@ -89,7 +89,6 @@ class SegmentedImages:
         task: `"semantic"`, `"panoptic"` or `"instance"`.
         digest: What tells this data from other data, for runs that go on.
         target: `"segments"`.
-        has_test_split: Whether the source of semantic masks says which pictures are there to test on.
 
     Examples:
         >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
@@ -104,7 +103,6 @@ class SegmentedImages:
     task: str
     digest: tuple[Any, ...] = dataclasses.field(default=(), repr=False)
     target: str = "segments"
-    has_test_split: bool = False
 
     def part(self, numbers: Iterable[int]) -> Self:
         """Some of the pictures, by their numbers."""
@@ -149,22 +147,28 @@ def open_segments(
 
     Raises:
         FileNotFoundError: if a file or a folder is missing.
-        TypeError, ValueError: if the data has another form, or a class that is unknown.
+        TypeError, ValueError: if the data has another form, other classes than are given, or a class that is unknown;
+            or if it has no use for an option.
 
     Examples:
         >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
         >>> data.open_segments(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).task
         'instance'
     """
-    if isinstance(source, SegmentedImages):
-        return source
     given, count = check_class_names(class_names, classes)
     names = None if given is None else tuple(given)
+    of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label, "split": split}
+    if isinstance(source, SegmentedImages):
+        _refuse_unused({"annotations": annotations, **of_masks}, "segments that are open")
+        return _with_classes(source, count, names)
     if annotations is not None:
-        return _coco(Path(source), Path(annotations), names)
+        _refuse_unused(of_masks, "COCO's annotations")
+        return _with_classes(_coco(Path(source), Path(annotations), names), count, names)
     if isinstance(source, (str, Path)) and (Path(source) / "instances").is_dir():
-        return _instance_folder(Path(source), names)
+        _refuse_unused(of_masks, "a folder of instances")
+        return _with_classes(_instance_folder(Path(source), names), count, names)
     if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
+        _refuse_unused(of_masks, "arrays of masks with labels")
         return _arrays(*source, count, names)
     masks = as_masks(
         source, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
@@ -178,8 +182,28 @@ def open_segments(
         return _bytes(picture), mask_targets(mask, masks.ignore)
 
     called = tuple(examples.name(i) for i in range(len(examples.labels)))
-    digest, tests = (examples.fingerprint,), masks.has_test_split
-    return SegmentedImages(called, read, examples.classes, masks.class_names, "semantic", digest, has_test_split=tests)
+    digest = (examples.fingerprint,)
+    return SegmentedImages(called, read, examples.classes, masks.class_names, "semantic", digest)
+
+
+_DEFAULTS = {"annotations": None, "ignore": 255, "reduce_zero_label": False, "split": "train"}
+
+
+def _refuse_unused(options: Mapping[str, Any], kind: str) -> None:
+    """Raises ValueError where an option is given that this kind of data has no use for."""
+    for name, value in options.items():
+        if value != _DEFAULTS[name]:
+            raise ValueError(f"{name}={value!r} is not used by {kind}. Leave it out.")
+
+
+def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str, ...] | None) -> SegmentedImages:
+    """The pictures; ValueError where other classes, or other names of them, are asked for than they have."""
+    if names not in (None, source.class_names):
+        found = "no names" if source.class_names is None else listing(source.class_names)
+        raise ValueError(f"class_names={list(names or ())} was given, but the classes of the segments have {found}.")
+    if classes not in (None, source.classes):
+        raise ValueError(f"classes={classes} was given, but the segments have {source.classes} classes.")
+    return source
 
 
 def _coco(folder: Path, file: Path, names: tuple[str, ...] | None) -> SegmentedImages:

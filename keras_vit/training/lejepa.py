@@ -73,6 +73,9 @@ class LeJEPA(Task):
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ViewStream:
         """The stream of views; ValueError for what only labelled data has."""
         self.check_recipe(recipe, "none")
+        for name, default in (("classes", None), ("class_names", None), ("target", "class")):
+            if reading[name] != default:
+                raise ValueError(f"{name}={reading[name]!r} is about labels, which LeJEPA does not read: leave it out.")
         if reading["holdout"] is not None:
             raise ValueError(
                 "validation must be labelled data for the probe: a share of pictures without labels is none."

@@ -107,8 +107,10 @@ def finetune_segmentation(
         reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
         reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
         segments = open_segments(data, **reading)
-        if validation is None and segments.has_test_split:
-            validation = open_segments(data, split="validation", **reading)
+        if validation is None and segments is not data and segments.task == "semantic":
+            masks = as_masks(data, **reading)
+            if masks.has_test_split:
+                validation = open_segments(masks, split="validation")
         elif not isinstance(validation, (float, type(None))):
             reading |= {"classes": segments.classes, "class_names": segments.class_names}
             validation = open_segments(validation, **reading)

@@ -212,3 +212,46 @@ def test_targets_that_make_no_sense():
     source = data.open_segments((pictures, [{"masks": np.zeros((0, 20, 24)), "labels": []}]), classes=1)
     with pytest.raises(ValueError, match="none has one"):
         SegmentStream(source, 8, 1, None)
+
+
+OPTIONS = {"annotations": "a.json", "ignore": 7, "reduce_zero_label": True, "split": "test"}
+OPTIONS |= {"classes": 5, "class_names": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("kind", ["open", "instances", "coco", "arrays"])
+def test_an_option_is_used_or_refused(kind, option, tmp_path):
+    pictures, targets = scenes(1)
+    source, options = (pictures, targets), {}
+    if kind == "open":
+        source = data.open_segments(source)
+    if kind == "coco":
+        options, source = {"annotations": coco_panoptic(tmp_path)[0]}, tmp_path
+    if kind == "instances":
+        source = tmp_path
+        for name, picture in (("images/a.png", pictures[0]), ("instances/a/cat.png", np.uint8(targets[0]["masks"][0]))):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(tmp_path / name)
+    if option == "annotations" and kind != "open":
+        return  # they say that the source is of another kind
+    plain = data.open_segments(source, **options)
+    try:
+        found = data.open_segments(source, **options, **{option: OPTIONS[option]})
+    except ValueError as error:
+        words = {
+            "class_names": {"instances": "whose names begin with 'a', 'b'", "coco": "2 categories"}.get(kind, option)
+        }
+        assert words.get(option, option) in str(error)
+        return
+    assert (found.classes, found.class_names) != (plain.classes, plain.class_names), f"{option} is dropped in silence"
+
+
+def test_segments_that_are_open_have_no_test_split(tmp_path):
+    """What a run would evaluate on is no longer there: it would be what it trains on."""
+    for split, shade in (("train", 1), ("test", 2)):
+        for kind in ("images", "masks"):
+            folder = tmp_path / split / kind
+            folder.mkdir(parents=True)
+            Image.fromarray(np.full((8, 8), shade % 2, "uint8")).save(folder / "a.png")
+    opened = data.open_segments(tmp_path)
+    assert data.open_masks(tmp_path).has_test_split and not data.has_test_split(opened)

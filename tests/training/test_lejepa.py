@@ -267,3 +267,10 @@ def test_a_collapse_is_seen_in_the_log():
     assert log[-1]["rank"] < 2 and log[-1]["deviation"] < 0.1
     assert log[-1]["sigreg"] > 15, "about 1 where embeddings are normally distributed"
     assert log[-1]["loss"] == pytest.approx(log[-1]["invariance"]) and log[-1]["invariance"] < 0.01
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("option", [{"classes": 3}, {"class_names": ["a"]}, {"target": "number"}])
+def test_options_about_labels_are_refused(option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*does not read"):
+        pretrained(**option)

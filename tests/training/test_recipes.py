@@ -12,6 +12,8 @@ from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
 from keras_vit.training.recipe_table import ROWS
 from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule, list_recipes, recipe
+from keras_vit.training.two_stage import TwoStageAdamW
+from tests.small_models import small_eomt
 
 pytestmark = pytest.mark.once
 
@@ -121,14 +123,19 @@ def test_deit():
 
 
 def test_every_recipe_has_a_source_and_becomes_keras_objects():
-    rows = list_recipes()
+    rows, eomt = list_recipes(), small_eomt()
     assert len(rows) == len({row["name"].lower() for row in rows}) == len(ROWS)
     for row in rows:
         found = recipe(row["name"])
         steps = found.total_steps(14_000_000)
-        if found.layer_decay is None:  # others depend on the model: test_eomt.py
+        if found.backbone_warmup_steps is None:
             made = build_optimizer(found, steps=steps)
             assert type(made) is (MomentumSGD if found.optimizer == "sgd" else AdamW)
+        else:
+            made = build_optimizer(found, eomt, steps=steps)
+            assert type(made) is TwoStageAdamW and max(made.rates(found.warmup_steps).values()) == pytest.approx(
+                found.learning_rate
+            )
         assert found.source
         rate = build_schedule(found, steps)
         decayed = rate.warmup_steps / steps if found.schedule == "linear_whole" else 0  # it began with the warm-up
