@@ -289,19 +289,25 @@ def to_checkpoint(
         advice = "pass a name that ends in .npz, or layout='timm', 'huggingface' or 'clip'"
         raise ValueError(f"The layout {layout!r} is .npz, but path={str(path)!r} was given: {advice}.")
     if sidecars is None:
-        write_npz(path, extract(model, LAYOUTS[layout], stack), note_of(config), overwrite)
+        write_npz(path, extract(model, LAYOUTS[layout], stack), note_of(config, LAYOUTS[layout]), overwrite)
         return
-    path = _safetensors(pathlib.Path(path), layout)
-    write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), sidecars(config), overwrite=overwrite)
+    path, beside = _safetensors(pathlib.Path(path), layout), sidecars(config)
+    note = None if beside else note_of(config, LAYOUTS[layout])
+    write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), beside, overwrite=overwrite, note=note)
 
 
-def note_of(config: ModelConfig) -> dict[str, Any]:
-    """What stands beside the arrays of a model: the grid, and what is not as in the published ones of its layout."""
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    stated = {name: value for name, value in config.to_dict().items() if name in _NOTED}
-    note = {name: value for name, value in stated.items() if getattr(config, name) != defaults[name]}
-    grid = {"grid_size": list(config.grid_size)} if isinstance(config, ViTConfig) else {}
-    return {"written_by": "keras_vit", **grid, **note}
+def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
+    """What stands beside the arrays of a model: the grid, and what reading would take otherwise in this layout."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)} | dict(layout.unstated)
+    note: dict[str, Any] = {"written_by": "keras_vit"}
+    if isinstance(config, ViTConfig):
+        note["grid_size"] = list(config.grid_size)
+    for name, value in config.to_dict().items():
+        if name in _NOTED and getattr(config, name) != defaults[name]:
+            note[name] = value
+    if config.pooling == "none" and not config.classes:  # arrays do not tell whether a model without a head pools
+        note["pooling"] = "none"
+    return note
 
 
 def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
@@ -467,6 +473,7 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     except (TypeError, ValueError) as error:
         unnamed = f"the class names in its note are left out: {printable(error, 200)}"
     known = [name for name in _NOTED[1:] if hasattr(stored, name) and name in note]
+    known += ["pooling"] if note.get("pooling") == "none" and not stored.classes else []
     try:
         stored = stored.replace(**{name: note[name] for name in known})
     except (TypeError, ValueError, OverflowError) as error:

@@ -47,6 +47,7 @@ SIDECARS = {
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
 NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
 LONGEST = 2**23  # bytes of JSON or a classes.txt; twice the names of ImageNet-21k's classes have a quarter of it
+_NOTE = "keras_vit"  # where the header of a .safetensors file has the note
 # The names that safetensors has for the types that can be read.
 _TYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
@@ -90,11 +91,16 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
     arrays, comment = stored_array.read_members(path, "an .npz file", name_of, _describe_npy)
     if not arrays:
         raise ValueError(f"{path} is a zip archive without arrays (.npy): {what_it_is(path)}.")
+    return ArrayFile(path, arrays, _note_in(comment))
+
+
+def _note_in(text: str | bytes) -> dict[str, Any] | None:
+    """The note that a text holds as JSON; None where it is something else."""
     try:
-        note = json.loads(comment)
+        note = json.loads(text)
     except (ValueError, RecursionError):
-        note = None
-    return ArrayFile(path, arrays, note if isinstance(note, dict) else None)
+        return None
+    return note if isinstance(note, dict) else None
 
 
 def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
@@ -175,7 +181,7 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
             described = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     except SafetensorError as error:
         raise ValueError(f"{path} is truncated or damaged: {printable(error, 200)}. Fetch the file again.") from None
-    parse_json(text, str(path))  # of two arrays of one name the library takes either
+    metadata = parse_json(text, str(path)).get("__metadata__")  # of two arrays of one name the library takes either
     if not described:
         raise ValueError(f"{path} holds no arrays.")
     arrays, extent = {}, Extent(path, 8 + header, path.stat().st_size, "its arrays")
@@ -188,7 +194,7 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
             raise ValueError(f"{path} is damaged: {where} has the shape {printable(shape, 100)}.")
         arrays[name] = StoredArray(name, shape, np.dtype(_TYPES[code]), extent.read, offset)
         offset += arrays[name].bytes
-    return ArrayFile(path, arrays)
+    return ArrayFile(path, arrays, _note_in(metadata.get(_NOTE, "") if isinstance(metadata, dict) else ""))
 
 
 def _read_shards(path: pathlib.Path) -> ArrayFile:
@@ -222,9 +228,12 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
 
 
 def write_safetensors(
-    path: str | os.PathLike[str], arrays: Iterable[tuple[str, np.ndarray]], overwrite: bool = False
+    path: str | os.PathLike[str],
+    arrays: Iterable[tuple[str, np.ndarray]],
+    overwrite: bool = False,
+    note: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes arrays, all of them in memory at once, to a `.safetensors` file."""
+    """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header."""
     from safetensors.numpy import save_file
 
     path = _new(path, overwrite)
@@ -236,8 +245,11 @@ def write_safetensors(
         tensors[name] = np.asarray(array, order="C")
         if tensors[name].dtype.name not in READABLE:
             raise ValueError(f"{name!r} has the type {array.dtype}, expected one of {', '.join(READABLE)}.")
+    metadata = {"format": "pt"}  # without which transformers does not take a file
+    if note:
+        metadata[_NOTE] = json.dumps(note)
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})  # without which transformers does not take a file
+        save_file(tensors, temporary, metadata=metadata)
 
 
 def write_with_sidecars(
@@ -246,6 +258,7 @@ def write_with_sidecars(
     sidecars: dict[str, Any],
     copies: Sequence[pathlib.Path] = (),
     overwrite: bool = False,
+    note: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files.
 
@@ -255,7 +268,7 @@ def write_with_sidecars(
     for file in (path, *(path.with_name(name) for name in (*sidecars, *(file.name for file in copies)))):
         if file.exists() and not overwrite:
             raise FileExistsError(Message(f"{file} exists. Choose another path or pass ", Code("overwrite=True"), "."))
-    write_safetensors(path, arrays, overwrite)
+    write_safetensors(path, arrays, overwrite, note)
     for name, content in sidecars.items():
         write_text(path.with_name(name), f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")
     for file in copies:

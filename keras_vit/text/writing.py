@@ -72,14 +72,16 @@ def save_image_text(
         image_start = _TRUNK
     arrays = dict(_arrays(both, names, layout, image_start))
     if layout == "big_vision":
-        write_npz(path, sorted(arrays.items()), note_of(both.image_encoder.config), overwrite)
+        note = note_of(both.image_encoder.config, LAYOUTS[layout])
+        write_npz(path, sorted(arrays.items()), note, overwrite)
         return
     folder = Path(path)
     sidecars = _image_layout(layout, image_start).sidecars(both.image_encoder.config)
     texts = {"huggingface": _huggingface, "clip": _open_clip, "pe": lambda *_: {}}[layout](both, sidecars, names)
     weights = folder / ("open_clip_model.safetensors" if layout == "clip" else "model.safetensors")
     copies = () if both.tokenizer is None else both.tokenizer.files
-    write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite)
+    note = note_of(both.image_encoder.config, LAYOUTS[layout]) if layout == "pe" else None  # which has no JSON files
+    write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite, note)
 
 
 def _text_names(both: ImageText, layout: str) -> Names:

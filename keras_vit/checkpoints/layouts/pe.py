@@ -182,6 +182,8 @@ def _problems(config: ViTConfig) -> list[str]:
         problems.append(f"its attention pooling has {pooling_heads} heads, not {POOLING_HEADS}")
     if config.pooling == "map" and config.final_norm != "tokens":
         problems.append("its attention pooling reads tokens without a last normalisation")
+    if config.pooling == "none" and config.final_norm == "tokens":
+        problems.append("with a last normalisation and no attention pooling its arrays are those of a CLIP")
     return problems
 
 
@@ -193,5 +195,6 @@ LAYOUT = Layout(
     _check_writable,
     accounting.with_prefix_positions,
     sidecars=lambda config: {},
+    unstated={**FAMILY.preparation, "interpolation": FAMILY.interpolation},
     settled_by="Pass like=..., such as 'PE-Core-B/16'.",
 )

@@ -71,6 +71,7 @@ _CHOICES = {
     )
 }
 TYPES = ("tipsv2", "tipsv2_vision_model")
+_SCENIC_PREPARATION = preparation(NONE, "squash", 1.0, "bilinear_antialias")
 _SCENIC = "encoder/"
 _SCENIC_TOKENS = f"{_SCENIC}ToTokenSequence_0/"
 _SCENIC_BLOCKS = f"{_SCENIC}transformer/encoderblock_"
@@ -215,8 +216,8 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         register_tokens=1,
         position_embedding="learned_patches",
         pooling="token",
-        interpolation="bilinear_antialias",
-        **preparation(NONE, "squash", 1.0, "bilinear_antialias"),
+        interpolation=AUTHORS.interpolation,
+        **_SCENIC_PREPARATION,
     )
     remark = Remark(f"its positions are a table of {grid_rows} x {columns}, which other image sizes resize")
     return Plan(
@@ -264,7 +265,15 @@ def _check_writable_by_scenic(config: ViTConfig) -> None:
     check_fields(config, "'tips_scenic'", accepted)
 
 
-LAYOUT = Layout("tips", rows, recognise, plan, check_writable, with_prefix_positions)
+LAYOUT = Layout(
+    "tips",
+    rows,
+    recognise,
+    plan,
+    check_writable,
+    with_prefix_positions,
+    unstated={**AUTHORS.preparation, "interpolation": AUTHORS.interpolation},
+)
 # The same in `.safetensors`, with what config.json says; `huggingface` writes it.
 HUGGINGFACE = dataclasses.replace(
     LAYOUT,
@@ -273,4 +282,11 @@ HUGGINGFACE = dataclasses.replace(
     check_writable=library_configs.check_writable_by_transformers,
     sidecars=library_configs.transformers_sidecars,
 )
-SCENIC = Layout("tips_scenic", _scenic_rows, recognise_scenic, plan_of_scenic, _check_writable_by_scenic)
+SCENIC = Layout(
+    "tips_scenic",
+    _scenic_rows,
+    recognise_scenic,
+    plan_of_scenic,
+    _check_writable_by_scenic,
+    unstated={**_SCENIC_PREPARATION, "interpolation": AUTHORS.interpolation},
+)
