@@ -101,7 +101,7 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[Html], 
     """Writes a page, which appears when it is complete, and returns its path; ValueError for another ending.
 
     Args:
-        path: The `.html` file.
+        path: The `.html` or `.htm` file.
         title: The headline.
         parts: What stands below it.
         style: Rules of CSS beside those that all pages share.

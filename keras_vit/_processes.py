@@ -168,7 +168,7 @@ class Processes:
         return [part[:n].tobytes() for part, n in zip(self._all_gather(padded), lengths, strict=True)]
 
     def _all_gather(self, data: np.ndarray) -> list[np.ndarray]:
-        """Bytes of one length from every process."""
+        """The uint8 arrays of all processes of PyTorch or JAX, in their order; all have one length."""
         if keras.backend.backend() == "jax":
             from jax.experimental import multihost_utils
 

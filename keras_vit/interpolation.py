@@ -195,10 +195,13 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
         old: Rows and columns of the grid that the table was made for.
         new: Rows and columns wanted; may be scalar tensors with `xp=keras.ops`.
         method: A name in `keras_vit.interpolation.METHODS`.
-        xp: `numpy` (interpolates in float64) or `keras.ops` (in the table's own dtype, at least float32).
+        xp: `numpy` (interpolates in float64) or `keras.ops` (in float32).
 
     Returns:
         `(1, prefix + new rows * new columns, D)` in the table's dtype. The prefix is kept as it is.
+
+    Raises:
+        ValueError: if the method is unknown.
 
     Examples:
         >>> layers.resize_table(np.zeros((1, 1 + 4, 8), "float32"), (2, 2), (3, 4), "official").shape

@@ -112,7 +112,7 @@ def labelled_data(options: Namespace) -> Any:
         if not os.path.isdir(data):
             what = "It is a file." if os.path.exists(data) else "There is no such folder."
             raise FileNotFoundError(f"DATA must be an image folder or tfds:NAME, but {data!r} was given. {what}")
-        split_folders(Path(data))
+        split_folders(Path(data))  # ValueError where splits and classes cannot be told apart
     return data
 
 

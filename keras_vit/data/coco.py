@@ -58,7 +58,11 @@ def category_names(file: Path) -> tuple[str, ...]:
 
 
 def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
-    """The class of each category of an annotation: its place among the names, or else among the categories."""
+    """The class of each category of an annotation, by its id.
+
+    It is its place among the names, where these are the names of the categories; other names are those of the
+    categories in the order of their ids. ValueError if there are more or fewer.
+    """
     categories = _categories(about)
     if names is not None and len(names) != len(categories):
         raise ValueError(f"it has {len(categories)} categories, but the model {len(names)} classes")

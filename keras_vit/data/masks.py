@@ -133,7 +133,10 @@ class MaskedImages(Masks):
         return seen
 
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-        """The pictures of a split."""
+        """The pictures of a split, whose masks are checked when they are read.
+
+        Raises FileNotFoundError if a folder is missing, ValueError if there is no such split, picture or mask.
+        """
         opened = self._open(split, reading)
 
         def read(i: int) -> tuple[np.ndarray, np.ndarray]:

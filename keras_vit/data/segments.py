@@ -338,11 +338,6 @@ class SegmentStream(ImageStream):
         self._readers = ThreadPoolExecutor(min(16, cores()), "keras_vit_read")
         super().__init__(1, prefetch)
 
-    def length(self, step: int) -> int:
-        """Pictures in a batch."""
-        rest = self.batch_size if self.endless else self.examples - step * self.batch_size
-        return max(0, min(self.batch_size, rest))
-
     def close(self) -> None:
         """End the threads that read. A stream may be closed more than once."""
         super().close()

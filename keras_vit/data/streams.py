@@ -135,6 +135,11 @@ class ImageStream(Stream):
         self._closed = self._reported = False
         self._report()
 
+    def length(self, step: int) -> int:
+        """Images in a batch, where it is known how many there are."""
+        rest = self.batch_size if self.endless or self.examples is None else self.examples - step * self.batch_size
+        return max(0, min(self.batch_size, rest))
+
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step, made by one of the threads."""
         raise NotImplementedError
@@ -235,11 +240,6 @@ class ExampleStream(ImageStream):
         self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
         # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
         super().__init__(2 if reading.prefetch else 1, reading.prefetch)
-
-    def length(self, step: int) -> int:
-        """Images in a batch."""
-        rest = self.batch_size if self.endless else self.examples - step * self.batch_size
-        return max(0, min(self.batch_size, rest))
 
     def close(self) -> None:
         """End the threads and processes that read. A stream may be closed more than once."""

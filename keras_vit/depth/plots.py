@@ -27,7 +27,8 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if `result` is no `Depth`.
-        ValueError: if the picture is of another size, or `path` has another ending.
+        FileNotFoundError: if there is no such picture.
+        ValueError: if the picture cannot be read or is of another size, or `path` has another ending.
 
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")

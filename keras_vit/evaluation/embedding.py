@@ -186,7 +186,7 @@ class _Part:
     """The rows that one process has computed, in `PATH.features`, and in `PATH.json` of how many images they are."""
 
     def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
-        """Goes on where a run with the same settings was stopped, or begins."""
+        """Goes on where a run with these settings was stopped, or begins; ValueError for others unless `overwrite`."""
         self._rows, self._state, self._settings = path.with_suffix(".features"), path.with_suffix(".json"), settings
         old = json.loads(self._state.read_text(encoding="utf-8")) if self._state.exists() else {}
         if old and not overwrite:

@@ -55,6 +55,9 @@ class Probe:
             images: A batch as the model takes it, an array or a tensor.
             calls: Functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT;
                 they return what the layer would.
+
+        Raises:
+            ValueError: if the model does not take such images.
         """
 
         def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -91,6 +91,7 @@ class ConfiguredModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """The model that `get_config` describes; KeyError for adapters or frozen weights that it does not have."""
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
         adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())

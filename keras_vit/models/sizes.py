@@ -131,28 +131,28 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     return total + (width * config.classes if config.classes and config.distillation_head else 0)
 
 
-# The weights of the heads of dense models.
+# How many weights a dense model has beside its backbone.
 
 
-def _linear_segmenter(config: LinearSegmenterConfig) -> int:
+def _linear_segmenter_weights(config: LinearSegmenterConfig) -> int:
     read = len(config.blocks) * config.backbone.width
     if config.zero_shot:
         return read * config.classes
     return 4 * read + (read + 1) * config.classes  # batch normalisation and a matrix
 
 
-def _eomt(config: EoMTConfig) -> int:
+def _eomt_weights(config: EoMTConfig) -> int:
     width = config.backbone.width
     upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
     head_macs = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
     return config.queries * width + head_macs + config.upscale_blocks * upscaling
 
 
-def _linear_depth(config: LinearDepthConfig) -> int:
+def _linear_depth_weights(config: LinearDepthConfig) -> int:
     return (2 * len(config.blocks) * config.backbone.width + 1) * config.bins
 
 
-def _dpt(config: DPTConfig) -> int:
+def _dpt_weights(config: DPTConfig) -> int:
     width, fused, has_token = config.backbone.width, config.fusion_width, config.design == "dinov2"
     total = 4 * (2 * width + 1) * width if has_token else 0
     for channels, factor in zip(config.widths, REASSEMBLE_FACTORS, strict=True):
@@ -167,8 +167,8 @@ def _dpt(config: DPTConfig) -> int:
 
 
 _HEADS: dict[type[DenseConfig], Any] = {
-    LinearSegmenterConfig: _linear_segmenter,
-    EoMTConfig: _eomt,
-    LinearDepthConfig: _linear_depth,
-    DPTConfig: _dpt,
+    LinearSegmenterConfig: _linear_segmenter_weights,
+    EoMTConfig: _eomt_weights,
+    LinearDepthConfig: _linear_depth_weights,
+    DPTConfig: _dpt_weights,
 }

@@ -37,7 +37,7 @@ class Scale:
 
 def arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
     """The arrays of a file; of an image tower of TIPS also those of the text tower's file beside it."""
-    file, text = pe.plainly(open_file(path)), text_of_pair(path.name)
+    file, text = pe.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
         return file
     return {**file, **open_file(path.with_name(text))}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._files import replacing
 from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
@@ -192,7 +193,7 @@ def _check_tips(config: TextConfig, layout: str, is_tips: bool) -> None:
 
 
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
-    """Writes both towers of a TIPS into a folder, an `.npz` each, and the tokenizer's files beside them."""
+    """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing."""
     files = [] if both.tokenizer is None else [file for file in both.tokenizer.files if file.parent != folder]
     for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
         if (folder / name).exists() and not overwrite:
@@ -200,7 +201,8 @@ def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwr
     to_checkpoint(both.image_encoder, folder / "tips_vision.npz", layout, overwrite)
     write_npz(folder / "tips_text.npz", sorted(_text_arrays(both, names)), None, overwrite)
     for file in files:
-        shutil.copyfile(file, folder / file.name)
+        with replacing(folder / file.name) as temporary:
+            shutil.copyfile(file, temporary)
 
 
 def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def _anchor(names: Collection[str]) -> str | None:
 def config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, name: str, family: Family
 ) -> tuple[ViTConfig, Trunk, list[str]]:
-    """The config that arrays and JSON files tell, what was assumed, and the arrays without effect.
+    """The config that arrays and JSON files tell, its trunk with remarks on what was assumed, arrays without effect.
 
     `name` and `family` are what the names of the arrays tell. Raises ValueError for what is not computed here.
     """

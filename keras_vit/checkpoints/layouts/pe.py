@@ -54,16 +54,16 @@ def _rows(config: ViTConfig) -> list[Row]:
     return [*rows, Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else rows
 
 
-def plain(name: str) -> str:
+def unwrapped(name: str) -> str:
     """The name of an array without what wrappers of PyTorch put in, anywhere, as Meta's loader has it."""
     return name.replace("module.", "")
 
 
-def plainly(file: Mapping[str, StoredArray]) -> Mapping[str, StoredArray]:
+def with_unwrapped_names(file: Mapping[str, StoredArray]) -> Mapping[str, StoredArray]:
     """The arrays of Meta's file by such names; those of any other file as they are."""
     if not recognise(file, Sidecars()):
         return file
-    return {name: dataclasses.replace(array, name=name) for name, array in renamed(dict(file), plain).items()}
+    return {name: dataclasses.replace(array, name=name) for name, array in renamed(dict(file), unwrapped).items()}
 
 
 def is_open_clips(names: Collection[str]) -> bool:
@@ -73,7 +73,7 @@ def is_open_clips(names: Collection[str]) -> bool:
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
     """Whether a perception encoder is among the arrays: OpenAI's names, and a probe or no last normalisation."""
-    names = {plain(name) for name in names}
+    names = {unwrapped(name) for name in names}
     for prefix in pytorch.prefixes_of(names, _ANCHOR):
         pools, has_norm = f"{prefix}attn_pool.probe" in names, f"{prefix}ln_post.weight" in names
         if f"{prefix}ln_pre.weight" in names and (pools or not has_norm):
@@ -107,7 +107,7 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTCo
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """How a file is read."""
-    found = pytorch.collect(renamed(dict(file), plain), _ANCHOR, ("visual.",), _BESIDE)
+    found = pytorch.collect(renamed(dict(file), unwrapped), _ANCHOR, ("visual.",), _BESIDE)
     stored, trunk = config(found.arrays, sidecars)
     made = Plan(
         layout=LAYOUT,
@@ -115,7 +115,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         prefix=f"{found.outer}{found.module}",
         stored=stored,
         arrays=found.arrays,
-        unused=[file_name for file_name, array in file.items() if plain(file_name) in found.unused],
+        unused=[file_name for file_name, array in file.items() if unwrapped(file_name) in found.unused],
         warnings=trunk.remarks,
         is_grid_known=trunk.is_grid_known,
     )
