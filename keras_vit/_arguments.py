@@ -176,7 +176,7 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 # What the numbers of recipes, optimizers and schedules must be, and the test of it.
 _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     (
-        "steps batch_size accumulate lora_rank patience queries first_mask_steps",
+        "steps batch_size accumulate lora_rank patience queries points first_mask_steps",
         "a whole number of at least 1",
         lambda n: _whole(n) and n >= 1,
     ),

@@ -35,17 +35,16 @@ class EoMTSegmentation(Task):
     Args:
         recipe: That of the run, with its number of updates.
         stuff: Numbers of the classes of which there are no single things, for the panoptic quality.
-        loss: What is trained; None for that of the authors.
     """
 
     title = "segmentation with queries"
     objective = "segmentation"
     targets = ("segments",)
-    used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "first_mask_steps")
+    used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
     unused = ("patch_drop", "dropout", "drop_path", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
 
-    def __init__(self, recipe: Recipe, stuff: Sequence[int] = (), loss: MaskClassificationLoss | None = None) -> None:
-        self.recipe, self.stuff, self.loss = recipe, tuple(stuff), loss
+    def __init__(self, recipe: Recipe, stuff: Sequence[int] = ()) -> None:
+        self.recipe, self.stuff = recipe, tuple(stuff)
 
     def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
         self.check_recipe(recipe, data.target)
@@ -92,7 +91,7 @@ class EoMTSegmentation(Task):
         """The model that computes the loss; ValueError in several processes of JAX, which cannot share SciPy."""
         if current().joint and current().count > 1:
             raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
-        return TrainedEoMT(model, self.loss or MaskClassificationLoss(model.config.classes))
+        return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
 
     def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
         """None: the trained model computes its loss, which needs all of its predictions."""

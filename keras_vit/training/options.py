@@ -58,6 +58,7 @@ class RecipeChanges(TypedDict, total=False):
     backbone_warmup_steps: int | None
     decay_query_blocks: bool
     queries: int | None
+    points: int
     first_mask_steps: int | None
 
 

@@ -113,6 +113,7 @@ class Recipe:
             and before which the backbone stays; all weights decay then. None for one warm-up.
         decay_query_blocks: Of an EoMT: whether `layer_decay` is for blocks with queries as well.
         queries: Of an EoMT: how many queries a new one has.
+        points: Of an EoMT: at how many points a mask is compared with a prediction.
         first_mask_steps: Of an EoMT: in how many updates, from the first, masked attention of the first block with
             queries ends; None for a sixth of the run, after another sixth (see `mask_windows`).
         patience: Evaluations in a row without a better one, by the measure of `keep`, after which a run ends; None to
@@ -169,6 +170,7 @@ class Recipe:
     backbone_warmup_steps: int | None = None
     decay_query_blocks: bool = True
     queries: int | None = None
+    points: int = 12544
     first_mask_steps: int | None = None
 
     def __post_init__(self) -> None:

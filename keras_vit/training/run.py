@@ -277,7 +277,8 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
     if recipe.layer_decay is not None:
         slower = [pattern for pattern, rate in layer_decay(model, recipe.layer_decay).items() if rate != 1]
-        if not any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower):
+        trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
+        if slower and not trains:  # a decay of 1.0 makes none slower
             words = f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains"
             raise ValueError(f"{words}: give layer_decay=None, or let them train.")
     if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):

@@ -15,7 +15,7 @@ from keras_vit.zoo import load
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
 # Fields of a recipe that only training of models with queries uses.
-OF_QUERIES = ("backbone_warmup_steps", "decay_query_blocks", "queries", "first_mask_steps")
+OF_QUERIES = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
 WIDE = 5  # standard deviation of labels that steps of the recipes' size hardly reach
 
 Model = VisionTransformer | BiT

@@ -10,7 +10,14 @@ from keras_vit import data, training
 SIZE = 16
 VIT = keras_vit.ViTConfig(image_size=SIZE, patch_size=4, width=16, depth=2, heads=2, mlp_width=16, classes=None)
 RECIPE = training.recipe("segmentation/eomt_coco_panoptic_base").replace(
-    steps=4, batch_size=2, warmup_steps=1, backbone_warmup_steps=1, queries=4, learning_rate=1e-3, image_size=SIZE
+    steps=4,
+    batch_size=2,
+    warmup_steps=1,
+    backbone_warmup_steps=1,
+    queries=4,
+    points=64,
+    learning_rate=1e-3,
+    image_size=SIZE,
 )
 
 
@@ -44,6 +51,7 @@ def run(model=None, recipe=RECIPE, **options):
 
 def test_a_new_eomt_on_a_backbone():
     """With queries and blocks of its recipe and depth, measured by the panoptic quality, kept by it."""
+    assert run(every=4, points=32).log[0]["loss"] != run(every=4).log[0]["loss"]  # other points
     done = run(validation=scenes(2))
     config = done.model.config
     assert isinstance(done.model, keras_vit.EoMT)
@@ -99,6 +107,13 @@ def test_a_backbone_that_stays(changes, trained):
             np.testing.assert_array_equal(weight, after[name])
     names = [name for name in keras_vit.models.weights_by_path(done.model) if name.startswith("block_")]
     assert any("lora" in name for name in names) == ("lora" in trained)
+
+
+@pytest.mark.once
+def test_a_published_recipe_without_layer_decay_runs():
+    recipe = training.recipe("segmentation/eomt_dinov3_ade20k_large")
+    assert recipe.layer_decay == 1.0
+    run(recipe=recipe.replace(steps=2, batch_size=2, image_size=SIZE, queries=4))
 
 
 @pytest.mark.once

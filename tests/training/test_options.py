@@ -97,7 +97,14 @@ VALUES = {
     **{"loss": "sigmoid", "label_smoothing": 0.2, "class_weight": "balanced", "sampling": "balanced"},
     **{"head_bias": -2.0, "polyak": 0.5, "layer_decay": 0.5, "accumulate": 2, "freeze": ("embedding",)},
     **{"lora_rank": 2, "lora_alpha": 9.0, "lora_targets": ("*/mlp/fc1",), "keep": "best", "patience": 1},
-    **{"power": 0.5, "backbone_warmup_steps": 1, "decay_query_blocks": False, "queries": 3, "first_mask_steps": 2},
+    **{
+        "power": 0.5,
+        "backbone_warmup_steps": 1,
+        "decay_query_blocks": False,
+        "queries": 3,
+        "points": 8,
+        "first_mask_steps": 2,
+    },
     "augmentation": data.Augmentation(crop="inception", flip=False),
 }
 AUGMENTATIONS = {
