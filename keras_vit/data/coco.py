@@ -3,58 +3,95 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages
+from keras_vit.data.folders import image_files
 from keras_vit.preprocessing.windows import read_picture
 
-Segments = tuple[str, dict[int, int], set[int]]  # the name of a PNG, the class of each id, and the crowds
+
+class Segments(NamedTuple):
+    """The segments of a picture in a panoptic annotation."""
+
+    png: str  # the name of the file of ids
+    picture: str  # that of the picture
+    labels: dict[int, int]  # the class of each id
+    crowds: set[int]
+
+
+class Instances(NamedTuple):
+    """The instances of a picture: of each `segmentation`, `label` and `crowd`."""
+
+    picture: str
+    size: tuple[Any, Any]  # height and width, None where the file does not say them
+    parts: list[dict[str, Any]]
 
 
 def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segments]:
-    """For each picture of a panoptic annotation the name of its PNG, the class of each id, and the crowds.
+    """The segments of each picture of a panoptic annotation.
 
     `names` are what a model's classes are called, to find the file's categories by; None: by their order. ValueError
-    unless the file has annotations of COCO's form whose ids differ.
+    unless the file has annotations of COCO's form whose ids differ, and one for each picture.
     """
 
     def rows(about: Any) -> list[Segments]:
-        places, found = class_numbers(about, names), []
+        places, found = class_numbers(about, names), {}
+        pictures = {row["id"]: str(row["file_name"]) for row in about.get("images", ())}
         for row in about["annotations"]:
-            parts = row["segments_info"]
-            segments = {part["id"]: places[part["category_id"]] for part in parts}
-            if len(segments) < len(parts):
-                raise ValueError(f"{row['file_name']} has an id twice")
-            found.append((str(row["file_name"]), segments, {part["id"] for part in parts if part.get("iscrowd")}))
-        return found
+            png, parts = str(row["file_name"]), row["segments_info"]
+            labels = {part["id"]: _listed(places, "category_id", part) for part in parts}
+            if len(labels) < len(parts):
+                raise ValueError(f"{png} has an id twice")
+            if png in found:
+                raise ValueError(f"{png} has two annotations")
+            picture = _listed(pictures, "image_id", row) if pictures else f"{Path(png).stem}.jpg"
+            found[png] = Segments(png, picture, labels, {part["id"] for part in parts if part.get("iscrowd")})
+        return list(found.values())
 
     return _read(file, "panoptic", rows)
 
 
-def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[tuple[str, list[dict[str, Any]]]]:
-    """For each picture with annotations of instances its name and those: `segmentation`, `label`, `crowd`.
+def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
+    """The instances of each picture that has some. Arguments and errors are as of `panoptic_rows`."""
 
-    Arguments and errors are as of `panoptic_rows`.
-    """
-
-    def rows(about: Any) -> list[tuple[str, list[dict[str, Any]]]]:
-        places = class_numbers(about, names)
-        pictures = {row["id"]: str(row["file_name"]) for row in about["images"]}
-        found: dict[str, list[dict[str, Any]]] = {}
+    def rows(about: Any) -> list[Instances]:
+        places, found = class_numbers(about, names), {}
+        pictures = {
+            row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [])
+            for row in about["images"]
+        }
         for row in about["annotations"]:
-            label, crowd = places[row["category_id"]], bool(row.get("iscrowd"))
-            part = {"segmentation": row["segmentation"], "label": label, "crowd": crowd}
-            found.setdefault(pictures[row["image_id"]], []).append(part)
-        return list(found.items())
+            if "segments_info" in row:
+                raise ValueError(f"it is panoptic, and there is no folder {file.with_suffix('')} with its PNGs")
+            label, crowd = _listed(places, "category_id", row), bool(row.get("iscrowd"))
+            picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
+            picture.parts.append({"segmentation": row["segmentation"], "label": label, "crowd": crowd})
+        return list(found.values())
 
     return _read(file, "instance", rows)
 
 
-def category_names(file: Path) -> tuple[str, ...]:
-    """What the categories of an annotation are called, in the order of their ids."""
-    return _read(file, "category", lambda about: tuple(name for _, name in _categories(about)))
+def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What the classes of an annotation are called, and which of them are stuff (`isthing` is 0).
+
+    `names` as of `panoptic_rows`; without them the categories' own, in the order of their ids.
+    """
+
+    def read(about: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        places = class_numbers(about, names)
+        stuff = [places[row["id"]] for row in about["categories"] if row.get("isthing") == 0]
+        return tuple(names or (name for _, name in _categories(about))), tuple(sorted(stuff))
+
+    return _read(file, "category", read)
+
+
+def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
+    """What is listed under the number that a row has; ValueError if nothing is."""
+    if row[key] not in listed:
+        raise ValueError(f"an annotation has the {key} {row[key]!r}, which is not listed")
+    return listed[row[key]]
 
 
 def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
@@ -72,7 +109,10 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 
 
 def _categories(about: Any) -> list[tuple[int, str]]:
-    return sorted((row["id"], row["name"]) for row in about["categories"])
+    found = sorted((row["id"], row["name"]) for row in about["categories"])
+    if len(dict(found)) < len(found):
+        raise ValueError("two categories have one id")
+    return found
 
 
 def _read(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
@@ -88,19 +128,20 @@ def _read(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
     return found
 
 
-def pictures_by_name(folder: Path) -> Callable[[str], Path]:
-    """A function from the name of a file to the picture in a folder, at any depth, with the same stem.
+def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
+    """A function from a name to the picture of that name in a folder, at any depth, but for those in `ids`.
 
     It raises FileNotFoundError if there is none, and ValueError if there are two.
     """
     pictures: dict[str, list[Path]] = {}
-    for path in folder.rglob("*.jpg"):
-        pictures.setdefault(path.stem, []).append(path)
+    for path in image_files(folder):
+        if ids not in path.parents:
+            pictures.setdefault(path.name, []).append(path)
 
     def find(name: str) -> Path:
-        places = pictures.get(Path(name).stem, [])
+        places = pictures.get(Path(name).name, [])
         if not places:
-            raise FileNotFoundError(f"{folder} has no picture {Path(name).stem}.jpg.")
+            raise FileNotFoundError(f"{folder} has no picture {Path(name).name}.")
         if len(places) > 1:
             raise ValueError(f"{folder} has two pictures of one name: {places[0]} and {places[1]}.")
         return places[0]

@@ -10,23 +10,34 @@ from typing import Any, Self
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, Source, check_class_names, listing, pair, to_numpy, whole_number
+from keras_vit._arguments import (
+    ImageSize,
+    Source,
+    check_class_names,
+    listing,
+    pair,
+    printable,
+    to_numpy,
+    warn_caller,
+    whole_number,
+)
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import IMAGE, ORDER
 from keras_vit.data.coco import (
-    category_names,
     instance_mask,
     instance_rows,
+    named_categories,
     panoptic_rows,
     pictures_by_name,
     read_ids,
 )
 from keras_vit.data.examples import BadImage, count_steps, fingerprint
-from keras_vit.data.folders import image_files
-from keras_vit.data.masks import MaskedImages, as_masks, read_mask
+from keras_vit.data.folders import image_files, pick_split, split_of
+from keras_vit.data.masks import MaskedImages, as_masks, names_beside, open_masks, read_mask
 from keras_vit.data.options import Reading
 from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.streams import ImageStream
+from keras_vit.preprocessing import label_set
 from keras_vit.preprocessing.windows import read_picture
 
 Targets = dict[str, np.ndarray]
@@ -87,6 +98,8 @@ class SegmentedImages:
         classes: How many there are.
         class_names: What they are called, in their order; None where they have no names.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
+        stuff: Numbers of the classes of which there are no single things, as far as the data says it.
+        tests: The pictures that the data has to evaluate on; None where it has none.
         digest: What tells this data from other data, for runs that go on.
         target: `"segments"`.
 
@@ -101,6 +114,8 @@ class SegmentedImages:
     classes: int
     class_names: tuple[str, ...] | None
     task: str
+    stuff: tuple[int, ...] = ()
+    tests: "SegmentedImages | None" = dataclasses.field(default=None, repr=False)
     digest: tuple[Any, ...] = dataclasses.field(default=(), repr=False)
     target: str = "segments"
 
@@ -130,9 +145,11 @@ def open_segments(
 
             - a folder with pictures, where `annotations` are COCO's, panoptic (the PNGs lie in a folder of the file's
               name beside it) or of instances (needs pycocotools, the extra `coco`);
-            - a folder with `images/` and `instances/`: for `images/photo.jpg` the folder `instances/photo` with a
-              picture for each instance, whose pixels above 0 are its mask and whose name begins with its class, such as
-              `cat_1.png`;
+            - a folder with `images/` and `instances/`, or with `train/` and `val/` that have these: for
+              `images/photo.jpg` the folder `instances/photo` with a picture for each instance, whose pixels above 0 are
+              its mask and whose name begins with its class, such as `cat_1.png`; `classes.txt` may list the classes;
+            - ADE20K's folder with `images/`, `annotations/` and `annotations_instance/`: stuff of the second and
+              things of the third;
             - a list of pictures and one of targets `{"masks": (T, height, width), "labels": (T,)}`;
             - what `open_masks` takes or returns: each class that occurs is one segment.
         annotations: The JSON file of COCO's form.
@@ -140,10 +157,10 @@ def open_segments(
         class_names: What they are called. COCO's categories are found by them.
         ignore: As in `open_masks`.
         reduce_zero_label: As in `open_masks`.
-        split: Of semantic masks, `"train"`, `"test"` or `"validation"`.
+        split: Of folders and masks that have such, `"train"`, `"test"` or `"validation"`.
 
     Returns:
-        The pictures that have a segment.
+        The pictures that have a segment; of `"train"` with the others as `tests`.
 
     Raises:
         FileNotFoundError: if a file or a folder is missing.
@@ -164,26 +181,23 @@ def open_segments(
     if annotations is not None:
         _refuse_unused(of_masks, "COCO's annotations")
         return _with_classes(_coco(Path(source), Path(annotations), names), count, names)
-    if isinstance(source, (str, Path)) and (Path(source) / "instances").is_dir():
-        _refuse_unused(of_masks, "a folder of instances")
-        return _with_classes(_instance_folder(Path(source), names), count, names)
     if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
         _refuse_unused(of_masks, "arrays of masks with labels")
         return _arrays(*source, count, names)
+    if isinstance(source, (str, Path)) and (Path(source) / "annotations_instance").is_dir():
+        _refuse_unused({"ignore": ignore, "reduce_zero_label": reduce_zero_label}, "ADE20K's folder")
+        return _with_classes(_ade20k(Path(source), split), count, names)
+    folders = _instance_folders(source)
+    if folders:
+        splits = {} if len(folders) > 1 else {"split": split}
+        _refuse_unused({"ignore": ignore, "reduce_zero_label": reduce_zero_label, **splits}, "a folder of instances")
+        return _with_classes(_instances(folders, names or names_beside(source), split), count, names)
     masks = as_masks(
         source, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
     )
     if not isinstance(masks, MaskedImages):
         raise TypeError("An EoMT is trained on pictures with masks of their own sizes, not on a pipeline of batches.")
-    examples = masks.open_examples(split, None, Reading())
-
-    def read(i: int) -> tuple[np.ndarray, Targets]:
-        picture, mask = examples.read(i)
-        return _bytes(picture), mask_targets(mask, masks.ignore)
-
-    called = tuple(examples.name(i) for i in range(len(examples.labels)))
-    digest = (examples.fingerprint,)
-    return SegmentedImages(called, read, examples.classes, masks.class_names, "semantic", digest)
+    return _semantic(masks, split)
 
 
 _DEFAULTS = {"annotations": None, "ignore": 255, "reduce_zero_label": False, "split": "train"}
@@ -206,58 +220,158 @@ def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str
     return source
 
 
+def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
+    """Pictures with semantic masks, of which each class that occurs is a segment."""
+    examples = masks.open_examples(split, None, Reading())
+
+    def read(i: int) -> tuple[np.ndarray, Targets]:
+        picture, mask = examples.read(i)
+        return _bytes(picture), mask_targets(mask, masks.ignore)
+
+    return SegmentedImages(
+        names=tuple(examples.name(i) for i in range(len(examples.labels))),
+        read=read,
+        classes=examples.classes,
+        class_names=masks.class_names,
+        task="semantic",
+        tests=_semantic(masks, "validation") if split == "train" and masks.has_test_split else None,
+        digest=(examples.fingerprint,),
+    )
+
+
 def _coco(folder: Path, file: Path, names: tuple[str, ...] | None) -> SegmentedImages:
     """Pictures with COCO's annotations, of which there are two kinds."""
-    find, known = pictures_by_name(folder), names or category_names(file)
-    if (file.with_suffix("")).is_dir():
-        rows = [row for row in panoptic_rows(file, names) if row[1].keys() - row[2]]
-        paths = [find(name) for name, _, _ in rows]
+    known, stuff = named_categories(file, names)
+    ids = file.with_suffix("")  # a folder, of panoptic ones
+    find = pictures_by_name(folder, ids)
+    if ids.is_dir():
+        rows = [row for row in panoptic_rows(file, names) if row.labels.keys() - row.crowds]
+        missing = [row.png for row in rows if not (ids / row.png).is_file()]
+        if missing:
+            raise FileNotFoundError(f"{file} names {len(missing)} PNGs that are not in {ids}: {listing(missing)}.")
+        paths, task = [find(row.picture) for row in rows], "panoptic"
 
         def read(i: int) -> tuple[np.ndarray, Targets]:
-            name, segments, crowds = rows[i]
-            parts = [{"id": key, "label": label, "crowd": key in crowds} for key, label in segments.items()]
-            return read_picture(paths[i]), mask_targets(read_ids(file.with_suffix("") / name), segments=parts)
+            picture, row = read_picture(paths[i]), rows[i]
+            parts = [{"id": key, "label": label, "crowd": key in row.crowds} for key, label in row.labels.items()]
+            found = mask_targets(_at_size(read_ids(ids / row.png), picture, ids / row.png), segments=parts)
+            if not len(found["labels"]):
+                raise ValueError(f"{ids / row.png} has none of the ids that {file.name} has of it.")
+            return picture, found
 
-        task = "panoptic"
     else:
-        found = [row for row in instance_rows(file, names) if not all(part["crowd"] for part in row[1])]
-        paths = [find(name) for name, _ in found]
+        found = [row for row in instance_rows(file, names) if not all(part["crowd"] for part in row.parts)]
+        paths, task = [find(row.picture) for row in found], "instance"
 
         def read(i: int) -> tuple[np.ndarray, Targets]:
-            picture = read_picture(paths[i])
-            parts = [part for part in found[i][1] if not part["crowd"]]
+            picture, row = read_picture(paths[i]), found[i]
+            if None not in row.size and row.size != picture.shape[:2]:
+                raise ValueError(f"{file.name} has masks of {paths[i]} at {row.size}, but that is {picture.shape[:2]}.")
+            parts = [part for part in row.parts if not part["crowd"]]
             masks = [instance_mask(part["segmentation"], *picture.shape[:2]) for part in parts]
+            masks = [_at_size(mask, picture, file) for mask in masks]
             return picture, {"masks": np.stack(masks), "labels": np.array([part["label"] for part in parts], "int32")}
 
-        task = "instance"
     digest = (file.name, file.stat().st_size, len(paths))
-    return SegmentedImages(tuple(map(str, paths)), read, len(known), known, task, digest)
+    return SegmentedImages(tuple(map(str, paths)), read, len(known), known, task, stuff, digest=digest)
 
 
-def _instance_folder(folder: Path, names: tuple[str, ...] | None) -> SegmentedImages:
+def _ade20k(root: Path, split: str) -> SegmentedImages:
+    """Pictures of ADE20K: stuff of the semantic masks, and things of the instances' files.
+
+    Of those the first channel is the number of the thing's class among things, from 1, and the second that of the
+    instance, 0 for none.
+    """
+    known = label_set("ade20k")
+    things = [k for k in range(len(known.names)) if k not in known.stuff]
+    masks = open_masks(root, class_names=known.names, reduce_zero_label=True)
+    examples = masks.open_examples(split, None, Reading())
+    paths = [Path(examples.name(i)) for i in range(len(examples.labels))]
+    files = [root / "annotations_instance" / p.relative_to(root / "images").with_suffix(".png") for p in paths]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(f"{len(missing)} pictures have no file of instances: {listing(missing)}.")
+
+    def read(i: int) -> tuple[np.ndarray, Targets]:
+        picture, labels = examples.read(i)
+        kinds, numbers, _ = np.moveaxis(_at_size(read_picture(files[i]), picture, files[i]).astype("int64"), -1, 0)
+        ids = np.where(numbers > 0, 256 * kinds + numbers, 0)
+        keys = [key for key in np.unique(ids).tolist() if key]
+        if any(not 1 <= key // 256 <= len(things) for key in keys):
+            raise ValueError(f"{files[i]} must have the things 1 to {len(things)} in its first channel.")
+        parts = [{"id": key, "label": things[key // 256 - 1]} for key in keys]
+        found = mask_targets(np.where(np.isin(labels, known.stuff), labels, 255)), mask_targets(ids, segments=parts)
+        return _bytes(picture), {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    return SegmentedImages(
+        names=tuple(map(str, paths)),
+        read=read,
+        classes=len(known.names),
+        class_names=known.names,
+        task="panoptic",
+        stuff=known.stuff,
+        tests=_ade20k(root, "validation") if split == "train" and masks.has_test_split else None,
+        digest=(examples.fingerprint,),
+    )
+
+
+def _instance_folders(source: Any) -> dict[str, Path]:
+    """The folders with `instances/` by their splits; that of the source itself as `"train"`; none in other sources."""
+    if not isinstance(source, (str, Path)) or not Path(source).is_dir():
+        return {}
+    inside = {path.name: path for path in sorted(Path(source).iterdir()) if split_of(path.name)}
+    folders = {"train": Path(source)} if (Path(source) / "instances").is_dir() else inside
+    return {name: folder for name, folder in folders.items() if (folder / "instances").is_dir()}
+
+
+def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str) -> SegmentedImages:
+    """The pictures of a split, with the classes of the training pictures."""
+    train = _instance_folder(pick_split(folders, "train"), names)
+    if split == "train" and len(folders) == 1:
+        return train
+    others = _instance_folder(pick_split(folders, "validation" if split == "train" else split), train.class_names)
+    return dataclasses.replace(train, tests=others) if split == "train" else others
+
+
+def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
     """Pictures of a folder with a file for each instance."""
-    files = {path: image_files(folder / "instances" / path.stem) for path in image_files(folder / "images")}
+    if not (folder / "images").is_dir():
+        raise FileNotFoundError(f"There is no folder {folder / 'images'} with the pictures of the instances.")
+    pictures = {path.stem: path for path in image_files(folder / "images")}
+    if len(pictures) < len(image_files(folder / "images")):
+        raise ValueError(f"{folder / 'images'} has two pictures whose names differ by their endings only.")
+    unused = sorted({path.name for path in (folder / "instances").iterdir() if path.is_dir()} - pictures.keys())
+    if unused:
+        warn_caller(f"{len(unused)} folders of {folder / 'instances'} have no picture: {listing(unused)}.")
+    files = {path: image_files(folder / "instances" / stem) for stem, path in pictures.items() if stem not in unused}
     files = {path: parts for path, parts in files.items() if parts}
     labels = {part: _NUMBER.sub("", part.stem) for parts in files.values() for part in parts}
-    known = names or tuple(sorted({*labels.values()}))
-    unknown = sorted({*labels.values()} - {*known})
+    known = tuple(names or sorted({*labels.values()}))
+    unknown = [f"{p.parent.name}/{p.name}" for p, label in labels.items() if label not in known or not label]
     if unknown or not files:
+        wanted = f"begin with {listing(known)}" if names else "begin with a class, such as cat_1.png"
         found = f"it has {listing(unknown)}" if files else "no picture of images/ has a folder with files there"
-        raise ValueError(f"{folder}/instances must have files whose names begin with {listing(known)}, but {found}.")
+        raise ValueError(f"{folder}/instances must have files whose names {wanted}, but {found}.")
     paths = list(files)
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
         picture, parts = read_picture(paths[i]), files[paths[i]]
-        masks = [_at_size(read_mask(part) > 0, picture.shape[:2]) for part in parts]
+        masks = [_at_size(read_mask(part) > 0, picture, part) for part in parts]
         return picture, {"masks": np.stack(masks), "labels": np.array([known.index(labels[p]) for p in parts], "int32")}
 
     digest = tuple((part.name, part.stat().st_size) for part in labels)
-    return SegmentedImages(tuple(map(str, paths)), read, len(known), known, "instance", digest)
+    return SegmentedImages(tuple(map(str, paths)), read, len(known), known, "instance", digest=digest)
 
 
-def _at_size(mask: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """A mask at the size of its picture; where it has another one, of the nearest pixels."""
-    rows, columns = (np.arange(new) * old // new for old, new in zip(mask.shape, size, strict=True))
+def _at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarray:
+    """A mask at the size of its picture: of the nearest pixels, as the authors do, where only its scale is another.
+
+    Raises ValueError if its shape is another.
+    """
+    old, new = mask.shape[:2], picture.shape[:2]
+    if abs(new[0] * old[1] - new[1] * old[0]) > max(*old, *new):  # more than rounding
+        raise ValueError(f"{printable(file)} has {old[0]} x {old[1]} pixels, but its picture {new[0]} x {new[1]}.")
+    rows, columns = (np.arange(side) * before // side for before, side in zip(old, new, strict=True))
     return mask[rows[:, None], columns]
 
 
@@ -288,7 +402,7 @@ def _arrays(
 
     called = tuple(f"picture {i}" for i in kept)
     digest = (fingerprint(*(to_numpy(pictures[i]) for i in kept[:16])), len(kept))
-    return SegmentedImages(called, read, count, names, "instance", digest)
+    return SegmentedImages(called, read, count, names, "instance", digest=digest)
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:

@@ -224,12 +224,13 @@ def read_panoptic(
         raise FileNotFoundError(f"{root} must have one file *panoptic*.json, as COCO's, but has none.")
     if len(files) > 1:
         raise ValueError(f"{root} must have one file *panoptic*.json, but has {[file.name for file in files]}.")
-    find = pictures_by_name(root)
-    for name, segments, crowd in panoptic_rows(files[0], names):
-        picture, png = find(name), files[0].with_suffix("") / name
+    ids = files[0].with_suffix("")
+    find = pictures_by_name(root, ids)
+    for row in panoptic_rows(files[0], names):
+        picture, png = find(row.picture), ids / row.png
         if not png.is_file():
             raise FileNotFoundError(f"{png} is missing.")
-        yield picture, read_ids(png), segments, crowd
+        yield picture, read_ids(png), row.labels, row.crowds
 
 
 def panoptic_files(folder: Path) -> list[Path]:

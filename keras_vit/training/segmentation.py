@@ -77,7 +77,8 @@ def finetune_segmentation(
         layers: How many of the last blocks a new head reads, 1 or 4.
         pictures: Whose rules bring pictures to size where it is measured, `"dinov2"` or `"dinov3"`.
         frozen: Whether the layers below a new head do not train, but for adapters.
-        stuff_classes: Of an EoMT: numbers of the classes without single things, for the panoptic quality.
+        stuff_classes: Of an EoMT: numbers of the classes without single things, for the panoptic quality; where none
+            are given, those that the data names.
         **options: Those of `RunOptions`, and fields of the recipe.
 
     With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts anew for other classes; a
@@ -107,16 +108,21 @@ def finetune_segmentation(
         reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
         reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
         segments = open_segments(data, **reading)
-        if validation is None and segments is not data and segments.task == "semantic":
-            masks = as_masks(data, **reading)
-            if masks.has_test_split:
-                validation = open_segments(masks, split="validation")
-        elif not isinstance(validation, (float, type(None))):
+        if validation is None:
+            validation = segments.tests
+        elif not isinstance(validation, float):
             reading |= {"classes": segments.classes, "class_names": segments.class_names}
             validation = open_segments(validation, **reading)
         settings = {name: value for name, value in options.items() if name not in changes}
         return finetune_queries(
-            model, segments, chosen, validation, stuff_classes, "image_size" in changes, output=output, **settings
+            model,
+            segments,
+            chosen,
+            validation,
+            tuple(stuff_classes) or segments.stuff,
+            "image_size" in changes,
+            output=output,
+            **settings,
         )
     if len(stuff_classes):
         raise ValueError(f"stuff_classes is for an EoMT, but the recipe {chosen.name} trains a linear head.")

@@ -109,25 +109,73 @@ def test_streams_are_functions_of_the_seed():
         assert [len(pictures) for pictures, _ in batches] == [2, 2, 1] and batches[0][0][1].shape == (20, 25, 3)
 
 
-def test_folders_of_instances(tmp_path):
+def save(path, array):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+def instance_folder(folder):
+    """Two pictures with a cat and a dog each."""
     pictures, targets = scenes(2)
     for i, (picture, target) in enumerate(zip(pictures, targets, strict=True)):
-        (tmp_path / "images").mkdir(exist_ok=True)
-        Image.fromarray(picture).save(tmp_path / f"images/photo{i}.png")
-        folder = tmp_path / f"instances/photo{i}"
-        folder.mkdir(parents=True)
+        save(folder / f"images/photo{i}.png", picture)
         for name, mask in zip(("cat_1", "dog_1"), target["masks"], strict=True):
-            Image.fromarray(np.uint8(255 * mask)).save(folder / f"{name}.png")
+            save(folder / f"instances/photo{i}/{name}.png", np.uint8(255 * mask))
+    return pictures, targets
+
+
+def test_folders_of_instances(tmp_path):
+    pictures, targets = instance_folder(tmp_path)
     source = data.open_segments(tmp_path)
     assert source.class_names == ("cat", "dog") and source.task == "instance"
     picture, found = source.read(1)
     np.testing.assert_array_equal(picture, pictures[1])
     assert as_set(found) == as_set(targets[1])
-    with pytest.raises(ValueError, match="begin with 'cow', but it has 'cat', 'dog'"):
+    with pytest.raises(ValueError, match="begin with 'cow', but it has 'photo0/cat_1.png', 'photo0/dog_1.png'"):
         data.open_segments(tmp_path, class_names=["cow"])
 
 
-CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
+def test_folders_of_instances_with_splits(tmp_path):
+    """The classes are those of the training pictures, or of a list beside the folders."""
+    for split in ("train", "val"):
+        instance_folder(tmp_path / split)
+    (tmp_path / "val/images/photo1.png").unlink()
+    with pytest.warns(UserWarning, match="1 folders of .*instances have no picture: 'photo1'"):
+        source = data.open_segments(tmp_path)
+    assert (len(source.names), len(source.tests.names), source.tests.class_names) == (2, 1, ("cat", "dog"))
+    save(tmp_path / "val/images/photo1.png", np.ones((20, 25, 3), "uint8"))
+    save(tmp_path / "val/instances/photo0/cow_1.png", np.ones((20, 24), "uint8"))
+    with pytest.raises(ValueError, match="val/instances must .* but it has 'photo0/cow_1.png'"):
+        data.open_segments(tmp_path, split="train")
+    (tmp_path / "classes.txt").write_text("cow\ndog\ncat\n")
+    assert data.open_segments(tmp_path, split="test").class_names == ("cow", "dog", "cat")
+
+
+def test_ade20ks_panoptic_layout(tmp_path):
+    """Stuff is where the semantic mask says so, things are where the file of instances does; two of a class differ."""
+    semantic, things = np.zeros((8, 8), "uint8"), np.zeros((8, 8, 3), "uint8")
+    semantic[:4], semantic[4:, :4], semantic[4:, 4:] = 1, 8, 9  # wall, bed, window
+    things[4:, :2], things[4:, 2:3], things[5:, 4:] = (1, 1, 0), (1, 2, 0), (2, 3, 0)  # column 3: a bed of no instance
+    for split in ("training", "validation"):
+        save(tmp_path / f"images/{split}/a.jpg", np.zeros((8, 8, 3), "uint8"))
+        save(tmp_path / f"annotations/{split}/a.png", semantic)
+        save(tmp_path / f"annotations_instance/{split}/a.png", things)
+    source = data.open_segments(tmp_path)
+    assert source.task == source.tests.task == "panoptic" and source.classes == 150 and len(source.stuff) == 50
+    masks = [semantic == 1, *(things[..., 1] == k for k in (1, 2, 3))]
+    assert as_set(source.read(0)[1]) == as_set({"masks": np.stack(masks), "labels": [0, 7, 7, 8]})
+    with pytest.raises(ValueError, match="ignore=0 is not used by ADE20K's folder"):
+        data.open_segments(tmp_path, ignore=0)
+    things[0, 0] = (101, 9, 0)
+    save(tmp_path / "annotations_instance/training/a.png", things)
+    with pytest.raises(ValueError, match="the things 1 to 100 in its first channel"):
+        source.read(0)
+    (tmp_path / "annotations_instance/validation/a.png").unlink()
+    with pytest.raises(FileNotFoundError, match="1 pictures have no file of instances"):
+        data.open_segments(tmp_path)
+
+
+CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog", "isthing": 0}]
 
 
 def coco_panoptic(folder):
@@ -162,6 +210,72 @@ def test_cocos_panoptic_annotations(tmp_path):
         data.open_segments(tmp_path, annotations=file)
 
 
+def test_pictures_that_are_named_in_the_annotation(tmp_path):
+    """PNGs as well, which are not taken for those of ids."""
+    file, _ = coco_panoptic(tmp_path)
+    about = json.loads(file.read_text())
+    save(tmp_path / "pictures/0.png", np.full((20, 24, 3), 77, "uint8"))
+    about["images"] = [{"id": i, "file_name": f"val/{i}.png"} for i in range(2)]
+    about["annotations"] = [row | {"image_id": i} for i, row in enumerate(about["annotations"])]
+    file.write_text(json.dumps(about))
+    source = data.open_segments(tmp_path, annotations=file)
+    assert source.read(0)[0].mean() == 77 and source.stuff == (0,)
+
+
+def _json(change):
+    def write(folder):
+        file = folder / "panoptic_train.json"
+        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+
+    return write
+
+
+def _resized(folder):
+    save(folder / "panoptic_train/0.png", np.zeros((20, 20, 3), "uint8"))
+
+
+HOSTILE = {
+    "no PNG": (lambda f: (f / "panoptic_train/0.png").unlink(), "names 1 PNGs that are not in .*: '0.png'"),
+    "no picture": (lambda f: (f / "0.jpg").unlink(), "has no picture 0.jpg"),
+    "two pictures": (lambda f: save(f / "again/0.jpg", np.ones((20, 24, 3), "uint8")), "two pictures of one name"),
+    "another shape": (_resized, "0.png has 20 x 20 pixels, but its picture 20 x 24"),
+    "other ids": (lambda f: save(f / "panoptic_train/0.png", np.ones((20, 24, 3), "uint8")), "none of the ids"),
+    "no folder of PNGs": (lambda f: (f / "panoptic_train").rename(f / "elsewhere"), "it is panoptic, and there is no"),
+    "twice": (_json(lambda a: a | {"annotations": 2 * a["annotations"]}), "0.png has two annotations"),
+    "one id": (_json(lambda a: a | {"categories": 2 * a["categories"]}), "two categories have one id"),
+    "unlisted": (_json(lambda a: a | {"categories": a["categories"][:1]}), "category_id 3, which is not listed"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_annotations_that_are_damaged(case, tmp_path):
+    file, _ = coco_panoptic(tmp_path)
+    damage, message = HOSTILE[case]
+    damage(tmp_path)
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps(about | {"images": []}))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        data.open_segments(tmp_path, annotations=file).read(0)
+
+
+FOLDERS = {
+    "no images": (lambda f: (f / "images").rename(f / "photos"), "no folder .*images with the pictures"),
+    "one name": (lambda f: save(f / "images/photo0.jpg", np.ones((20, 24, 3), "uint8")), "differ by their endings"),
+    "no class": (lambda f: save(f / "instances/photo0/1.png", np.ones((20, 24), "uint8")), "it has 'photo0/1.png'"),
+    "colours": (lambda f: save(f / "instances/photo0/cat_1.png", np.ones((20, 24, 3), "uint8")), "has colours"),
+    "another shape": (lambda f: save(f / "instances/photo0/cat_1.png", np.ones((9, 24), "uint8")), "has 9 x 24"),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_folders_that_are_damaged(case, tmp_path):
+    instance_folder(tmp_path)
+    damage, message = FOLDERS[case]
+    damage(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        data.open_segments(tmp_path).read(0)
+
+
 def test_cocos_instances(tmp_path):
     pytest.importorskip("pycocotools")
     Image.fromarray(np.zeros((20, 24, 3), "uint8")).save(tmp_path / "a.jpg")
@@ -179,6 +293,13 @@ def test_cocos_instances(tmp_path):
     assert found["labels"].tolist() == [1, 0]
     assert found["masks"].sum((1, 2)).tolist() == [48, 100]
     assert found["masks"][1][:, :5].all()
+    about["images"][0] |= {"height": 40, "width": 48}
+    file.write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"masks of .*a.jpg at \(40, 48\), but that is \(20, 24\)"):
+        data.open_segments(tmp_path, annotations=file).read(0)
+    (tmp_path / "a.jpg").rename(tmp_path / "b.jpg")
+    with pytest.raises(FileNotFoundError, match=r"has no picture a\.jpg"):
+        data.open_segments(tmp_path, annotations=file)
 
 
 def test_semantic_masks_are_a_segment_for_each_class():
@@ -246,12 +367,11 @@ def test_an_option_is_used_or_refused(kind, option, tmp_path):
     assert (found.classes, found.class_names) != (plain.classes, plain.class_names), f"{option} is dropped in silence"
 
 
-def test_segments_that_are_open_have_no_test_split(tmp_path):
-    """What a run would evaluate on is no longer there: it would be what it trains on."""
+def test_segments_that_are_open_have_their_tests(tmp_path):
     for split, shade in (("train", 1), ("test", 2)):
         for kind in ("images", "masks"):
             folder = tmp_path / split / kind
             folder.mkdir(parents=True)
             Image.fromarray(np.full((8, 8), shade % 2, "uint8")).save(folder / "a.png")
     opened = data.open_segments(tmp_path)
-    assert data.open_masks(tmp_path).has_test_split and not data.has_test_split(opened)
+    assert len(opened.tests.names) == 1 and opened.tests.read(0)[0].max() == 0 and not data.has_test_split(opened)

@@ -152,7 +152,7 @@ def annotate(folder, change):
         (lambda about: [], "of COCO's form"),
         (lambda about: about | {"annotations": []}, "it has no annotations"),
         (lambda about: {"annotations": about["annotations"]}, "it lacks 'categories'"),
-        (lambda about: about | {"categories": about["categories"][:1]}, "it lacks 18"),
+        (lambda about: about | {"categories": about["categories"][:1]}, "category_id 18, which is not listed"),
         (
             lambda about: (
                 about
