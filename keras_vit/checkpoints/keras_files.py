@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit import models
 from keras_vit._arguments import check_choice, printable
 from keras_vit._files import check_room, make_folder, replacing
 from keras_vit._messages import Code, Message
@@ -105,6 +106,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     if config is None:
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
     check_size(path, config, size)
+    # Keras looks among the classes that have been imported; the program imports none that it has not used yet.
+    getattr(models, next(name for name, kind in CONFIG_TYPES.items() if type(config) is kind))
     try:
         if path.suffix == ".keras":
             return keras.saving.load_model(path, compile=False)

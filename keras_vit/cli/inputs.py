@@ -28,7 +28,7 @@ DATA = "a folder with train/ and test/ or one folder per class, a table such as 
 DATA_OPTIONS = (
     option(
         "--task",
-        "of DATA: classes, or masks in a folder with images/ and masks/",
+        "of DATA: classes, or masks in a folder with images/ and masks/ (of an EoMT also instances/)",
         choices=("classification", "segmentation"),
         default="classification",
     ),

@@ -10,6 +10,7 @@ TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
 _CLASSES = {"task": ("--task classification",)}
 _TABLES = {"task": ("--task classification",), "data": ("tables",)}
 _SEGMENTATION = {"task": ("--task segmentation",)}
+_QUERIES = {"recipe": ("--recipe segmentation/eomt_...",)}
 _HEAD = {"task": ("--task classification",), "way": ("the head",)}
 _FEW_SHOT = {"task": ("--task classification",), "way": ("--few-shot",)}
 _REPORTED = {"task": ("--task classification",), "way": ("the head", "--knn")}
@@ -19,6 +20,7 @@ ONLY: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         "crop mixup cutmix erasing sampling class_weight patch_drop randaugment teacher": _CLASSES,
         "file label separator target": _TABLES,
         "ignore reduce_zero_label": _SEGMENTATION,
+        "annotations queries points": _QUERIES,
         "distill": {"teacher": ("--teacher",)},
     },
     "evaluate": {
@@ -49,8 +51,10 @@ def asked_for(values: Mapping[str, Any]) -> dict[str, str]:
         way = "--few-shot"
     elif values.get("knn") is not None:
         way = "--knn"
+    trains_queries = (values.get("recipe") or "").lower().startswith("segmentation/eomt")
     return {
         "task": f"--task {values.get('task')}",
+        "recipe": "--recipe segmentation/eomt_..." if trains_queries else "other recipes",
         "data": kind_of_data(values.get("data") or ""),
         "teacher": "--teacher" if values.get("teacher") else "runs without a teacher",
         "way": way,

@@ -39,7 +39,8 @@ SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
 # What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
-CHANGES = "keep patience sampling patch_drop"  # fields of a recipe that its `replace` changes
+# Fields of a recipe that its `replace` changes.
+CHANGES = "keep patience sampling patch_drop freeze layer_decay queries points"
 AUGMENTATION = "crop mixup cutmix erasing randaugment"
 RUN = "steps batch_size learning_rate warmup_steps image_size"  # fields of a recipe that `finetune` takes
 
@@ -74,6 +75,8 @@ def _of_the_recipe(name: str) -> str:
             keep="best or last: which weights of the run it returns",
             sampling="balanced or sqrt: draws images of small classes more often",
             patch_drop="share of the patches to leave out in training",
+            freeze="layers that do not train, such as backbone",
+            layer_decay="factor of the learning rate from one block to the one before it; 1: none",
         ),
         derived(
             "keras_vit.data.augmentation:Augmentation",
@@ -93,6 +96,7 @@ def _of_the_recipe(name: str) -> str:
         "the data",
         option("--validation", "to evaluate on (default: the test images of DATA)", type=at_least_0, metavar="SHARE"),
         *DATA_OPTIONS,
+        option("--annotations", "of an EoMT: COCO's annotations of DATA, panoptic or of instances", metavar="JSON"),
     ),
     group(
         "adapters and teachers",
@@ -109,9 +113,9 @@ def _of_the_recipe(name: str) -> str:
         option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
     ),
     examples=(
-        "glyphs photos --output runs/photos",
-        "ViT-B/16 photos --recipe finetune/imagenet2012 --batch-size 32 --lora 8",
+        "ViT-B/16 photos --output runs/photos --batch-size 32 --lora 8",
         "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
+        "glyphs photos --task segmentation --recipe segmentation/eomt_ade20k_base --image-size 96",
     ),
 )
 def finetune(options: Namespace) -> Result:
@@ -129,11 +133,14 @@ def finetune(options: Namespace) -> Result:
     settings = chosen(options, "output", "every", "seed", "dtype", "on_bad_image", "validation", *RUN.split())
     settings["resume"] = not options.restart
     if is_segmentation:
+        check_exists(options.data, options.annotations)
         start_keras()
-        from keras_vit.data import open_masks
+        data, reading = options.data, given(options, "ignore", "reduce_zero_label")
+        if options.annotations is not None:
+            from keras_vit.data import open_segments
 
-        data = open_masks(options.data, **given(options, "ignore", "reduce_zero_label"))
-        done = training.finetune_segmentation(options.weights, data, recipe, **settings)
+            data = open_segments(data, annotations=options.annotations)
+        done = training.finetune_segmentation(options.weights, data, recipe, **reading, **settings)
     else:
         data = labelled_data(options)
         start_keras()
@@ -142,20 +149,22 @@ def finetune(options: Namespace) -> Result:
 
             settings["task"] = training.distillation(load(options.teacher), options.distill or "hard")
         done = training.finetune(options.weights, data, recipe, **settings)
-    return Result(done.to_dict(), _report_of_run(done, Path(options.output), options.data, is_segmentation))
+    return Result(done.to_dict(), _report_of_run(done, Path(options.output), options))
 
 
-def _report_of_run(done: Any, folder: Path, data: str, is_segmentation: bool) -> str:
+def _report_of_run(done: Any, folder: Path, options: Namespace) -> str:
     """The text that a run ends with: its log, the images that were left out, its files, and what to do next."""
     lines = [str(done.log)]
     for image in done.bad_images:
         lines.append(f"Left out: {printable(image.path)}: {printable(image.reason)}")
     files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
-    evaluate = ["evaluate", str(folder / "model.keras"), data]
-    if is_segmentation:
-        evaluate += ["--task", "segmentation"]
-    export = ["export", str(folder / "model.keras"), str(folder / "model.onnx")]
-    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", evaluate, export))
+    following = [["evaluate", str(folder / "model.keras"), options.data]]
+    if options.task == "segmentation":
+        following[0] += ["--task", "segmentation"]
+    if getattr(done.model.config, "task", "semantic") != "semantic":  # of an EoMT, whose quality the log has
+        following = [["segment", "photo.jpg", "-o", "masks.png", "--plot", "--weights", str(folder / "model.keras")]]
+    following.append(["export", str(folder / "model.keras"), str(folder / "model.onnx")])
+    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following))
     return "\n".join(lines)
 
 

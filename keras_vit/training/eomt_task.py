@@ -18,7 +18,7 @@ from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
 from keras_vit.training.eomt import mask_probabilities, mask_windows
 from keras_vit.training.mask_classification import MaskClassificationLoss, pad_targets
-from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import Recipe, published
 from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch, Sharing
 from keras_vit.training.tasks import Task, as_input
@@ -76,6 +76,8 @@ class EoMTSegmentation(Task):
         if isinstance(source, EoMT):
             model = source.with_config(image_size=size)
             known = model.config
+            if recipe.queries not in (known.queries, published(recipe.name, "queries")):
+                raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
             if images.classes == known.classes and names in (None, known.class_names):
                 return model
             config = known.replace(classes=images.classes, class_names=names)

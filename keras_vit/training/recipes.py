@@ -337,9 +337,9 @@ def _recipes() -> tuple[Recipe, ...]:
     return tuple(map(Recipe.from_dict, ROWS))
 
 
-def published_image_size(name: str) -> int | tuple[int, int]:
-    """The image size of the published recipe of that name; of others, that of a `Recipe` that says none."""
-    return next((row.image_size for row in _recipes() if row.name == name), Recipe.image_size)
+def published(name: str, field: str) -> Any:
+    """A field of the published recipe of that name; of others, that of a `Recipe` that does not say it."""
+    return next((getattr(row, field) for row in _recipes() if row.name == name), getattr(Recipe, field))
 
 
 # The Keras objects that a recipe names

@@ -31,7 +31,7 @@ from keras_vit.training.recipes import (
     Recipe,
     build_optimizer,
     build_schedule,
-    published_image_size,
+    published,
     refuse_unused,
 )
 from keras_vit.training.recipes import recipe as recipe_of_name
@@ -163,7 +163,7 @@ def finetune(
             stack.enter_context(scope_of(source))
             # Nobody chooses the size of a published recipe: the model's is taken.
             fixed = "image_size" in changes or source.config.dynamic
-            if not fixed and recipe.image_size == published_image_size(recipe.name):
+            if not fixed and recipe.image_size == published(recipe.name, "image_size"):
                 recipe = recipe.replace(image_size=source.config.image_size)
         reading = {
             "image_size": recipe.image_size,

@@ -178,6 +178,10 @@ class LinearSegmentation(Task):
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
+        if isinstance(source, EoMT):
+            raise TypeError(
+                f"The recipe {recipe.name} trains a linear head. For an EoMT give one of segmentation/eomt_..."
+            )
         if not isinstance(source, VisionTransformer):
             raise TypeError(
                 f"model must be a VisionTransformer or a LinearSegmenter, but is a {type(source).__name__}."

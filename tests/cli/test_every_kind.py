@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit.checkpoints import save_model
 from keras_vit.cli import inputs
@@ -39,6 +41,10 @@ COMMANDS = {
     "inspect": ("inspect", "MODEL", "-o", "OUT.html", "--image", "PHOTO"),
     "convert": ("convert", "MODEL", "OUT.keras"),
     "finetune": ("finetune", "MODEL", "DATA", "--output", "OUT", "--steps", "1", "--batch-size", "2"),
+    "finetune --recipe segmentation/eomt": (
+        *("finetune", "MODEL", "MASKS", "--output", "OUT", "--steps", "1", "--batch-size", "2", "--points", "8"),
+        *("--task", "segmentation", "--recipe", "segmentation/eomt_ade20k_base", "--image-size", "16"),
+    ),
     "evaluate": ("evaluate", "MODEL", "DATA"),
     "evaluate --few-shot": ("evaluate", "MODEL", "DATA", "--few-shot", "1", "--seeds", "1"),
     "evaluate --knn": ("evaluate", "MODEL", "DATA", "--knn", "1"),
@@ -51,6 +57,7 @@ WORKS = {
     **dict.fromkeys(("info", "convert"), {*KINDS} - {"words"}),  # a text tower comes with an image tower
     **{"predict": {"classifier", "bit"}, "classify": set(), "segment": {"segmenter", "queries"}, "depth": {"depths"}},
     **{"inspect": {"classifier", "features", "bit"}, "finetune": {"classifier", "features", "bit"}},
+    "finetune --recipe segmentation/eomt": {"classifier", "features", "queries"},
     **{"evaluate": {"classifier", "bit"}, "embed": {"classifier", "features", "bit"}},
     **dict.fromkeys(("evaluate --few-shot", "evaluate --knn"), {"classifier", "features", "bit"}),
     **{"export": {*KINDS} - {"words"}, "plan": {"classifier", "features", "bit"}},
@@ -62,16 +69,25 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kinds")
     for name, make in KINDS.items():
         save_model(make(), folder / f"{name}.keras")
+    for kind, channels in (("images", 3), ("masks", 1)):
+        (folder / "masks" / kind).mkdir(parents=True)
+        pixels = np.arange(256 * channels).reshape(16, 16, channels).squeeze() % 2
+        Image.fromarray(pixels.astype("uint8")).save(folder / "masks" / kind / "a.png")
     return folder
 
 
 ELSEWHERE = [("export", kind) for kind in ("classifier", "features", "bit", "segmenter")]  # tests/export, 5 s each
 
 
+def test_a_saved_model_is_known_to_a_fresh_program(program, files, photo):
+    """The program imports the class of a model that a `.keras` file holds."""
+    program("segment", photo, "-o", "masks.png", "--weights", files / "queries.keras")
+
+
 @pytest.mark.parametrize(("command", "kind"), [(c, k) for c in COMMANDS for k in KINDS if (c, k) not in ELSEWHERE])
 def test_it_works_or_says_whom_it_is_for(run, files, photo, colours, tmp_path, monkeypatch, command, kind):
     monkeypatch.chdir(tmp_path)
-    values = {"MODEL": files / f"{kind}.keras", "PHOTO": photo, "DATA": colours}
+    values = {"MODEL": files / f"{kind}.keras", "PHOTO": photo, "DATA": colours, "MASKS": files / "masks"}
     arguments = [values.get(word, word) for word in COMMANDS[command]]
     if kind in WORKS[command]:
         run(*arguments)

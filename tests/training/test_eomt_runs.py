@@ -139,9 +139,15 @@ def test_semantic_masks_are_measured_by_the_mean_iou():
         ({"layers": 4}, "layers, pictures and frozen are for a linear head"),
         ({"on_bad_image": "skip"}, "on_bad_image"),
         ({"drop_path": 0.1}, "drop_path=0.1 is not used in segmentation"),
+        ({"model": "trained", "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),
         ({"augmentation": data.MaskAugmentation(), "stuff_classes": [1]}, "stuff_classes is for an EoMT"),
     ],
 )
 def test_options_that_do_not_apply(options, message):
+    if "model" in options:
+        config = keras_vit.EoMTConfig(
+            backbone=VIT.replace(pooling="none"), classes=2, queries=4, query_blocks=1, upscale_blocks=1
+        )
+        options = options | {"model": keras_vit.EoMT(config)}
     with pytest.raises(ValueError, match=message):
         run(**options)
