@@ -1,7 +1,8 @@
 """Segments as a picture: colours over the photo, their edges, their names at their places, a legend."""
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +75,30 @@ def plot(
         legend.append((None, f"and {len(largest) - _LISTED} more"))
     tiles = [("", _painted(pixels, result.map, chosen, opacity))]
     return plot_map(tiles, path, side=_SIDE, legend=legend, labels=labels)
+
+
+def plot_beside_labels(
+    shown: Sequence[tuple[np.ndarray, np.ndarray, Mapping[int, int], Segmentation]], path: str | os.PathLike[str]
+) -> None:
+    """Draws pictures, below each its labels, and below these the segments that were found, in the colours of classes.
+
+    Args:
+        shown: For each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
+            and what `segment` returned.
+        path: The `.png`, `.svg` or `.pdf` to write.
+    """
+    rows: tuple[list[Any], ...] = [], [], []
+    for pixels, ids, classes, found in shown:
+        pixels = pixels.clip(0, 255).astype("uint8")
+        rows[0].append(pixels)
+        guesses = {part.id: part.label_id for part in found.segments}
+        for row, numbers, known in ((rows[1], ids, classes), (rows[2], found.map, guesses)):
+            colours = tuple(itertools.islice(safe_colours(), max(known.values(), default=0) + 1))
+            numbers = np.where(np.isin(numbers, [*known]), numbers, -1)
+            there = {key: colours[known[key]] for key in np.unique(numbers).tolist() if key in known}
+            row.append(_painted(pixels, numbers, there, 0.7))
+    tiles = [("", tile) for row in rows for tile in row]
+    plot_map(tiles, path, title="Pictures, their labels, and what was found", columns=len(shown), side=2.0)
 
 
 def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:

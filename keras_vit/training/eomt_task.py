@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, matches, pair
+from keras_vit._arguments import DType, listing, matches, pair
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, current
 from keras_vit.data import SegmentAugmentation, SegmentedImages
 from keras_vit.data.segments import SegmentStream, hold_out_segments
@@ -16,6 +17,7 @@ from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_pat
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
+from keras_vit.segmentation.plots import plot_beside_labels
 from keras_vit.training.eomt import mask_probabilities, mask_windows
 from keras_vit.training.mask_classification import MaskClassificationLoss, pad_targets
 from keras_vit.training.recipes import Recipe, published
@@ -26,6 +28,7 @@ from keras_vit.zoo import load
 
 MASKS = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
 QUERIES = 100
+SHOWN = 6  # pictures to evaluate on that are drawn
 _DRAWS = 6  # what tells these random numbers from those of the data
 
 
@@ -78,6 +81,9 @@ class EoMTSegmentation(Task):
             known = model.config
             if recipe.queries not in (known.queries, published(recipe.name, "queries")):
                 raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
+            if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
+                order = f"model has the classes {listing(known.class_names)}, and the data the same in another order"
+                raise ValueError(f"{order}: give class_names= as the model has them, or a classes.txt in the folder.")
             if images.classes == known.classes and names in (None, known.class_names):
                 return model
             config = known.replace(classes=images.classes, class_names=names)
@@ -123,8 +129,10 @@ class EoMTSegmentation(Task):
 
         return batch
 
-    def validation(self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
-        return MeasuredSegments(model, images, sharing, self.stuff)
+    def validation(
+        self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing, picture: Path | None = None
+    ) -> "MeasuredSegments":
+        return MeasuredSegments(model, images, sharing, self.stuff, picture)
 
 
 def new_eomt(
@@ -217,32 +225,40 @@ class TrainedEoMT(keras.Model):
 
 
 class MeasuredSegments:
-    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality."""
+    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality.
 
-    def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
-        self._model, self._images, self._stuff = model, images, stuff
+    The first pictures are drawn in the file `picture`, if there is one, with their labels and what was found.
+    """
+
+    def __init__(
+        self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int], picture: Path | None
+    ) -> None:
+        self._model, self._images, self._stuff, self._picture = model, images, stuff, picture
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Figures for the log; `model` has the weights of that of the run."""
         config, semantic = self._model.config, self._images.source.task == "semantic"
         metric: Any = MeanIoU(config.classes) if semantic else PanopticQuality(config.classes, self._stuff)
+        shown: list[Any] = []
         for pictures, targets in self._images:
             for picture, target in zip(pictures, targets, strict=True):
-                if semantic:
-                    labels = np.full(picture.shape[:2], 255)
-                    for mask, label in zip(target["masks"], target["labels"], strict=True):
-                        labels[mask] = label
-                    metric.add(segment(self._model, picture, task="semantic").map, labels)
-                    continue
                 ids = np.zeros(picture.shape[:2], "int64")
                 for i, mask in enumerate(target["masks"]):
                     ids[mask] = i + 1
                 seen = set(np.unique(ids).tolist())
                 classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
-                crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
-                found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
-                metric.add(found, ids, classes, crowd)
+                if semantic:
+                    found = segment(self._model, picture, task="semantic")
+                    metric.add(found.map, np.array([255, *target["labels"]])[ids])
+                else:
+                    crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
+                    found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
+                    metric.add(found, ids, classes, crowd)
+                if len(shown) < SHOWN:
+                    shown.append((picture, ids, classes, found))
+        if self._picture is not None and shown:
+            plot_beside_labels(shown, self._picture)
         result = metric.result(self._distribution)
         if semantic:
             return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}

@@ -1,6 +1,7 @@
 """Pre-training without labels by LeJEPA: `pretrain(..., objective="lejepa")`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -126,7 +127,9 @@ class LeJEPA(Task):
 
         return batch
 
-    def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
+    def validation(
+        self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing, picture: Path | None = None
+    ) -> "Probe":
         return Probe(model, images, sharing)
 
 

@@ -32,7 +32,7 @@ _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whet
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality")  # of `keep`
 # What a run leaves in its folder, and what goes when it starts again.
-_FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png")
+_FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png")
 
 
 def check_callbacks(callbacks: Any, averages: bool) -> None:
@@ -201,6 +201,8 @@ class _Recorder(keras.callbacks.Callback):
         shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
         shares["PQ"] = logs.get("val_panoptic_quality")
         noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
+        if "rank" in logs:  # of embeddings, which shows whether they collapse
+            noted.append(f"rank {logs['rank']:.1f}")
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
     def _advice(self, loss: float) -> str:
@@ -460,7 +462,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
 
     Args:
         log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `val_mean_iou`,
-            `learning_rate`.
+            `val_panoptic_quality`, `learning_rate`.
         path: The `.png` to write; it appears when it is complete.
         title: Above the picture.
 
@@ -472,7 +474,16 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     """
     panels = (
         ("loss", 1, {"loss": "training", "val_loss": "test"}),
-        ("accuracy, %", 100, {"accuracy": "training", "val_accuracy": "test", "val_mean_iou": "mean IoU, test"}),
+        (
+            "accuracy, %",
+            100,
+            {
+                "accuracy": "training",
+                "val_accuracy": "test",
+                "val_mean_iou": "mean IoU, test",
+                "val_panoptic_quality": "PQ, test",
+            },
+        ),
         ("learning rate", 1, {"learning_rate": "learning rate"}),
     )
     with figure_for(path, 12, 3.8, layout="constrained") as figure:
@@ -480,7 +491,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
         for axes, (name, factor, lines) in zip(figure.subplots(1, 3), panels, strict=True):
             axes.set_title(name, loc="left", fontsize=11)
             axes.set_xlabel("step")
-            for (column, label), colour in zip(lines.items(), (FAINT, GOOD, GOOD), strict=False):
+            for (column, label), colour in zip(lines.items(), (FAINT, GOOD, GOOD, GOOD), strict=False):
                 points = [(row["step"], factor * row[column]) for row in log if row.get(column) is not None]
                 if points:
                     label = f"{label} {points[-1][1]:.4g}"

@@ -365,11 +365,17 @@ def fit(
 ) -> Table:
     """Trains a compiled model, and returns the log; then it has the weights that the run returns."""
     task, recipe, images = run.task, run.recipe, run.images
+    picture = None
+    if folder and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
+        picture = folder.path / "masks.png"
+    validation = None
+    if run.tests is not None:
+        validation = task.validation(run.model, run.tests, run.seed + 1, run.sharing, picture)
     loop = Loop(
         steps=recipe.steps,
         every=run.every,
         batches_per_step=recipe.accumulate,
-        validation=None if run.tests is None else task.validation(run.model, run.tests, run.seed + 1, run.sharing),
+        validation=validation,
         folder=folder,
         schedule=build_schedule(recipe),
         title=task.title,
@@ -396,6 +402,8 @@ def summary(run: Run, evaluated: Any) -> str:
     found, loss = f"{counts[0]} images of {images.classes} classes", recipe.loss
     if images.target == "number":
         found, loss = f"{counts[0]} images with a number each", "squared errors"
+    elif images.target == "segments":
+        loss = "loss of masks, Dice and classes"
     elif images.target == "none":
         found, loss = f"{counts[0]} images without labels", run.task.objective
     names = list(images.class_names or ())

@@ -4,8 +4,10 @@ The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
 """
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 import keras
@@ -29,8 +31,9 @@ from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig, Visio
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
-from keras_vit.segmentation import evaluate
-from keras_vit.training.eomt_task import finetune_queries
+from keras_vit.segmentation import evaluate, segment
+from keras_vit.segmentation.plots import plot_beside_labels
+from keras_vit.training.eomt_task import SHOWN, finetune_queries
 from keras_vit.training.options import RunOptions, split_options
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
@@ -262,8 +265,10 @@ class LinearSegmentation(Task):
 
         return batch
 
-    def validation(self, model: LinearSegmenter, images: ImageStream, seed: int, sharing: Sharing) -> "Measured":
-        return Measured(model, images, sharing.processes, self.ignore)
+    def validation(
+        self, model: LinearSegmenter, images: ImageStream, seed: int, sharing: Sharing, picture: Path | None = None
+    ) -> "Measured":
+        return Measured(model, images, sharing.processes, self.ignore, picture)
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -309,10 +314,16 @@ class MaskLoss(keras.losses.Loss):
 
 
 class Measured:
-    """The mean intersection over union on pictures with masks; each process measures its part of them."""
+    """The mean intersection over union on pictures with masks; each process measures its part of them.
 
-    def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
+    The first pictures are drawn in the file `picture`, if there is one, with their labels and what was found.
+    """
+
+    def __init__(
+        self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int, picture: Path | None
+    ) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
+        self._picture = picture
         self._distribution = ALONE_BY_NAME if processes.count == 1 else None
         self._copy: LinearSegmenter | None = None
 
@@ -320,8 +331,18 @@ class Measured:
         """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
         with _alone() if self._joint else contextlib.nullcontext():
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
-            result = evaluate(self._model_of_process(), self._images, **settings)
+            model = self._model_of_process()
+            result = evaluate(model, self._images, **settings)
+            if self._picture is not None:
+                self._draw(model, self._picture)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+
+    def _draw(self, model: LinearSegmenter, path: Path) -> None:
+        shown, classes = [], {k: k for k in range(model.config.classes) if k != self._ignore}
+        for pictures, labels in itertools.islice(self._images, SHOWN):
+            for picture, ids in zip(pictures, labels, strict=True):
+                shown.append((picture, ids, classes, segment(model, picture, task="semantic")))
+        plot_beside_labels(shown[:SHOWN], path)
 
     def _model_of_process(self) -> LinearSegmenter:
         """The run's model; on JAX, where that is one of all processes, a copy that is compiled once for this one."""

@@ -1,5 +1,6 @@
 """What a run trains: `Task` brings the model, its data, the model that the loss is computed with, and the loss."""
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -87,8 +88,13 @@ class Task:
 
         return batch
 
-    def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
-        """What measures on images, by a method `evaluate(trained model)`: here the loss and the metric."""
+    def validation(
+        self, model: Any, images: ImageStream, seed: int, sharing: Sharing, picture: Path | None = None
+    ) -> Any:
+        """What measures on images, by a method `evaluate(trained model)`: here the loss and the metric.
+
+        `picture` is the file in which it may show what the model finds.
+        """
         count = images.steps_per_epoch or sum(1 for _ in images)
         return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
 

@@ -70,13 +70,23 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             raise KeyboardInterrupt
 
-    whole = run(output=tmp_path / "whole")
+    whole = run(output=tmp_path / "whole", validation=scenes(2))
     with pytest.raises(KeyboardInterrupt):
-        run(output=tmp_path / "killed", callbacks=[Kill()])
-    killed = run(output=tmp_path / "killed")
+        run(output=tmp_path / "killed", validation=scenes(2), callbacks=[Kill()])
+    assert (tmp_path / "killed/masks.png").exists()  # of the first evaluation
+    killed = run(output=tmp_path / "killed", validation=scenes(2))
     for name, weight in weights_of(whole.model).items():
         np.testing.assert_array_equal(weight, weights_of(killed.model)[name])
     assert isinstance(keras_vit.load(tmp_path / "whole" / "model.keras"), keras_vit.EoMT)
+
+
+@pytest.mark.once
+def test_classes_in_another_order_are_refused():
+    """The class head would begin anew, and nobody would notice."""
+    sorted_, other = (data.open_segments(scenes(), class_names=names) for names in (["a", "b"], ["b", "a"]))
+    first = training.finetune_segmentation(small(), sorted_, RECIPE, steps=1, verbose=False).model
+    with pytest.raises(ValueError, match="model has the classes 'a', 'b', and the data the same in another order"):
+        training.finetune_segmentation(first, other, RECIPE, verbose=False)
 
 
 @pytest.mark.once

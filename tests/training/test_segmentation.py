@@ -149,6 +149,7 @@ def test_what_stands_above_the_tokens_is_left_out(top):
 def test_four_layers_padding_and_going_on(tmp_path):
     """Crops of 22 pixels on patches of 4: 24 with a margin on each side. A model that has the head goes on with it."""
     done = tune(new_model(depth=4), RECIPE.replace(steps=2), layers=4, image_size=22, every=2, output=tmp_path / "run")
+    assert (tmp_path / "run/masks.png").exists()
     config = done.model.config
     assert (config.blocks, config.image_size, config.crop_size, config.stride) == (
         (0, 1, 2, 3),
