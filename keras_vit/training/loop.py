@@ -201,8 +201,7 @@ class _Recorder(keras.callbacks.Callback):
         shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
         shares["PQ"] = logs.get("val_panoptic_quality")
         noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
-        if "rank" in logs:  # of embeddings, which shows whether they collapse
-            noted.append(f"rank {logs['rank']:.1f}")
+        noted += [f"rank {logs['rank']:.1f}"] if "rank" in logs else []  # of embeddings: whether they collapse
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
     def _advice(self, loss: float) -> str:
@@ -472,18 +471,11 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     Examples:
         >>> training.draw_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], "curve.png")
     """
+    quality = {"accuracy": "training", "val_accuracy": "test", "val_mean_iou": "mean IoU, test"}
+    quality["val_panoptic_quality"] = "PQ, test"
     panels = (
         ("loss", 1, {"loss": "training", "val_loss": "test"}),
-        (
-            "accuracy, %",
-            100,
-            {
-                "accuracy": "training",
-                "val_accuracy": "test",
-                "val_mean_iou": "mean IoU, test",
-                "val_panoptic_quality": "PQ, test",
-            },
-        ),
+        ("accuracy, %", 100, quality),
         ("learning rate", 1, {"learning_rate": "learning rate"}),
     )
     with figure_for(path, 12, 3.8, layout="constrained") as figure:

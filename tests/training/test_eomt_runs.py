@@ -49,16 +49,16 @@ def run(model=None, recipe=RECIPE, **options):
     return training.finetune_segmentation(model or small(), scenes(), recipe, **options)
 
 
-def test_a_new_eomt_on_a_backbone():
+def test_a_new_eomt_on_a_backbone(tmp_path):
     """With queries and blocks of its recipe and depth, measured by the panoptic quality, kept by it."""
-    assert run(every=4, points=32).log[0]["loss"] != run(every=4).log[0]["loss"]  # other points
     done = run(validation=scenes(2))
     config = done.model.config
     assert isinstance(done.model, keras_vit.EoMT)
     assert (config.classes, config.queries, config.query_blocks, config.upscale_blocks) == (2, 4, 2, 1)
     assert 0 <= done.panoptic_quality <= 1 and done.mean_iou is None
     assert [row["step"] for row in done.log] == [2, 4] and all(np.isfinite(row["loss"]) for row in done.log)
-    again = run(validation=scenes(2), keep="best")
+    again = run(validation=scenes(2), keep="best", output=tmp_path / "run")
+    assert (tmp_path / "run/masks.png").read_bytes().startswith(b"\x89PNG")
     assert sum(row["kept"] for row in again.log) == 1
     assert [row["loss"] for row in again.log] == [row["loss"] for row in done.log]
     before = weights_of(small())
@@ -70,11 +70,10 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             raise KeyboardInterrupt
 
-    whole = run(output=tmp_path / "whole", validation=scenes(2))
+    whole = run(output=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(output=tmp_path / "killed", validation=scenes(2), callbacks=[Kill()])
-    assert (tmp_path / "killed/masks.png").exists()  # of the first evaluation
-    killed = run(output=tmp_path / "killed", validation=scenes(2))
+        run(output=tmp_path / "killed", callbacks=[Kill()])
+    killed = run(output=tmp_path / "killed")
     for name, weight in weights_of(whole.model).items():
         np.testing.assert_array_equal(weight, weights_of(killed.model)[name])
     assert isinstance(keras_vit.load(tmp_path / "whole" / "model.keras"), keras_vit.EoMT)
@@ -124,6 +123,11 @@ def test_a_published_recipe_without_layer_decay_runs():
     recipe = training.recipe("segmentation/eomt_dinov3_ade20k_large")
     assert recipe.layer_decay == 1.0
     run(recipe=recipe.replace(steps=2, batch_size=2, image_size=SIZE, queries=4))
+
+
+@pytest.mark.once
+def test_masks_are_compared_at_as_many_points_as_the_recipe_says():
+    assert run(every=4, points=32).log[0]["loss"] != run(every=4).log[0]["loss"]
 
 
 @pytest.mark.once
