@@ -384,6 +384,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 # They run on every backend; one is enough here. The export needs TensorFlow, and LiteRT to run what it wrote.
 NOTEBOOK_BACKENDS = {path.stem: "tensorflow" if path.stem == "to_a_phone" else "torch" for path in NOTEBOOKS}
 SHORTER = {r"steps=\d+": "steps=2", r"epochs=\d+": "epochs=1", "train=300, test=60": "train=8, test=3"}
+SHORTER |= {r"count=\d+": "count=6"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

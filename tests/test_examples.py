@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,15 @@ def test_scenes_are_segmented(tmp_path):
     found = json.loads((tmp_path / "out" / "scenes.json").read_text())
     assert list(found) == ["linear head", "with adapters"] and "with adapters: mean IoU" in printed
     assert all(0 <= share <= 1 for share in found.values())
+
+
+def test_digits_are_told_apart(tmp_path, monkeypatch):
+    """In this process, which has imported all that it needs."""
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    monkeypatch.setattr(sys, "argv", ["tell_digits_apart.py", "--quick", "--output", str(tmp_path / "out")])
+    runpy.run_path(str(EXAMPLES / "tell_digits_apart.py"), run_name="__main__")
+    plt.close("all")
+    assert 0 <= json.loads((tmp_path / "out/digits.json").read_text())["panoptic_quality"] <= 1
+    assert (tmp_path / "out/digits.png").read_bytes().startswith(b"\x89PNG")

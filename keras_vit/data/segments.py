@@ -284,35 +284,26 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     """
     known = label_set("ade20k")
     things = [k for k in range(len(known.names)) if k not in known.stuff]
-    masks = open_masks(root, class_names=known.names, reduce_zero_label=True)
-    examples = masks.open_examples(split, None, Reading())
-    paths = [Path(examples.name(i)) for i in range(len(examples.labels))]
-    files = [root / "annotations_instance" / p.relative_to(root / "images").with_suffix(".png") for p in paths]
+    semantic = _semantic(open_masks(root, class_names=known.names, reduce_zero_label=True), split)
+    places = [Path(name).relative_to(root / "images").with_suffix(".png") for name in semantic.names]
+    files = [root / "annotations_instance" / place for place in places]
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise FileNotFoundError(f"{len(missing)} pictures have no file of instances: {listing(missing)}.")
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
-        picture, labels = examples.read(i)
+        picture, found = semantic.read(i)
         kinds, numbers, _ = np.moveaxis(_at_size(read_picture(files[i]), picture, files[i]).astype("int64"), -1, 0)
         ids = np.where(numbers > 0, 256 * kinds + numbers, 0)
         keys = [key for key in np.unique(ids).tolist() if key]
         if any(not 1 <= key // 256 <= len(things) for key in keys):
             raise ValueError(f"{files[i]} must have the things 1 to {len(things)} in its first channel.")
-        parts = [{"id": key, "label": things[key // 256 - 1]} for key in keys]
-        found = mask_targets(np.where(np.isin(labels, known.stuff), labels, 255)), mask_targets(ids, segments=parts)
-        return _bytes(picture), {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        single = mask_targets(ids, segments=[{"id": key, "label": things[key // 256 - 1]} for key in keys])
+        stuff = np.isin(found["labels"], known.stuff)
+        return picture, {name: np.concatenate([found[name][stuff], single[name]]) for name in found}
 
-    return SegmentedImages(
-        names=tuple(map(str, paths)),
-        read=read,
-        classes=len(known.names),
-        class_names=known.names,
-        task="panoptic",
-        stuff=known.stuff,
-        tests=_ade20k(root, "validation") if split == "train" and masks.has_test_split else None,
-        digest=(examples.fingerprint,),
-    )
+    tests = _ade20k(root, "validation") if semantic.tests else None
+    return dataclasses.replace(semantic, read=read, task="panoptic", stuff=known.stuff, tests=tests)
 
 
 def _instance_folders(source: Any) -> dict[str, Path]:

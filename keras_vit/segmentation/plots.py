@@ -82,10 +82,8 @@ def plot_beside_labels(
 ) -> None:
     """Draws pictures, below each its labels, and below these the segments that were found, in the colours of classes.
 
-    Args:
-        shown: For each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
-            and what `segment` returned.
-        path: The `.png`, `.svg` or `.pdf` to write.
+    `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
+    and what `segment` returned.
     """
     rows: tuple[list[Any], ...] = [], [], []
     for pixels, ids, classes, found in shown:
