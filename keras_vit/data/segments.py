@@ -147,14 +147,15 @@ def open_segments(
               name beside it) or of instances (needs pycocotools, the extra `coco`);
             - a folder with `images/` and `instances/`, or with `train/` and `val/` that have these: for
               `images/photo.jpg` the folder `instances/photo` with a picture for each instance, whose pixels above 0 are
-              its mask and whose name begins with its class, such as `cat_1.png`; `classes.txt` may list the classes;
+              its mask and whose name begins with its class, such as `cat_1.png`;
             - ADE20K's folder with `images/`, `annotations/` and `annotations_instance/`: stuff of the second and
               things of the third;
             - a list of pictures and one of targets `{"masks": (T, height, width), "labels": (T,)}`;
             - what `open_masks` takes or returns: each class that occurs is one segment.
         annotations: The JSON file of COCO's form.
         classes: How many there are, where the data does not say it.
-        class_names: What they are called. COCO's categories are found by them.
+        class_names: What they are called. COCO's categories are found by them. None: what a file `classes.txt` in the
+            folder lists, or else the data.
         ignore: As in `open_masks`.
         reduce_zero_label: As in `open_masks`.
         split: Of folders and masks that have such, `"train"`, `"test"` or `"validation"`.
@@ -180,7 +181,8 @@ def open_segments(
         return _with_classes(source, count, names)
     if annotations is not None:
         _refuse_unused(of_masks, "COCO's annotations")
-        return _with_classes(_coco(Path(source), Path(annotations), names), count, names)
+        listed = names or names_beside(source)
+        return _with_classes(_coco(Path(source), Path(annotations), listed), count, names)
     if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
         _refuse_unused(of_masks, "arrays of masks with labels")
         return _arrays(*source, count, names)
@@ -239,7 +241,7 @@ def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
     )
 
 
-def _coco(folder: Path, file: Path, names: tuple[str, ...] | None) -> SegmentedImages:
+def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedImages:
     """Pictures with COCO's annotations, of which there are two kinds."""
     known, stuff = named_categories(file, names)
     ids = file.with_suffix("")  # a folder, of panoptic ones
@@ -253,11 +255,14 @@ def _coco(folder: Path, file: Path, names: tuple[str, ...] | None) -> SegmentedI
 
         def read(i: int) -> tuple[np.ndarray, Targets]:
             picture, row = read_picture(paths[i]), rows[i]
-            parts = [{"id": key, "label": label, "crowd": key in row.crowds} for key, label in row.labels.items()]
-            found = mask_targets(_at_size(read_ids(ids / row.png), picture, ids / row.png), segments=parts)
-            if not len(found["labels"]):
+            parts = [{"id": key, "label": label} for key, label in row.labels.items()]
+            numbers = _at_size(read_ids(ids / row.png), picture, ids / row.png)
+            found = [key for key in np.unique(numbers).tolist() if key in row.labels]
+            if not found:
                 raise ValueError(f"{ids / row.png} has none of the ids that {file.name} has of it.")
-            return picture, found
+            # Augmentation drops crowds; the panoptic quality excuses what is found in them.
+            crowd = np.array([key in row.crowds for key in found])
+            return picture, mask_targets(numbers, segments=parts) | {"crowd": crowd}
 
     else:
         found = [row for row in instance_rows(file, names) if not all(part["crowd"] for part in row.parts)]

@@ -197,14 +197,19 @@ def coco_panoptic(folder):
 
 
 def test_cocos_panoptic_annotations(tmp_path):
-    """Crowds are dropped, and so are pictures that have nothing else; classes are counted by the categories' ids."""
+    """Crowds are known, and dropped in training, as pictures of nothing else are; classes count by categories' ids."""
     file, ids = coco_panoptic(tmp_path)
     source = data.open_segments(tmp_path, annotations=file)
     assert source.class_names == ("dog", "cat") and len(source.names) == 1 and source.task == "panoptic"
-    wanted = {"masks": np.stack([ids == 300, ids == 70000]), "labels": [1, 0]}
-    assert as_set(source.read(0)[1]) == as_set(wanted)
+    found = source.read(0)[1]
+    wanted = {"masks": np.stack([ids == 9, ids == 300, ids == 70000]), "labels": [1, 1, 0]}
+    assert as_set(found) == as_set(wanted) and found["crowd"].tolist() == [True, False, False]
+    with SegmentStream(source, 24, 1, data.SegmentAugmentation((1.0, 1.0)), seed=1) as stream:
+        assert sorted(stream.batch(0)[1][0]["labels"].tolist()) == [0, 1]
     renamed = data.open_segments(tmp_path, annotations=file, class_names=["cat", "dog"])
-    assert sorted(renamed.read(0)[1]["labels"].tolist()) == [0, 1]
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    assert data.open_segments(tmp_path, annotations=file).class_names == renamed.class_names
+    assert renamed.read(0)[1]["labels"].tolist() == [0, 0, 1]
     file.write_text(json.dumps({"categories": CATEGORIES}))
     with pytest.raises(ValueError, match="panoptic annotation of COCO's form: it lacks 'annotations'"):
         data.open_segments(tmp_path, annotations=file)
