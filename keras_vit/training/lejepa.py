@@ -1,5 +1,6 @@
 """Pre-training without labels by LeJEPA: `pretrain(..., objective="lejepa")`."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class LeJEPA(Task):
         self.loss = LeJEPALoss(weight, slices, global_views=self.views.global_views)
         self.title = f"LeJEPA (weight {weight:g}, {slices} slices, projector {list(self.projector)})"
         if self.views != ViewAugmentation():
-            self.title += f" on {views!r}"
+            changed = dataclasses.asdict(self.views).items() - dataclasses.asdict(ViewAugmentation()).items()
+            self.title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ViewStream:
         """The stream of views; ValueError for what only labelled data has."""

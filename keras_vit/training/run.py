@@ -417,7 +417,9 @@ def summary(run: Run, evaluated: Any) -> str:
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
-    warmup = f" after {recipe.warmup_steps:g} of warm-up" if recipe.warmup_steps else ""
+    is_share = 0 < recipe.warmup_steps < 1
+    updates = f"{100 * recipe.warmup_steps:g} %" if is_share else f"{recipe.warmup_steps:g}"
+    warmup = f" after {updates} of warm-up" if recipe.warmup_steps else ""
     return f"""{run.task.title} on {keras.backend.backend()}, {where}
   data    {found} to train on, {to_evaluate_on}
   model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained
