@@ -43,6 +43,7 @@ class EoMTSegmentation(Task):
     title = "segmentation with queries"
     objective = "segmentation"
     targets = ("segments",)
+    draws = True
     used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
     unused = ("patch_drop", "dropout", "drop_path", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
 
@@ -129,10 +130,8 @@ class EoMTSegmentation(Task):
 
         return batch
 
-    def validation(
-        self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing, picture: Path | None = None
-    ) -> "MeasuredSegments":
-        return MeasuredSegments(model, images, sharing, self.stuff, picture)
+    def validation(self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
+        return MeasuredSegments(model, images, sharing, self.stuff)
 
 
 def new_eomt(
@@ -225,22 +224,18 @@ class TrainedEoMT(keras.Model):
 
 
 class MeasuredSegments:
-    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality.
+    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality."""
 
-    The first pictures are drawn in the file `picture`, if there is one, with their labels and what was found.
-    """
-
-    def __init__(
-        self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int], picture: Path | None
-    ) -> None:
-        self._model, self._images, self._stuff, self._picture = model, images, stuff, picture
+    def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
+        self._model, self._images, self._stuff = model, images, stuff
+        self._shown: list[Any] = []  # of the last evaluation
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Figures for the log; `model` has the weights of that of the run."""
         config, semantic = self._model.config, self._images.source.task == "semantic"
         metric: Any = MeanIoU(config.classes) if semantic else PanopticQuality(config.classes, self._stuff)
-        shown: list[Any] = []
+        self._shown = []
         for pictures, targets in self._images:
             for picture, target in zip(pictures, targets, strict=True):
                 ids = np.zeros(picture.shape[:2], "int64")
@@ -255,14 +250,16 @@ class MeasuredSegments:
                     crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
                     found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
                     metric.add(found, ids, classes, crowd)
-                if len(shown) < SHOWN:
-                    shown.append((picture, ids, classes, found))
-        if self._picture is not None and shown:
-            plot_beside_labels(shown, self._picture)
+                if len(self._shown) < SHOWN:
+                    self._shown.append((picture, ids, classes, found))
         result = metric.result(self._distribution)
         if semantic:
             return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
         return {"panoptic_quality": result.quality}
+
+    def draw(self, path: Path) -> None:
+        """Draws the first pictures of the last evaluation, their labels and what was found."""
+        plot_beside_labels(self._shown, path)
 
 
 def finetune_queries(

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -129,9 +128,7 @@ class LeJEPA(Task):
 
         return batch
 
-    def validation(
-        self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing, picture: Path | None = None
-    ) -> "Probe":
+    def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
         return Probe(model, images, sharing)
 
 

@@ -62,6 +62,7 @@ class Loop:
         every: Updates between two evaluations and checkpoints.
         batches_per_step: The optimizer's `gradient_accumulation_steps`.
         validation: `FilledBatches`, or what has such an `evaluate(model)`; None for none.
+        picture: The file that `validation` draws at each evaluation what was found; None for none.
         folder: Where checkpoints lie; None for none.
         schedule: From the number of an update to its learning rate, for the log.
         title: Beside the progress bar.
@@ -76,6 +77,7 @@ class Loop:
     every: int
     batches_per_step: int = 1
     validation: Any = None
+    picture: Path | None = None
     folder: "RunFolder | None" = None
     schedule: Callable[[int], Any] | None = None
     title: str = "training"
@@ -187,7 +189,7 @@ class _Recorder(keras.callbacks.Callback):
         if not np.isfinite(logs["loss"]):
             raise FloatingPointError(self._advice(logs["loss"]))
         if loop.validation is not None:
-            logs |= _evaluate(self.model, loop.validation)
+            logs |= _evaluate(self.model, loop.validation, loop.picture)
         rate = {} if loop.schedule is None else {"learning_rate": float(loop.schedule(max(self.step - 1, 0)))}
         log.append({"step": self.step, **logs, **rate, "seconds": time.perf_counter() - self._begun})
         if loop.keep == "best":
@@ -266,7 +268,7 @@ def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
     return patience is not None and bool(log) and len(log) - 1 - _best(log) >= patience
 
 
-def _evaluate(model: keras.Model, validation: Any) -> dict[str, float]:
+def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) -> dict[str, float]:
     """Loss and metrics of the averaged weights where the optimizer keeps averages (`use_ema`)."""
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -277,7 +279,10 @@ def _evaluate(model: keras.Model, validation: Any) -> dict[str, float]:
             optimizer.finalize_variable_values(weights)
         for weight in weights:
             weight.assign(keras.ops.copy(weight.value))  # JAX would give up the buffer that the optimizer holds as well
-        return {f"val_{name}": float(value) for name, value in validation.evaluate(model).items()}
+        figures = {f"val_{name}": float(value) for name, value in validation.evaluate(model).items()}
+        if picture is not None:
+            validation.draw(picture)
+        return figures
     finally:
         for weight, value in zip(weights, kept, strict=True):
             weight.assign(value)

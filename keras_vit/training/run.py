@@ -366,16 +366,14 @@ def fit(
     """Trains a compiled model, and returns the log; then it has the weights that the run returns."""
     task, recipe, images = run.task, run.recipe, run.images
     picture = None
-    if folder and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
+    if folder and task.draws and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
         picture = folder.path / "masks.png"
-    validation = None
-    if run.tests is not None:
-        validation = task.validation(run.model, run.tests, run.seed + 1, run.sharing, picture)
     loop = Loop(
         steps=recipe.steps,
         every=run.every,
         batches_per_step=recipe.accumulate,
-        validation=validation,
+        validation=None if run.tests is None else task.validation(run.model, run.tests, run.seed + 1, run.sharing),
+        picture=picture,
         folder=folder,
         schedule=build_schedule(recipe),
         title=task.title,

@@ -158,6 +158,7 @@ class LinearSegmentation(Task):
     title = "segmentation"
     objective = "segmentation"
     targets = ("mask",)
+    draws = True
     unused = ("patch_drop", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
 
     def __init__(self, ignore: int, layers: int, pictures: str, frozen: bool) -> None:
@@ -265,10 +266,8 @@ class LinearSegmentation(Task):
 
         return batch
 
-    def validation(
-        self, model: LinearSegmenter, images: ImageStream, seed: int, sharing: Sharing, picture: Path | None = None
-    ) -> "Measured":
-        return Measured(model, images, sharing.processes, self.ignore, picture)
+    def validation(self, model: LinearSegmenter, images: ImageStream, seed: int, sharing: Sharing) -> "Measured":
+        return Measured(model, images, sharing.processes, self.ignore)
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -314,16 +313,10 @@ class MaskLoss(keras.losses.Loss):
 
 
 class Measured:
-    """The mean intersection over union on pictures with masks; each process measures its part of them.
+    """The mean intersection over union on pictures with masks; each process measures its part of them."""
 
-    The first pictures are drawn in the file `picture`, if there is one, with their labels and what was found.
-    """
-
-    def __init__(
-        self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int, picture: Path | None
-    ) -> None:
+    def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
-        self._picture = picture
         self._distribution = ALONE_BY_NAME if processes.count == 1 else None
         self._copy: LinearSegmenter | None = None
 
@@ -331,17 +324,17 @@ class Measured:
         """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
         with _alone() if self._joint else contextlib.nullcontext():
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
-            model = self._model_of_process()
-            result = evaluate(model, self._images, **settings)
-            if self._picture is not None:
-                self._draw(model, self._picture)
+            result = evaluate(self._model_of_process(), self._images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
-    def _draw(self, model: LinearSegmenter, path: Path) -> None:
-        shown, classes = [], {k: k for k in range(model.config.classes) if k != self._ignore}
-        for pictures, labels in itertools.islice(self._images, SHOWN):
-            for picture, ids in zip(pictures, labels, strict=True):
-                shown.append((picture, ids, classes, segment(model, picture, task="semantic")))
+    def draw(self, path: Path) -> None:
+        """Draws the first pictures, their labels and what the model finds."""
+        shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
+        with _alone() if self._joint else contextlib.nullcontext():
+            model = self._model_of_process()
+            for pictures, labels in itertools.islice(self._images, SHOWN):
+                for picture, ids in zip(pictures, labels, strict=True):
+                    shown.append((picture, ids, classes, segment(model, picture, task="semantic")))
         plot_beside_labels(shown[:SHOWN], path)
 
     def _model_of_process(self) -> LinearSegmenter:

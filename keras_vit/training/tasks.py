@@ -1,6 +1,5 @@
 """What a run trains: `Task` brings the model, its data, the model that the loss is computed with, and the loss."""
 
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -33,6 +32,7 @@ class Task:
         targets: Those of the data (`stream.target`) that can be learned from.
         unused: Fields of a recipe that are not used: a run whose recipe has them set is refused.
         used: Those of `OF_QUERIES` that are used.
+        draws: Whether what `validation` returns has a method `draw(path)` that shows what the model finds.
         uses_test_split: Whether the test split of the data is evaluated on, where no other images are given.
     """
 
@@ -41,6 +41,7 @@ class Task:
     targets: tuple[str, ...]
     unused: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
+    draws: bool = False
     uses_test_split: bool = True
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
@@ -88,13 +89,8 @@ class Task:
 
         return batch
 
-    def validation(
-        self, model: Any, images: ImageStream, seed: int, sharing: Sharing, picture: Path | None = None
-    ) -> Any:
-        """What measures on images, by a method `evaluate(trained model)`: here the loss and the metric.
-
-        `picture` is the file in which it may show what the model finds.
-        """
+    def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
+        """What measures on images, by a method `evaluate(trained model)`: here the loss and the metric."""
         count = images.steps_per_epoch or sum(1 for _ in images)
         return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
 
