@@ -51,7 +51,7 @@ class Trained:
         model: The trained model.
         recipe: The recipe as it was run, with all changes.
         log: A row per evaluation: `step`, `loss`, `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`,
-            in segmentation `val_mean_iou`, and with `keep="best"` whether it is the one that is `kept`.
+            in segmentation `val_mean_iou` or `val_panoptic_quality`, and with `keep="best"` whether it is `kept`.
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
