@@ -158,15 +158,18 @@ def read_ids(png: Path) -> np.ndarray:
 def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
     """The mask of an instance, booleans `(height, width)`, from COCO's polygons or run lengths.
 
-    Raises ImportError if pycocotools is not installed.
+    Raises ImportError if pycocotools is not installed, and ValueError if they are neither.
     """
     require_packages("COCO's masks", ("pycocotools",), "coco")
     from pycocotools import mask
 
-    if isinstance(segmentation, Mapping):
+    try:
         runs = segmentation
-        if isinstance(runs["counts"], list):
+        if not isinstance(runs, Mapping):
+            runs = mask.merge(mask.frPyObjects(segmentation, height, width))
+        elif isinstance(runs["counts"], list):
             runs = mask.frPyObjects(segmentation, height, width)
-    else:
-        runs = mask.merge(mask.frPyObjects(segmentation, height, width))
-    return mask.decode(runs).astype(bool)
+        return mask.decode(runs).astype(bool)
+    except Exception as error:  # pycocotools raises what the wrong form leads it to
+        words = f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)}"
+        raise ValueError(words) from error

@@ -273,7 +273,10 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
             if None not in row.size and row.size != picture.shape[:2]:
                 raise ValueError(f"{file.name} has masks of {paths[i]} at {row.size}, but that is {picture.shape[:2]}.")
             parts = [part for part in row.parts if not part["crowd"]]
-            masks = [instance_mask(part["segmentation"], *picture.shape[:2]) for part in parts]
+            try:
+                masks = [instance_mask(part["segmentation"], *picture.shape[:2]) for part in parts]
+            except ValueError as error:
+                raise ValueError(f"{file.name}: of {paths[i]} {error}.") from error
             masks = [_at_size(mask, picture, file) for mask in masks]
             return picture, {"masks": np.stack(masks), "labels": np.array([part["label"] for part in parts], "int32")}
 

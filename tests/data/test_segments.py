@@ -298,6 +298,10 @@ def test_cocos_instances(tmp_path):
     assert found["labels"].tolist() == [1, 0]
     assert found["masks"].sum((1, 2)).tolist() == [48, 100]
     assert found["masks"][1][:, :5].all()
+    for damaged in ([], [[1, 2]], {"counts": "abc", "size": [20, 24]}, {"counts": [480]}):
+        file.write_text(json.dumps(about | {"annotations": [rows[0] | {"segmentation": damaged}]}))
+        with pytest.raises(ValueError, match=r"instances.json: of .*a.jpg an instance has no polygons or run lengths"):
+            data.open_segments(tmp_path, annotations=file).read(0)
     about["images"][0] |= {"height": 40, "width": 48}
     file.write_text(json.dumps(about))
     with pytest.raises(ValueError, match=r"masks of .*a.jpg at \(40, 48\), but that is \(20, 24\)"):
