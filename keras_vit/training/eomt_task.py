@@ -23,7 +23,7 @@ from keras_vit.training.mask_classification import MaskClassificationLoss, pad_t
 from keras_vit.training.recipes import Recipe, published
 from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch, Sharing
-from keras_vit.training.tasks import Task, as_input
+from keras_vit.training.tasks import Task, as_input, warn_of_many_patches
 from keras_vit.zoo import load
 
 MASKS = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
@@ -76,6 +76,8 @@ class EoMTSegmentation(Task):
         """The EoMT that was given, with a new class head for other classes; or a new one on a Vision Transformer."""
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         size = pair("image_size", recipe.image_size)
+        if size[0] != size[1]:
+            raise ValueError(f"image_size must be a square for an EoMT, but is {size}.")
         names = None if images.class_names is None else tuple(images.class_names)
         if isinstance(source, EoMT):
             model = source.with_config(image_size=size)
@@ -94,7 +96,9 @@ class EoMTSegmentation(Task):
             return changed
         if not isinstance(source, VisionTransformer):
             raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
-        return new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
+        model = new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
+        warn_of_many_patches(recipe, model.config.backbone.grid_size)
+        return model
 
     def trained_model(self, model: EoMT) -> keras.Model:
         """The model that computes the loss; ValueError in several processes of JAX, which cannot share SciPy."""
@@ -149,7 +153,7 @@ def new_eomt(
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
         changes["final_norm"] = "tokens"
-    if any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True)):
+    if any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True)) and size[0] % 16 == 0:
         changes["patch_size"] = 16
     backbone = source.with_config(**WITHOUT_TOP, **changes)
     depth = backbone.config.depth

@@ -331,7 +331,7 @@ class Measured:
         """Draws the first pictures, their labels and what the model finds."""
         shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
         with _alone() if self._joint else contextlib.nullcontext():
-            model = self._model_of_process()
+            model = self._model if self._copy is None else self._copy  # as it was evaluated
             for pictures, labels in itertools.islice(self._images, SHOWN):
                 for picture, ids in zip(pictures, labels, strict=True):
                     shown.append((picture, ids, classes, segment(model, picture, task="semantic")))

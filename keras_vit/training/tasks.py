@@ -111,12 +111,7 @@ class FineTuning(Task):
             return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
         model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
         if isinstance(model, VisionTransformer) and not model.config.dynamic:
-            rows, columns = model.config.grid_size
-            if rows * columns > MOST_PATCHES:
-                found = f"has images of {recipe.image_size} pixels, which this model cuts into {rows} x {columns}"
-                warn_caller(
-                    f"The recipe {recipe.name} {found} patches: slow, and much memory. Give a smaller image_size=."
-                )
+            warn_of_many_patches(recipe, model.config.grid_size)
         # A head that fits by chance goes as well: the original always starts from zeros.
         return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
@@ -133,6 +128,13 @@ class FineTuning(Task):
         if images.target == "class":
             return loss, keras.metrics.CategoricalAccuracy(name="accuracy")
         return loss, RankingPrecision(name="ranking_precision")
+
+
+def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
+    """Warns where a recipe has images that a model cuts into more patches than any published one."""
+    if grid[0] * grid[1] > MOST_PATCHES:
+        found = f"has images of {recipe.image_size} pixels, which this model cuts into {grid[0]} x {grid[1]}"
+        warn_caller(f"The recipe {recipe.name} {found} patches: slow, and much memory. Give a smaller image_size=.")
 
 
 # Models

@@ -153,6 +153,8 @@ def test_semantic_masks_are_measured_by_the_mean_iou():
         ({"layers": 4}, "layers, pictures and frozen are for a linear head"),
         ({"on_bad_image": "skip"}, "on_bad_image"),
         ({"drop_path": 0.1}, "drop_path=0.1 is not used in segmentation"),
+        ({"image_size": (16, 24)}, r"image_size must be a square for an EoMT, but is \(16, 24\)"),
+        ({"image_size": 18}, "height 18 is not a multiple of 4"),
         ({"model": "trained", "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),
         ({"augmentation": data.MaskAugmentation(), "stuff_classes": [1]}, "stuff_classes is for an EoMT"),
     ],
