@@ -65,11 +65,11 @@ def tune(folder, output, **options):
     }
 
 
-def tune_masks(folder):
+def tune_masks(folder, output=None):
     """The same of a linear head for masks, whose batch normalisation sees the whole batch."""
     recipe = training.recipe("segmentation/dinov2_linear")
     recipe = recipe.replace(steps=3, warmup_steps=0, batch_size=4, image_size=16, learning_rate=0.01)
-    options = {"every": 1, "verbose": False, "validation": make_scenes(3, 16, 1)}
+    options = {"every": 1, "verbose": False, "validation": make_scenes(3, 16, 1), "output": output}
     source = os.path.join(folder, "start.keras")
     done = training.finetune_segmentation(source, make_scenes(9, 16), recipe, **options)
     weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
@@ -148,7 +148,7 @@ def wrapped(part):
 
 def everything(folder, processes, part):
     answer = {"count": count(folder), "embedded": embed(folder, "features.npz"), "tuned": tune(folder, "whole")}
-    answer["masks"] = tune_masks(folder)
+    answer["masks"] = tune_masks(folder, os.path.join(folder, "masks"))
     answer["tensorflow"] = "tensorflow" in sys.modules
     if keras.backend.backend() == "jax":
         answer["sharded"] = sharded(folder)

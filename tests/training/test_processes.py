@@ -56,6 +56,7 @@ def test_two_processes_do_what_one_does(backend, tmp_path):
     np.testing.assert_allclose(found["losses"], masks["losses"], rtol=1e-6)
     np.testing.assert_allclose(found["weights"], masks["weights"], rtol=TOLERANCE, atol=1e-6)
     assert found["mean_iou"] == pytest.approx(masks["mean_iou"], abs=1e-6)
+    assert (tmp_path / "masks/masks.png").exists()  # process 0 draws, and the other does not wait for it
     if backend == "jax":
         assert first["sharded"] == 0
     else:
