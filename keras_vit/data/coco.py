@@ -22,11 +22,12 @@ class Segments(NamedTuple):
 
 
 class Instances(NamedTuple):
-    """The instances of a picture: of each `segmentation`, `label` and `crowd`."""
+    """The instances of a picture."""
 
     picture: str
     size: tuple[Any, Any]  # height and width, None where the file does not say them
-    parts: list[dict[str, Any]]
+    masks: list[Any]  # polygons or run lengths
+    labels: list[int]
 
 
 def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segments]:
@@ -54,20 +55,21 @@ def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segmen
 
 
 def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
-    """The instances of each picture that has some. Arguments and errors are as of `panoptic_rows`."""
+    """The instances of each picture that has some, without crowds. Arguments and errors are as of `panoptic_rows`."""
 
     def rows(about: Any) -> list[Instances]:
         places, found = class_numbers(about, names), {}
         pictures = {
-            row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [])
+            row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [])
             for row in about["images"]
         }
         for row in about["annotations"]:
             if "segments_info" in row:
                 raise ValueError(f"it is panoptic, and there is no folder {file.with_suffix('')} with its PNGs")
-            label, crowd = _listed(places, "category_id", row), bool(row.get("iscrowd"))
-            picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
-            picture.parts.append({"segmentation": row["segmentation"], "label": label, "crowd": crowd})
+            if not row.get("iscrowd"):
+                picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
+                picture.masks.append(row["segmentation"])
+                picture.labels.append(_listed(places, "category_id", row))
         return list(found.values())
 
     return _read(file, "instance", rows)

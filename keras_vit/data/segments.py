@@ -265,20 +265,18 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
             return picture, mask_targets(numbers, segments=parts) | {"crowd": crowd}
 
     else:
-        found = [row for row in instance_rows(file, names) if not all(part["crowd"] for part in row.parts)]
+        found = instance_rows(file, names)
         paths, task = [find(row.picture) for row in found], "instance"
 
         def read(i: int) -> tuple[np.ndarray, Targets]:
             picture, row = read_picture(paths[i]), found[i]
             if None not in row.size and row.size != picture.shape[:2]:
                 raise ValueError(f"{file.name} has masks of {paths[i]} at {row.size}, but that is {picture.shape[:2]}.")
-            parts = [part for part in row.parts if not part["crowd"]]
             try:
-                masks = [instance_mask(part["segmentation"], *picture.shape[:2]) for part in parts]
+                masks = [_at_size(instance_mask(one, *picture.shape[:2]), picture, file) for one in row.masks]
             except ValueError as error:
-                raise ValueError(f"{file.name}: of {paths[i]} {error}.") from error
-            masks = [_at_size(mask, picture, file) for mask in masks]
-            return picture, {"masks": np.stack(masks), "labels": np.array([part["label"] for part in parts], "int32")}
+                raise ValueError(f"{file.name}: of {paths[i]} {error}") from error
+            return picture, {"masks": np.stack(masks), "labels": np.array(row.labels, "int32")}
 
     digest = (file.name, file.stat().st_size, len(paths))
     return SegmentedImages(tuple(map(str, paths)), read, len(known), known, task, stuff, digest=digest)
