@@ -49,6 +49,8 @@ def _of_the_recipe(name: str) -> str:
     """The default of a recipe's field in the help: that it is the recipe's, and the value that RECIPE has."""
     from keras_vit.training import recipe
 
+    if name == "points":  # which RECIPE has no use for
+        return "12,544"
     row = recipe(RECIPE)
     value = getattr(row, name, None) or getattr(row.augmentation, name, None)
     if isinstance(value, str):
@@ -75,7 +77,7 @@ def _of_the_recipe(name: str) -> str:
             keep="best or last: which weights of the run it returns",
             sampling="balanced or sqrt: draws images of small classes more often",
             patch_drop="share of the patches to leave out in training",
-            freeze="layers that do not train, such as backbone",
+            freeze="layers that do not train, such as block_[0-5], or in segmentation backbone",
             layer_decay="factor of the learning rate from one block to the one before it; 1: none",
         ),
         derived(

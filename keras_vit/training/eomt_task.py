@@ -259,7 +259,8 @@ class MeasuredSegments:
         result = metric.result(self._distribution)
         if semantic:
             return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
-        return {"panoptic_quality": result.quality}
+        # PQ is the product of the other two, class by class: how well found segments overlap, and F1 of finding them.
+        return {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
 
     def draw(self, path: Path) -> None:
         """Draws the first pictures of the last evaluation, their labels and what was found."""
