@@ -13,10 +13,17 @@ from keras import ops
 
 from keras_vit._arguments import check_choice, check_number, matches
 from keras_vit._keras import DecayingOptimizer, layout_of
+from keras_vit.layers.fast import compute, with_faster_forms
 from keras_vit.training.sharing import over_replicas
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"
+
+
+@with_faster_forms
+def sum_of_squares(gradient: Any) -> Any:
+    """The sum of the squares of a gradient, a float32 scalar."""
+    return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
 
 class ViTOptimizer(DecayingOptimizer):
@@ -85,8 +92,7 @@ class ViTOptimizer(DecayingOptimizer):
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
         grads, replicas = over_replicas(grads)
-        squares = [ops.sum(ops.square(ops.cast(grad, "float32"))) for grad in grads]
-        norm = ops.sqrt(ops.sum(ops.stack(squares)))
+        norm = ops.sqrt(ops.sum(ops.stack([sum_of_squares(grad) for grad in grads])))
         self.gradient_norm.assign(norm)
         if self.global_clipnorm:
             # Where the norm is not finite, neither are the gradients then: a broken step shows.
@@ -245,6 +251,10 @@ class AdamW(ViTOptimizer):
         """Updates one weight."""
         index, dtype = self.index_of(variable), variable.dtype
         m, v = self.momentums[index], self.velocities[index]
+        constants = (self._multipliers[index], self._decays[index], self.beta_1, self.beta_2, self.epsilon)
+        done = compute("adam in place", gradient, variable, m, v, learning_rate, self.iterations, *constants)
+        if done is not NotImplemented:
+            return
         gradient = ops.cast(gradient, dtype)
         updates = ops.cast(self.iterations + 1, dtype)
         new_m = (1.0 - self.beta_1) * gradient + self._decayed_momentum(m, self.beta_1, dtype)

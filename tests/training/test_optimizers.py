@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._arguments import matches
-from keras_vit.layers import skip_initialization
+from keras_vit.layers import fast, skip_initialization
 from keras_vit.models import weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, Muon, SoftmaxLoss, WarmupDecay, layer_decay
 from keras_vit.training.optimizers import DECAYED
@@ -124,6 +124,29 @@ def muon(gradients, weight, schedule, decay):
         rate = float(schedule(k))
         w = w * (1 - rate * decay) - rate * 0.2 * np.sqrt(max(w.shape)) * u
     return w.T
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "global_clipnorm": 1.0, "learning_rate": 1e-2}])
+def test_adamw_in_place_is_adamw(options, monkeypatch, backend):
+    """PyTorch's update, written over weights and momentum, is the definition's but for rounding."""
+    if backend != "torch":
+        pytest.skip("other backends have no such form")
+    import torch
+
+    found = []
+    for forms in (fast.FORMS, {}):
+        monkeypatch.setattr(fast, "FORMS", forms)
+        with keras.name_scope("block"):
+            kernel = keras.Variable(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4), name="kernel")
+        optimizer = AdamW(**options)
+        optimizer.build([kernel])
+        with torch.no_grad():
+            for step in range(3):
+                optimizer.apply([torch.linspace(-step, 2, 12).reshape(3, 4)], [kernel])
+        state = (kernel, optimizer.momentums[0], optimizer.velocities[0], optimizer.gradient_norm)
+        found.append([keras.ops.convert_to_numpy(x) for x in state])
+    for fast_value, value in zip(*found, strict=True):
+        np.testing.assert_allclose(fast_value, value, rtol=2e-6, atol=1e-7)
 
 
 def test_muon_is_torch_s_for_matrices_of_blocks_and_adamw_for_the_rest(numbers):
