@@ -1,4 +1,4 @@
-"""Arguments: their types, checks of them, tensors as arrays, and names in messages."""
+"""Arguments: their types, checks of them, tensors as arrays; names in messages, and messages that keep them."""
 
 import difflib
 import fnmatch
@@ -11,12 +11,10 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union
 
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
-
-from keras_vit._messages import Code, Message
 
 if TYPE_CHECKING:
     import keras
@@ -243,3 +241,29 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     """The softmax of logits along the last axis."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
+
+
+# Messages
+
+
+class Code(str):
+    """A part of a message that is Python code: the name of an argument, an argument with a value, or a call."""
+
+
+class Message(str):
+    """The text of an error or a warning, which keeps its parts: the command line writes `Code` as options.
+
+    Examples:
+        >>> str(Message("Pass ", Code("overwrite=True"), "."))
+        'Pass overwrite=True.'
+    """
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, *parts: str) -> Self:
+        message = super().__new__(cls, "".join(parts))
+        message.parts = parts
+        return message
+
+
+SKIP = Code('on_bad_image="skip"')  # what to do about images that cannot be read

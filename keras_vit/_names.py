@@ -10,8 +10,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.checkpoints": "class_names inspect_checkpoint list_models list_weights push_to_hub to_checkpoint",
         "keras_vit.models": (
             "BIT_VARIANTS BiT BiTConfig CreateOptions DPT DPTConfig EoMT EoMTConfig LinearDepth LinearDepthConfig "
-            "LinearSegmenter LinearSegmenterConfig LoadOptions ModelOptions TextConfig TextEncoder VARIANTS "
-            "ViTConfig VisionTransformer feature_extractor feature_names"
+            "LinearSegmenter LinearSegmenterConfig LoadOptions ModelOptions TextConfig TextEncoder VARIANTS ViTConfig "
+            "VisionTransformer feature_extractor feature_names"
         ),
         "keras_vit.preprocessing": "decode_predictions load_image preprocess_input sample_image",
         "keras_vit.text": "load_image_text",
@@ -49,9 +49,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.views": "ViewAugmentation",
     },
     "keras_vit.depth": {
-        "keras_vit.depth.estimating": "Depth estimate",
+        "keras_vit.depth.estimating": "Depth estimate plot",
         "keras_vit.depth.metrics": "DepthErrors depth_errors mean_depth_errors",
-        "keras_vit.depth.plots": "plot",
     },
     "keras_vit.evaluation": {
         "keras_vit._pictures": "need_matplotlib",
@@ -111,14 +110,11 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.models.changes": "adapted_layers check_tokens merge_lora require_adapters",
         "keras_vit._arguments": "pair",
         "keras_vit.models.config": "BiTConfig ModelConfig ViTConfig",
-        "keras_vit.models.dense": "DenseModel",
-        "keras_vit.models.dense_config": "DenseConfig EoMTConfig LinearSegmenterConfig",
-        "keras_vit.models.depth_config": "DPTConfig LinearDepthConfig",
-        "keras_vit.models.depth_models": "DPT LinearDepth",
+        "keras_vit.models.dense": "DPT DenseModel LinearDepth LinearSegmenter",
+        "keras_vit.models.dense_config": "DPTConfig DenseConfig EoMTConfig LinearDepthConfig LinearSegmenterConfig",
         "keras_vit.models.eomt": "EoMT",
         "keras_vit.models.features": "feature_extractor feature_names",
         "keras_vit.models.image_model": "ImageModel pixel_scaling",
-        "keras_vit.models.linear_segmenter": "LinearSegmenter",
         "keras_vit.models.options": "CreateOptions LoadOptions ModelOptions",
         "keras_vit.models.sizes": "convolutions count_macs count_weights",
         "keras_vit.models.text_config": "TextConfig",
@@ -137,7 +133,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image resize_images"
         ),
         "keras_vit.preprocessing.label_sets": "LABEL_SETS LabelSet label_set",
-        "keras_vit.preprocessing.resampling": "FILTERS",
+        "keras_vit.interpolation": "FILTERS",
         "keras_vit.preprocessing.samples": "sample_image",
     },
     "keras_vit.segmentation": {

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit.preprocessing import resampling, windows
+from keras_vit import interpolation
+from keras_vit.preprocessing import windows
 from tests.conftest import GOLDEN
 
 pytestmark = pytest.mark.once
@@ -89,13 +90,13 @@ def test_a_picture_is_enlarged_as_by_opencv():
     folder = GOLDEN / "dense_seg_dinov2_linear"
     facts = json.loads((folder / "meta.json").read_text())["picture_values"]
     picture = np.load(folder / "ref.npz")["picture"]
-    pixels = resampling.opencv_resized(picture, facts["shape"][1:3])
+    pixels = interpolation.opencv_resized(picture, facts["shape"][1:3])
     values = (pixels - np.array([123.675, 116.28, 103.53])) / np.array([58.395, 57.12, 57.375])
     assert values.mean() == pytest.approx(facts["mean"], abs=1e-6)
     assert values.std() == pytest.approx(facts["std"], abs=1e-6)
-    np.testing.assert_array_equal(resampling.opencv_resized(picture, picture.shape[:2]), picture)
+    np.testing.assert_array_equal(interpolation.opencv_resized(picture, picture.shape[:2]), picture)
     halves = picture[:, :120].astype(int).reshape(40, 2, 60, 2, 3).sum((1, 3))
-    np.testing.assert_array_equal(resampling.opencv_resized(picture[:, :120], (40, 60)), (halves + 2) // 4)
+    np.testing.assert_array_equal(interpolation.opencv_resized(picture[:, :120], (40, 60)), (halves + 2) // 4)
 
 
 @pytest.mark.parametrize("size, margins", [((89, 114), [(4, 5), (6, 6)]), ((14, 28), [(0, 0), (0, 0)])])

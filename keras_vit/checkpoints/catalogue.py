@@ -18,9 +18,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from keras_vit._arguments import did_you_mean, printable
+from keras_vit._arguments import Code, Message, did_you_mean, printable
 from keras_vit._files import weights_folder
-from keras_vit._messages import Code, Message
 from keras_vit._terminal import Table
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import check_choice, printable, warn_caller
-from keras_vit._messages import Code, Message
+from keras_vit._arguments import Code, Message, check_choice, printable, warn_caller
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import described
 from keras_vit.checkpoints.accounting import (
@@ -38,7 +37,7 @@ from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, pe, 
 from keras_vit.checkpoints.like import check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
-from keras_vit.models.depth_config import DepthConfig
+from keras_vit.models.dense_config import DepthConfig
 
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}

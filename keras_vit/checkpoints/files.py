@@ -19,9 +19,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from keras_vit._arguments import is_class_name, printable
+from keras_vit._arguments import Code, Message, is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
-from keras_vit._messages import Code, Message
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.like import Like
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import models
-from keras_vit._arguments import check_choice, printable
+from keras_vit._arguments import Code, Message, check_choice, printable
 from keras_vit._files import check_room, make_folder, replacing
-from keras_vit._messages import Code, Message
 from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.checkpoint import LAYOUTS, open_checkpoint, to_checkpoint
 from keras_vit.checkpoints.described import CONFIG_TYPES, check_size

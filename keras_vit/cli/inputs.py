@@ -119,8 +119,8 @@ def labelled_data(options: Namespace) -> Any:
 def picture_files(paths: Sequence[str]) -> list[str]:
     """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
     from keras_vit.data import image_files
+    from keras_vit.data.examples import Reading
     from keras_vit.data.folders import good_files
-    from keras_vit.data.options import Reading
 
     check_exists(*paths)
     files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]

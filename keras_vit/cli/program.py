@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import keras_vit
-from keras_vit._arguments import did_you_mean, printable, require_packages
-from keras_vit._messages import Code, Message
+from keras_vit._arguments import Code, Message, did_you_mean, printable, require_packages
 from keras_vit._terminal import terminal_width
 from keras_vit.cli import files, images, training
 from keras_vit.cli.command import Command, Option, Result

@@ -11,12 +11,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from keras_vit._arguments import check_choice
-from keras_vit._messages import Code, Message
+from keras_vit._arguments import Code, Message, check_choice
 from keras_vit.data.randaugment import MAX_MAGNITUDE, randaugment
-from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples
+from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
 from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
-from keras_vit.preprocessing.resampling import resample
 
 CROPS = ("inception", "random", "resize")
 

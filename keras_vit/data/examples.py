@@ -1,15 +1,16 @@
-"""Labelled images with random access, their labels and class names."""
+"""Labelled images with random access: their labels and class names, how they are read, which of them a stream has."""
 
 import collections
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from keras_vit._arguments import listing, to_numpy
+from keras_vit._arguments import check_choice, listing, to_numpy, whole_number
+from keras_vit.data.augmentation import HOLDOUT
 from keras_vit.preprocessing import imagenet1k_classes
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
@@ -163,3 +164,115 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
         raise ValueError(f"{where} has {listing(ambiguous)}, which several outputs of the model are called.")
     outputs = {name: output for output, name in enumerate(model_names)}
     return np.array([outputs[name] for name in data_names], "int64")
+
+
+# How they are read
+
+
+class ReadingOptions(TypedDict, total=False):
+    """The fields of `Reading`, for signatures."""
+
+    on_bad_image: str
+    check: str
+    workers: int | None
+    processes: bool | None
+    prefetch: int
+    channels: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How images are read; ValueError or TypeError if an option is out of its range."""
+
+    on_bad_image: str = "stop"
+    check: str = "headers"
+    workers: int | None = None
+    processes: bool | None = None
+    prefetch: int = 1
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        check_choice("on_bad_image", self.on_bad_image, ("stop", "skip"))
+        check_choice("check", self.check, ("headers", "decode", "none"))
+        whole_number("prefetch", self.prefetch, 0)
+        whole_number("channels", self.channels, 1)
+
+    @property
+    def skip(self) -> bool:
+        """Whether images that cannot be read are left out."""
+        return self.on_bad_image == "skip"
+
+    @property
+    def looks(self) -> bool:
+        """Whether files are looked at before they are read; those of other channels than three are not."""
+        return self.check != "none" and self.channels == 3
+
+
+# Which of them a stream has, and how often
+
+
+Draw = Callable[[np.random.Generator], np.ndarray]
+
+
+def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
+    """The examples without a share of them (`split="train"`), or only that share (others), which the seed decides.
+
+    Stratified: each class has its share to within one image, and keeps one to train on; of several labels the rarest
+    one counts, and numbers are held out from small to large.
+    """
+    groups, generator = _groups(examples), np.random.default_rng([seed, HOLDOUT])
+    order = np.lexsort((generator.random(len(groups)), groups))
+    if examples.target != "number":
+        order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
+    count = round(share * len(groups))
+    if not 1 <= count <= len(order):
+        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
+    held = np.array([generator.choice(part) for part in np.array_split(order, count)])
+    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
+    return dataclasses.replace(
+        examples,
+        labels=examples.labels[keep],
+        read=lambda i: examples.read(keep[i]),
+        name=lambda i: examples.name(keep[i]),
+        files=None if examples.files is None else [examples.files[i] for i in keep],
+        fingerprint=fingerprint(examples.fingerprint, share, seed, split),
+    )
+
+
+def shuffled(examples: Examples) -> Draw:
+    """A function from a generator to the examples of an epoch: each once."""
+    return lambda generator: generator.permutation(len(examples.labels))
+
+
+def sampled(examples: Examples, sampling: str) -> Draw:
+    """A function from a generator to the examples of an epoch: as many as there are, some of them several times.
+
+    A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an
+    image with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195).
+    """
+    if examples.target == "number":
+        raise ValueError(f"sampling={sampling!r} is for classes, but the labels are numbers.")
+    groups = _groups(examples)
+    counts = np.bincount(groups)
+    if examples.target == "multilabel":
+        counts = np.append(examples.labels.sum(axis=0), np.sum(groups == examples.classes))
+    weights = counts[groups] ** (-1.0 if sampling == "balanced" else -0.5)
+
+    def draw(generator: np.random.Generator) -> np.ndarray:
+        order = np.lexsort((generator.random(len(groups)), groups))
+        ends = np.cumsum(weights[order])
+        places = (generator.random() + np.arange(len(groups))) * (ends[-1] / len(groups))
+        return generator.permutation(order[np.minimum(np.searchsorted(ends, places, "right"), len(groups) - 1)])
+
+    return draw
+
+
+def _groups(examples: Examples) -> np.ndarray:
+    """The group of each example: its class, its rarest label (`classes` for none), or for regression its label."""
+    labels = examples.labels
+    if labels.ndim == 1:
+        return labels
+    if examples.target != "multilabel":
+        return labels[:, 0] if examples.target == "number" else labels.argmax(axis=1)
+    rarest = np.where(labels > 0, labels.sum(axis=0), np.inf).argmin(axis=1)
+    return np.where(labels.any(axis=1), rarest, examples.classes)

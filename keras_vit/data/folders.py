@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_class_name, listing, printable, require_packages, warn_caller
-from keras_vit._messages import SKIP, Message
+from keras_vit._arguments import SKIP, Message, check_class_name, listing, printable, require_packages, warn_caller
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.examples import BadImage, Examples, fingerprint
-from keras_vit.data.options import Reading
+from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint
 from keras_vit.preprocessing import check_mode, load_image
 
 IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())

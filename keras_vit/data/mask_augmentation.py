@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.data.augmentation import IMAGE, Augmentation, is_number
-from keras_vit.interpolation import FLIPPED, linear_samples
-from keras_vit.preprocessing.resampling import resample
+from keras_vit.interpolation import FLIPPED, linear_samples, resample
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
 # Fields of `MaskAugmentation` that change colours, and the most that they may be.

@@ -7,11 +7,9 @@ from typing import Any, Unpack
 
 from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, whole_number
 from keras_vit.data.augmentation import Augmentation, ImageTransform
-from keras_vit.data.examples import TARGETS, Examples
+from keras_vit.data.examples import TARGETS, Examples, Reading, ReadingOptions, hold_out
 from keras_vit.data.folders import SPLITS, open_folder, pick_split
 from keras_vit.data.mask_augmentation import MaskTransform
-from keras_vit.data.options import Reading, ReadingOptions
-from keras_vit.data.sampling import hold_out
 from keras_vit.data.sources import PipelineStream, inputs_of, is_pipeline, open_arrays, open_tfds
 from keras_vit.data.streams import ExampleStream, ImageStream
 from keras_vit.preprocessing import RESIZES, Pipeline

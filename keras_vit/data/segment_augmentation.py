@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, pair
 from keras_vit.data.mask_augmentation import recoloured
-from keras_vit.preprocessing.resampling import torchvision_resized
+from keras_vit.interpolation import torchvision_resized
 
 _GREY = np.array([0.2989, 0.587, 0.114])  # torchvision's shares of red, green and blue
 CHANGES = ("brightness", "contrast", "saturation", "hue")

@@ -31,10 +31,9 @@ from keras_vit.data.coco import (
     pictures_by_name,
     read_ids,
 )
-from keras_vit.data.examples import BadImage, count_steps, fingerprint
+from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint
 from keras_vit.data.folders import image_files, pick_split, split_of
 from keras_vit.data.masks import MaskedImages, as_masks, names_beside, open_masks, read_mask
-from keras_vit.data.options import Reading
 from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import label_set

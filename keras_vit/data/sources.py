@@ -14,8 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import to_numpy, warn_caller
-from keras_vit._messages import SKIP, Message
+from keras_vit._arguments import SKIP, Message, to_numpy, warn_caller
 from keras_vit._processes import share
 from keras_vit.data.augmentation import (
     ERASING,
@@ -27,9 +26,17 @@ from keras_vit.data.augmentation import (
     mixed,
     resize_for_evaluation,
 )
-from keras_vit.data.examples import BadImage, EndOfData, Examples, check_labels, count_steps, fingerprint, one_hot
+from keras_vit.data.examples import (
+    BadImage,
+    EndOfData,
+    Examples,
+    Reading,
+    check_labels,
+    count_steps,
+    fingerprint,
+    one_hot,
+)
 from keras_vit.data.folders import IN_PLACE_OF
-from keras_vit.data.options import Reading
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import check_pixels, load_image
 

@@ -19,13 +19,10 @@ from typing import Any, Protocol, Self
 import keras
 import numpy as np
 
-from keras_vit._arguments import printable, warn_caller
-from keras_vit._messages import SKIP, Message
+from keras_vit._arguments import SKIP, Message, printable, warn_caller
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, mixed
-from keras_vit.data.examples import BadImage, EndOfData, Examples, count_steps, one_hot
-from keras_vit.data.options import Reading
-from keras_vit.data.sampling import sampled, shuffled
+from keras_vit.data.examples import BadImage, EndOfData, Examples, Reading, count_steps, one_hot, sampled, shuffled
 from keras_vit.data.workers import Worker
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other

@@ -11,14 +11,13 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, pair, printable, whole_number
 from keras_vit.data.augmentation import IMAGE, is_number
-from keras_vit.data.examples import Examples, fingerprint
+from keras_vit.data.examples import Examples, Reading, fingerprint
 from keras_vit.data.folders import good_files, image_files, pick_split, split_of
-from keras_vit.data.options import Reading
 from keras_vit.data.segment_augmentation import adjusted
 from keras_vit.data.sources import open_arrays
 from keras_vit.data.streams import ExampleStream
+from keras_vit.interpolation import torchvision_resized
 from keras_vit.preprocessing import load_image
-from keras_vit.preprocessing.resampling import torchvision_resized
 
 NO_TARGET = "none"  # `stream.target` of pictures whose labels are not read
 ASPECTS, ATTEMPTS = (3 / 4, 4 / 3), 10  # of torchvision's `RandomResizedCrop`

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from keras_vit._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from keras_vit.depth.estimating import Depth, estimate
+    from keras_vit.depth.estimating import Depth, estimate, plot
     from keras_vit.depth.metrics import DepthErrors, depth_errors, mean_depth_errors
-    from keras_vit.depth.plots import plot
 
 __getattr__ = lazy_names(__name__)
 

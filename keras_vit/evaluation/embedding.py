@@ -15,9 +15,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import Source, check_choice, listing, printable, to_numpy, warn_caller, whole_number
+from keras_vit._arguments import (
+    SKIP,
+    Code,
+    Message,
+    Source,
+    check_choice,
+    listing,
+    printable,
+    to_numpy,
+    warn_caller,
+    whole_number,
+)
 from keras_vit._files import locked, replacing, write_text
-from keras_vit._messages import SKIP, Code, Message
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files

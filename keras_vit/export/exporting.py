@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Source, require_packages, softmax, whole_number
+from keras_vit._arguments import Code, Message, Source, require_packages, softmax, whole_number
 from keras_vit._files import check_folder, make_folder
-from keras_vit._messages import Code, Message
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.format import Format
 from keras_vit.export.formats import FORMATS

@@ -8,10 +8,10 @@ from keras_vit.models.config import BiTConfig as BiTConfig
 from keras_vit.models.config import ModelConfig as ModelConfig
 from keras_vit.models.config import ViTConfig as ViTConfig
 from keras_vit.models.dense_config import DenseConfig as DenseConfig
+from keras_vit.models.dense_config import DPTConfig as DPTConfig
 from keras_vit.models.dense_config import EoMTConfig as EoMTConfig
+from keras_vit.models.dense_config import LinearDepthConfig as LinearDepthConfig
 from keras_vit.models.dense_config import LinearSegmenterConfig as LinearSegmenterConfig
-from keras_vit.models.depth_config import DPTConfig as DPTConfig
-from keras_vit.models.depth_config import LinearDepthConfig as LinearDepthConfig
 from keras_vit.models.options import CreateOptions as CreateOptions
 from keras_vit.models.options import LoadOptions as LoadOptions
 from keras_vit.models.options import ModelOptions as ModelOptions
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from keras_vit.models.changes import check_tokens as check_tokens
     from keras_vit.models.changes import merge_lora as merge_lora
     from keras_vit.models.changes import require_adapters as require_adapters
+    from keras_vit.models.dense import DPT as DPT
     from keras_vit.models.dense import DenseModel as DenseModel
-    from keras_vit.models.depth_models import DPT as DPT
-    from keras_vit.models.depth_models import LinearDepth as LinearDepth
+    from keras_vit.models.dense import LinearDepth as LinearDepth
+    from keras_vit.models.dense import LinearSegmenter as LinearSegmenter
     from keras_vit.models.eomt import EoMT as EoMT
     from keras_vit.models.features import feature_extractor as feature_extractor
     from keras_vit.models.features import feature_names as feature_names
     from keras_vit.models.image_model import ImageModel as ImageModel
     from keras_vit.models.image_model import pixel_scaling as pixel_scaling
-    from keras_vit.models.linear_segmenter import LinearSegmenter as LinearSegmenter
     from keras_vit.models.text_encoder import TextEncoder as TextEncoder
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS as BEFORE_BLOCKS
     from keras_vit.models.vision_transformer import VisionTransformer as VisionTransformer

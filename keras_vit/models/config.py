@@ -7,8 +7,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self
 
-from keras_vit._arguments import pair
-from keras_vit._messages import Code, Message
+from keras_vit._arguments import Code, Message, pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
 from keras_vit.models.fields import (

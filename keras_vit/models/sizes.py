@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models.config import BiTConfig, ViTConfig
-from keras_vit.models.dense_config import DenseConfig, EoMTConfig, LinearSegmenterConfig
-from keras_vit.models.depth_config import DPTConfig, LinearDepthConfig
+from keras_vit.models.dense_config import DenseConfig, DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
 
 
 class Convolution(NamedTuple):

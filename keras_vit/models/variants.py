@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._arguments import did_you_mean
-from keras_vit._messages import Code, Message
+from keras_vit._arguments import Code, Message, did_you_mean
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 
 

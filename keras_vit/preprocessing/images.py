@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
-from keras_vit.interpolation import AREA, METHODS
-from keras_vit.preprocessing.resampling import FILTERS, filtered, resampled
+from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,9 +10,9 @@ import numpy as np
 
 from keras_vit._arguments import softmax, to_numpy
 from keras_vit._processes import fill_up
+from keras_vit.interpolation import opencv_resized
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig
 from keras_vit.preprocessing import Pipeline, resize_images
-from keras_vit.preprocessing.resampling import opencv_resized
 from keras_vit.preprocessing.windows import (
     Rows,
     Window,

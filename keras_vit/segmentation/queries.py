@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_vit._arguments import softmax
+from keras_vit.interpolation import torchvision_resized
 from keras_vit.models import EoMT, EoMTConfig
 from keras_vit.preprocessing import Pipeline
-from keras_vit.preprocessing.resampling import torchvision_resized
 from keras_vit.preprocessing.windows import (
     Rows,
     Window,

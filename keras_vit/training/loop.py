@@ -18,9 +18,8 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import Code, Message, printable
 from keras_vit._files import locked, write_text
-from keras_vit._messages import Code, Message
 from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes, scope_of
 from keras_vit._terminal import ProgressBar, Table

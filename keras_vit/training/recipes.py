@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import (
     RANGES,
+    Code,
+    Message,
     check_choice,
     check_number,
     check_patterns,
@@ -16,7 +18,6 @@ from keras_vit._arguments import (
     listing,
     pair,
 )
-from keras_vit._messages import Code, Message
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation, MaskAugmentation, SegmentAugmentation
 from keras_vit.training.recipe_table import ROWS

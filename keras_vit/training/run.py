@@ -15,10 +15,9 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_vit._arguments import DType, Source, matches, pair, warn_caller, whole_number
+from keras_vit._arguments import Code, DType, Message, Source, matches, pair, warn_caller, whole_number
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
-from keras_vit._messages import Code, Message
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split

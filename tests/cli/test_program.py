@@ -14,7 +14,7 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from keras_vit._messages import Code, Message
+from keras_vit._arguments import Code, Message
 from keras_vit.cli import main
 from keras_vit.cli.command import derived
 from keras_vit.cli.modes import ONLY, refuse_unused

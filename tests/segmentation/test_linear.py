@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import LinearSegmenter, LinearSegmenterConfig, segmentation
+from keras_vit import LinearSegmenter, LinearSegmenterConfig, interpolation, segmentation
 from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
-from keras_vit.preprocessing import resampling, windows
+from keras_vit.preprocessing import windows
 from tests.compute import deviations
 from tests.conftest import GOLDEN
 
@@ -205,7 +205,7 @@ def by_hand(model, picture, scales, flip):
         factor = short / min(picture.shape[:2])
         size = [int(side * factor + 0.5) for side in picture.shape[:2]]
         if config.pictures == "dinov2":
-            image = resampling.opencv_resized(picture, size)
+            image = interpolation.opencv_resized(picture, size)
         else:
             image = np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BILINEAR))
         image = (image.astype("float32") / 255 - config.pipeline.mean) / config.pipeline.std
