@@ -22,6 +22,7 @@ from keras_vit.preprocessing.images import resize_images as resize_images
 from keras_vit.preprocessing.label_sets import LABEL_SETS as LABEL_SETS
 from keras_vit.preprocessing.label_sets import LabelSet as LabelSet
 from keras_vit.preprocessing.label_sets import label_set as label_set
+from keras_vit.preprocessing.naflex import naflex_size as naflex_size
 from keras_vit.preprocessing.samples import sample_image as sample_image
 
 __getattr__ = lazy_names(__name__)

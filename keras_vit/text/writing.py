@@ -205,9 +205,15 @@ def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwr
             shutil.copyfile(file, temporary)
 
 
+# The classes of transformers with two towers, by `model_type`.
+_CLASSES = {"clip": "CLIP", "siglip": "Siglip", "siglip2": "Siglip2", "tipsv2": "Tipsv2"}
+
+
 def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
     family = "clip" if config.causal else "tipsv2" if config.pooling == "mean" else "siglip"
+    if vision["model_type"] == "siglip2_vision_model":
+        family = "siglip2"
     del vision["architectures"]
     text = {
         "model_type": f"{family}_text_model",
@@ -228,7 +234,7 @@ def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dic
         text["projection_size"] = config.projection
     return sidecars | {
         "config.json": {
-            "architectures": [{"clip": "CLIPModel", "siglip": "SiglipModel", "tipsv2": "Tipsv2Model"}[family]],
+            "architectures": [f"{_CLASSES[family]}Model"],
             "model_type": family,
             "dtype": "float32",
             **({"projection_dim": config.projection} if family == "clip" else {}),

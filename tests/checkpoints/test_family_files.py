@@ -310,7 +310,7 @@ REFUSED = {
     "AIMv2": (timm() | {"patch_embed.norm.weight": (64,)}, "patch_embed.norm.weight"),
     "mixed rotary embedding": (timm() | {"rope.freqs": (2, 8)}, "rope.freqs"),
     "norms of queries and keys": (timm() | norm(f"{B}attn.q_norm"), "q_norm"),
-    "NaFlex": (timm() | linear("embeds.proj", 64, 64), "embeds.proj"),
+    "NaFlex": (timm() | linear("embeds.proj", 64, 64), "a NaFlex of timm's without attention pooling"),
     "another network before it": (timm() | {"patch_embed.backbone.0.conv.weight": (8, 3, 7, 7)}, r"backbone.0.conv"),
     "stages without end": (timm() | {"patch_embed.backbone.stages.9.blocks.0.conv1.weight": (8, 8, 1, 1)}, "10 stages"),
     "units without end": (
@@ -323,9 +323,9 @@ REFUSED = {
     "no norm biases": ({k: s for k, s in timm().items() if k != f"{B}norm1.bias"}, f"missing: {B}norm1.bias"),
     "norm and fc_norm": (timm() | norm("fc_norm"), "not part of the model: norm.bias, norm.weight"),
     "half a bias": (timm(qkv="none") | {f"{B}attn.q_bias": (64,)}, "in no known family: True, False, False"),
-    "siglip2 naflex": (
-        tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 192)},
-        "NaFlex models are not supported",
+    "patches of no square": (
+        tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 190)},
+        "190 values, which are no squares of three channels",
     ),
     "foreign tower": (tower("clip") | {"language_model.embed.weight": (8, 8)}, "language_model.embed.weight"),
     "Hugging Face with more": (transformers("vit") | {"vit.embeddings.rel": (8,)}, "vit.embeddings.rel"),

@@ -111,6 +111,7 @@ TIMM = """
     vit_so400m_patch16_radio_v4 vit_base_patch16_rope_reg1_gap_256 vit_mediumd_patch16_rope_reg1_gap_256
     eva_large_patch14_196 eva_giant_patch14_224 eva_giant_patch14_clip_224 eva02_tiny_patch14_224
     eva02_small_patch14_336 eva02_base_patch14_448 eva02_base_patch16_clip_224 eva02_large_patch14_clip_224
+    naflexvit_base_patch16_siglip
     vit_pe_core_tiny_patch16_384 vit_pe_core_gigantic_patch14_448 vit_pe_lang_large_patch14_448
     vit_pe_spatial_tiny_patch16_512 vit_pe_spatial_gigantic_patch14_448
     beit3_base_patch16_224 beit3_giant_patch14_224 vit_tiny_r_s16_p8_224 vit_tiny_r_s16_p8_384 vit_small_r26_s32_224
@@ -121,7 +122,7 @@ REFUSED_TIMM = {
     "aimv2_large_patch14_224": "not part of the model: patch_embed.norm.weight",
     "beit_base_patch16_224": "neither 'pos_embed' nor 'reg_token'",
     "beitv2_base_patch16_224": "neither 'pos_embed' nor 'reg_token'",
-    "naflexvit_base_patch16_gap": "not a checkpoint of a known layout",
+    "naflexvit_base_patch16_gap": "another table of positions",
     "samvit_base_patch16": "3 axes were expected",
     "test_vit4": "Arrays missing",
     "vit_base_mci_224": "not a checkpoint of a known layout",

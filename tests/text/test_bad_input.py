@@ -110,9 +110,13 @@ FILES = {
     "naflex": (
         SIGLIP,
         with_arrays({"vision_model.embeddings.patch_embedding.weight": zeros(48, 192)}),
-        "NaFlex models are not supported",
+        "its arrays are those of SigLIP 2 NaFlex",
     ),
-    "naflex, by its config": (SIGLIP, of_hf(model_type="siglip2"), "it is a siglip2"),
+    "naflex, by its config": (
+        SIGLIP,
+        of_hf(model_type="siglip2"),
+        "of the type siglip2, but its arrays are those of SigLIP;",
+    ),
     "naflex of timm": (OPEN_CLIP, with_arrays({"visual.trunk.embeds.x": zeros(2)}, ("visual",)), "NaFlex"),
     "eva": (OPEN_CLIP, with_arrays({"visual.blocks.0.attn.q_bias": zeros(8)}, ("visual",)), "EVA-CLIP in BAAI's"),
     "resnet": (OPEN_CLIP, with_arrays({"visual.layer1.0.conv1.weight": zeros(2)}, ("visual",)), "a ResNet as its im"),
@@ -187,7 +191,7 @@ def test_files(golden, tmp_path, name):
         (with_arrays({"params/txt/BertEncoder_0/x": zeros(1)}), "LiT with a BERT"),
         (with_arrays({"params/txt/more": zeros(1)}), "not part of the model: txt/more"),
         (with_arrays({"params/more": zeros(1)}), "part of neither tower: 'params/more'"),
-        (with_arrays({"params/img/embedding/kernel": zeros(192, 48)}), "NaFlex models are not supported"),
+        (with_arrays({"params/img/embedding/kernel": zeros(192, 48)}), "has no rows and columns of patches"),
     ],
 )
 def test_files_of_big_vision(golden, tmp_path, change, words):

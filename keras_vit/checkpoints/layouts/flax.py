@@ -8,6 +8,9 @@ stacked along a first axis (`scan=True`). The functions below take Linen's names
 Old files of big_vision are read as its own loader reads them: position embeddings under their two former names, arrays
 of the attention pooling at the top, names from before Linen. A table of n^2 + 1 rows begins with the class token's.
 The loader adds that row to `cls`; here it stays a row of the model, which computes the same and can be written back.
+
+SigLIP 2 NaFlex (big_vision's `naflex_vit.py`) is read at one size: its patches go through a matrix, and its table of
+positions has rows and columns.
 """
 
 import dataclasses
@@ -22,7 +25,8 @@ import numpy as np
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import mixer
+from keras_vit.checkpoints.layouts import library_configs, mixer
+from keras_vit.checkpoints.layouts.pytorch import square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, ViTConfig, convolutions
 
@@ -55,11 +59,14 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
         return mixer.flax_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
-    rows.append(Row(_PATCHES, _PATCHES, (*config.patch_size, config.feature_map_channels, width)))
+    naflex = layout == "big_vision" and library_configs.is_naflex(config)
+    kernel = (*config.patch_size, config.feature_map_channels)
+    rows.append(Row(_PATCHES, _PATCHES, (*((math.prod(kernel),) if naflex else kernel), width)))
     rows.append(Row("embedding/bias", "embedding/bias", (width,)))
     if config.position_rows:
         name = _VIT_JAX_POSITION if layout == "vit_jax" else _POSITION
-        rows.append(Row(name, TABLE, (1, config.position_rows, width)))
+        places = config.grid_size if naflex else (1, config.position_rows)
+        rows.append(Row(name, TABLE, (*places, width)))
     rows += [Row("cls", "class_token/token", (1, 1, width))] if config.class_token else []
     for i in range(config.depth):
         name, path = f"{_BLOCK}{i}", f"block_{i}"
@@ -173,13 +180,16 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Pl
         return _plan_of_mixer(file, best_prefix(mixers), sidecars.grid_size)
     prefix = best_prefix(_prefixes(file))
     arrays = model_under(prefix, file)
-    if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
-        raise ValueError("its patches go through a matrix, not a convolution. NaFlex models are not supported.")
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     arrays, dialect = in_linen(arrays)
     of_two = prefix.endswith("img/") and f"{prefix.removesuffix('img/')}txt/Embed_0/embedding" in file
     remarks: list[Remark] = []
-    if layout == "vit_jax":
+    if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
+        *grid, _ = shape_of(arrays, _POSITION, 3)
+        if grid[0] == 1 < grid[1]:
+            raise ValueError(f"its patches go through a matrix, but {_POSITION!r} has no rows and columns of patches.")
+        stored = _naflex_config(arrays, (grid[0], grid[1]), of_two)
+    elif layout == "vit_jax":
         grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
         stored = config(arrays, grid, "learned", of_two)
         arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
@@ -203,7 +213,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Pl
         arrays=arrays,
         unused=unused,
         warnings=remarks,
-        is_grid_known=grid[0] == grid[1] or not stored.position_rows,
+        is_grid_known=grid[0] == grid[1] or len(arrays[_PATCHES].shape) == 2 or not stored.position_rows,
         head=("head/bias", "head/kernel"),
     )
 
@@ -281,7 +291,11 @@ def _unstacked(arrays: Arrays) -> Arrays:
 
 def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
     """The model that the arrays' shapes tell of; the head of an image tower beside a text tower is a projection."""
-    height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
+    if len(arrays[_PATCHES].shape) == 2:
+        values, hidden = shape_of(arrays, _PATCHES, 2)
+        (height, width), channels = square_patch(values), 3
+    else:
+        height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
     fields: dict[str, Any] = {
         field: shape_of(arrays, f"{name}/kernel", 2)[1]
         for field, name in (("representation_size", "pre_logits"), ("projection" if of_two else "classes", "head"))
@@ -309,6 +323,16 @@ def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -
         **fields,
     )
     return config.replace(image_size=config.image_size_of(grid))
+
+
+def _naflex_config(arrays: Arrays, grid: tuple[int, int], of_two: bool) -> ViTConfig:
+    """The model of a NaFlex file; ValueError for one that has other parts than the published ones."""
+    found = config(arrays, grid, "learned", of_two).replace(
+        interpolation="bilinear_antialias", filter="bilinear_antialias"
+    )
+    if not library_configs.is_naflex(found):
+        raise ValueError("its patches go through a matrix, but it is no NaFlex: a class token, or no 'MAPHead_0'.")
+    return found
 
 
 def _grid(arrays: Arrays, known: tuple[int, int] | None) -> tuple[tuple[int, int], StoredArray | None, list[Remark]]:
@@ -380,6 +404,8 @@ def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
         yield "position_embedding='sincos2d', but 'big_vision' has"
     if layout == "big_vision" and config.stem_stages is not None:
         yield "a ResNet, but 'vit_jax' has"
+    if layout == "big_vision" and library_configs.is_naflex(config):
+        yield from library_configs.naflex_problems(config)
 
 
 def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""The layout of Hugging Face's transformers: ViT, DeiT, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP.
+"""The layout of Hugging Face's transformers: ViT, DeiT, MAE, I-JEPA, DINOv2, DINOv3, CLIP, SigLIP and its NaFlex.
 
 Versions 4 and 5 of transformers have other names. Reading takes each part as it comes, writing has those of the Hub.
 """
@@ -149,7 +149,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "siglip": _family(
         "SigLIP",
-        *("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+        *("siglip", "siglip_vision_model"),
         **_TOWER,
         activation="gelu_pytorch_tanh",
         epsilon=1e-6,
@@ -157,6 +157,15 @@ FAMILIES: dict[str, Family] = {
         heads_by_width=pytorch.HEADS_OF_SIGLIP,
     ),
 }
+# SigLIP 2 of any size, at one size: positions of a square, resized as transformers does for each picture.
+FAMILIES["siglip2"] = dataclasses.replace(
+    FAMILIES["siglip"],
+    title="SigLIP 2 NaFlex",
+    types=("siglip2", "siglip2_vision_model"),
+    linear_patches=True,
+    interpolation="bilinear_antialias",
+    preparation=preparation(HALF, "squash", 1.0, "bilinear_pillow"),
+)
 
 
 # Rows
@@ -218,11 +227,9 @@ def config(
     stated = _stated(sidecars, family)
     has = arrays.keys().__contains__
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
-    if has(kernel) and len(arrays[kernel].shape) == 2:
-        raise ValueError(f"its patches go through a matrix ({kernel!r}). NaFlex models are not supported.")
     if not rotary and not has(family.positions):
         raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
-    _check_size(stated, "hidden_size", shape_of(arrays, kernel, 4)[0])
+    _check_size(stated, "hidden_size", shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0])
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
@@ -232,6 +239,8 @@ def config(
         is_named=False,
     )
     _check_size(stated, "num_hidden_layers", trunk.fields["depth"])
+    if family.linear_patches:
+        _check_size(stated, "num_patches", arrays[family.positions].shape[0])
     end, without = _end(arrays, stated, name, family)
     fields = {
         **trunk.fields,
@@ -266,7 +275,8 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
     name = _family_of(found.arrays, file)
     stated = _stated(sidecars, FAMILIES[name])
-    name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
+    if name != "siglip2" and stated.get("model_type") in FAMILIES.keys() - {"siglip2"}:  # whose arrays tell it
+        name = stated["model_type"]
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
     stored, trunk, unneeded = config(found.arrays, sidecars, name, family)
@@ -295,7 +305,9 @@ def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
     """The name of the family whose arrays a file has."""
     has = arrays.keys().__contains__
     if has("embeddings.patch_embedding.weight"):
-        return "clip" if has("embeddings.class_embedding") else "siglip"
+        if has("embeddings.class_embedding"):
+            return "clip"
+        return "siglip2" if len(arrays["embeddings.patch_embedding.weight"].shape) == 2 else "siglip"
     if has("embeddings.patch_embeddings.weight"):
         return "dinov3_vit"
     if any(name.endswith(".layer_scale1.lambda1") for name in arrays):
@@ -313,10 +325,12 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     if sidecars.architecture and (stated or family.title != "CLIP"):
         advice = "leave it out, and put the repository's config.json beside the file"
         raise ValueError(f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: {advice}.")
+    types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []  # of both towers
     if isinstance(stated.get("vision_config"), dict):
         stated = {"model_type": stated.get("model_type"), **stated["vision_config"]}
-    if stated.get("model_type") not in (None, *family.types):
-        given = f"it is of the type {printable(stated['model_type'], 60)}, but its arrays are those of {family.title}"
+    wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
+    if wrong:
+        given = f"it is of the type {printable(wrong[0], 60)}, but its arrays are those of {family.title}"
         raise ValueError(f"the config.json says that {given}; {', '.join(family.types)} were expected.")
     return stated
 

@@ -69,6 +69,8 @@ def _pe_problems(config: ViTConfig) -> Iterator[str]:
 
 def _timm_problems(config: ViTConfig) -> Iterator[str]:
     """What timm cannot say of a config."""
+    if is_naflex(config):
+        yield from naflex_problems(config)
     eva, distilled, epsilon = is_eva(config), config.distillation_token, config.layer_norm_epsilon
     classes, pooling, norm = config.classes, config.pooling, config.final_norm
     rotary, mlp = config.rotary_embedding, config.mlp
@@ -130,7 +132,6 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """The files beside the weights, by name, as timm's `push_to_hf_hub` writes them."""
     height, width = config.pipeline.prepared_size
     outputs = config.projection or config.classes or 0
-    stem = "" if config.stem_stages is None else "backbone.stem.conv" if config.stem_stages else "backbone.conv"
     published = {
         "input_size": [config.channels, height, width],
         "fixed_input_size": True,
@@ -141,7 +142,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "std": list(config.pixel_std),
         "num_classes": outputs,
         "pool_size": None,
-        "first_conv": "stem.proj" if config.tokens_mlp_width is not None else f"patch_embed.{stem or 'proj'}",
+        "first_conv": _first_conv(config),
         "classifier": ["head", "head_dist"] if config.distillation_head else "head",
     }
     arguments: dict[str, Any] = {
@@ -160,6 +161,9 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     }
     if config.tokens_mlp_width is not None:
         (architecture, arguments), more = mixer.timm_architecture(config), {}
+    elif is_naflex(config):
+        architecture, more = "naflexvit_base_patch16_siglip", {"pos_embed_grid_size": list(config.grid_size)}
+        del arguments["img_size"]
     else:
         architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
     return {
@@ -173,6 +177,17 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
             **({"label_names": list(config.class_names)} if config.class_names else {}),
         }
     }
+
+
+def _first_conv(config: ViTConfig) -> str:
+    """The name of timm's module that the patches go through first."""
+    if config.tokens_mlp_width is not None:
+        return "stem.proj"
+    if is_naflex(config):
+        return "embeds.proj"
+    if config.stem_stages is None:
+        return "patch_embed.proj"
+    return "patch_embed.backbone.stem.conv" if config.stem_stages else "patch_embed.backbone.conv"
 
 
 def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
@@ -282,6 +297,7 @@ _TRANSFORMERS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
     "dinov3_vit": ("DINOv3ViT", {**_DINO, **_BY_TOKEN, **_NO_CLASSES, "position_embedding": ("none",)}),
     "clip": ("CLIP", {**_TOWER, **_BY_TOKEN, **_NO_CLASSES, "patch_bias": (False,)}),
     "siglip": ("Siglip", {**_TOWER, **_NO_TOWER, "class_token": (False,)}),
+    "siglip2": ("Siglip2", {**_TOWER, **_NO_TOWER, "channels": (3,)}),
 }
 
 
@@ -297,6 +313,8 @@ def family_to_write(config: ViTConfig) -> str:
         return "clip"
     if config.distillation_token:
         return "deit"
+    if is_naflex(config):
+        return "siglip2"
     if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
         return "siglip"
     return "vit" if config.class_token else "ijepa"
@@ -306,6 +324,22 @@ def is_tips(config: ViTConfig) -> bool:
     """Whether a model is a TIPS with layer scale, which resizes positions otherwise than a DINOv2 with registers."""
     scaled = config.layer_scale is not None
     return scaled and config.register_tokens == 1 and config.interpolation == "bilinear_antialias"
+
+
+def is_naflex(config: ViTConfig) -> bool:
+    """Whether a model is a SigLIP that resizes positions as NaFlex does, and not as the SigLIPs of one size."""
+    siglip = config.pooling == "map" and config.mlp == "plain" and config.gelu == "tanh" and config.patch_bias
+    plain = config.prefix_tokens == 0 and config.stem_stages is None and config.rotary_embedding is None
+    scaled = config.layer_scale is not None or config.pre_norm or config.layer_norm_epsilon != 1e-6
+    return siglip and plain and not scaled and config.interpolation == "bilinear_antialias"
+
+
+def naflex_problems(config: ViTConfig) -> Iterator[str]:
+    """What no file of a NaFlex model can say of a config."""
+    if config.patch_size[0] != config.patch_size[1] or config.channels != 3:
+        yield "patches of NaFlex models are squares of three channels"
+    if config.grid_size[0] != config.grid_size[1]:
+        yield "positions of NaFlex models are those of a square image (with_config(image_size=...))"
 
 
 def check_writable_by_transformers(config: ViTConfig) -> None:
@@ -350,6 +384,10 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     averages = name == "ijepa" or (name == "siglip" and config.classes and pooling == "avg")
     if config.prefix_tokens and averages:
         yield "it has tokens before the patches"
+    if name == "siglip2":
+        yield from naflex_problems(config)
+    if name == "siglip2" and (config.classes or config.projection):
+        yield "there the head reads the mean of the patches"
 
 
 def transformers_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -363,7 +401,7 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 def _config(config: ViTConfig) -> dict[str, Any]:
     family = family_to_write(config)
-    flat, name = family in ("clip", "siglip", "tipsv2"), _TRANSFORMERS[family][0]
+    flat, name = family in ("clip", "siglip", "siglip2", "tipsv2"), _TRANSFORMERS[family][0]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
     if config.classes:
         ending = "ForImageClassification" + ("WithTeacher" if config.distillation_head else "")
@@ -380,6 +418,9 @@ def _config(config: ViTConfig) -> dict[str, Any]:
         "layer_norm_eps": config.layer_norm_epsilon,
         "dtype": "float32",
     }
+    if family == "siglip2":  # of any size
+        del stated["image_size"]
+        stated |= {"num_patches": config.position_rows, "vision_use_head": True}
     stated |= _of_family(config, family)
     if config.projection:
         stated["projection_dim"] = config.projection
@@ -438,6 +479,19 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:
     height, width = config.pipeline.prepared_size
+    if is_naflex(config):
+        return {
+            "image_processor_type": "Siglip2ImageProcessor",
+            "do_resize": True,
+            "resample": FILTER_NUMBERS[config.filter],
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(config.pixel_mean),
+            "image_std": list(config.pixel_std),
+            "patch_size": config.patch_size[0],
+            "max_num_patches": config.position_rows,
+        }
     resized = [int(size / config.crop_ratio) for size in (height, width)]
     shortest = config.resize == "shortest"
     # The class that resamples floats cannot cut out the centre.

@@ -146,6 +146,8 @@ class Family:
         heads_by_width: The heads where nothing says it, for widths whose heads have not 64 channels.
         interpolation: How position embeddings are resized.
         periods: Whether the periods of DINOv3's rotary embedding are stored.
+        linear_patches: Whether patches go through a matrix, pixel by pixel with the channels last (NaFlex).
+        grid_table: Whether the table of positions has rows and columns, and not one axis for both (NaFlex).
     """
 
     title: str
@@ -175,6 +177,8 @@ class Family:
     preparation: Fields = dataclasses.field(default_factory=lambda: preparation(HALF, "squash", 1.0, "bilinear_pillow"))
     interpolation: str = "bicubic_hf"
     periods: bool = False
+    linear_patches: bool = False
+    grid_table: bool = False
 
     def as_in(self, arrays: Collection[str], choices: Mapping[str, Sequence[Any]]) -> "Family":
         """This family with what a file calls its parts: of each field's choices the first whose arrays are there."""
@@ -230,8 +234,11 @@ def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: st
 def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:
     """The rows from the patches to the last normalisation, without the module's name."""
     width, first = config.width, () if family.flat else (1,)
-    shape = (width, config.feature_map_channels, *config.patch_size)
-    rows = [Row(f"{family.patches}.weight", "embedding/kernel", shape, CONVOLUTION)]
+    if family.linear_patches:  # transposed, it has the values of a convolution's kernel in Keras's order
+        shape, axes = (width, math.prod(config.patch_size) * config.channels), LINEAR
+    else:
+        shape, axes = (width, config.feature_map_channels, *config.patch_size), CONVOLUTION
+    rows = [Row(f"{family.patches}.weight", "embedding/kernel", shape, axes)]
     rows += [Row(f"{family.patches}.bias", "embedding/bias", (width,))] if config.patch_bias else []
     if config.class_token:
         rows.append(Row(family.class_token, "class_token/token", (*first, *first, width)))
@@ -240,7 +247,8 @@ def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:
     if config.register_tokens:
         rows.append(Row(family.register_tokens, "register_tokens/tokens", (1, config.register_tokens, width)))
     if config.position_rows:
-        rows.append(Row(family.positions, TABLE, (*first, config.position_rows, width)))
+        places = config.grid_size if family.grid_table else (config.position_rows,)
+        rows.append(Row(family.positions, TABLE, (*first, *places, width)))
     if family.periods:
         rows.append(Row("rope_embed.periods", "rotary_embedding/periods", (config.head_size // 4,)))
     rows += norm(family.pre_norm, "pre_norm", width) if config.pre_norm else []
@@ -325,14 +333,18 @@ def trunk_of(
     """
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
-    width, channels, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
+    width, channels, *patch = _patches(arrays, family)
     hidden = shape_of(arrays, f"{block}{family.mlp[-1]}.weight", 2)[1]
     first = shape_of(arrays, f"{block}{family.mlp[0]}.weight", 2)[0]
     numbers = re.findall(rf"^{re.escape(family.blocks)}(\d+)\.", "\n".join(arrays), re.MULTILINE)
     registers = shape_of(arrays, family.register_tokens, 3)[1] if has(family.register_tokens) else 0
     special = has(family.class_token) + has(family.distillation_token)
-    rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2] if has(family.positions) else None
     pixels = (patch[0] * cell, patch[1] * cell)
+    if family.grid_table:
+        _, *grid, _ = shape_of(arrays, family.positions, 4)
+        rows, size = math.prod(grid), (grid[0] * pixels[0], grid[1] * pixels[1])
+    else:
+        rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2] if has(family.positions) else None
     positions = _positions(rows, size, pixels, special, registers, **grid_options)
     heads, of_heads = _heads(sidecars, width, heads, family.heads_by_width, is_named)
     gated = len(family.mlp) == 3 or first == 2 * hidden
@@ -356,6 +368,23 @@ def trunk_of(
         "interpolation": family.interpolation,
     }
     return Trunk(fields, [*positions.remarks, *of_heads], positions.is_grid_known)
+
+
+def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
+    """Width, channels, height and width of a patch; of a matrix, whose patches are squares of three channels."""
+    name = f"{family.patches}.weight"
+    if not family.linear_patches:
+        return shape_of(arrays, name, 4)
+    width, values = shape_of(arrays, name, 2)
+    return (width, 3, *square_patch(values))
+
+
+def square_patch(values: int) -> tuple[int, int]:
+    """Height and width of a square patch with three channels and so many values; ValueError where there is none."""
+    side = math.isqrt(values // 3)
+    if side < 1 or 3 * side * side != values:
+        raise ValueError(f"its patches have {values} values, which are no squares of three channels.")
+    return side, side
 
 
 def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:

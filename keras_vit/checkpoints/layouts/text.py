@@ -86,7 +86,7 @@ _OTHERS = {
     r"(^|\.)text\.transformer\.(embeddings|encoder|shared)\.": "open_clip with a text tower of transformers",
     r"(^|\.)text_model\.(roberta\.|embeddings\.word_embeddings\.)": "a CLIP with a BERT or XLM-R as its text tower",
     r"(^|\.)visual\.(layer1|attnpool)\.": "a CLIP with a ResNet as its image tower",
-    r"(^|\.)visual\.trunk\.embeds\.": "a SigLIP 2 of any size (NaFlex)",
+    r"(^|\.)visual\.trunk\.embeds\.": "an image tower of timm's NaFlex in open_clip's names",
     r"(^|\.)visual\.(cls_token|blocks\.)": "an EVA-CLIP in BAAI's names, of which open_clip has other copies",
 }
 # Arrays that text towers of TIPS do not have, and those of other families do.
@@ -302,7 +302,11 @@ def _check_context(stated: Any, context: int) -> None:
 
 def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
     """What the `text_config` says, or what its class says where it says nothing."""
-    types = ("siglip", "siglip_text_model") if kind == "siglip" else ("clip", "clip_text_model")
+    types = (
+        ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
+        if kind == "siglip"
+        else ("clip", "clip_text_model")
+    )
     if config.get("model_type", types[0]) not in types:
         raise ValueError(
             f"its config.json says that it is a {printable(config['model_type'], 60)}, whose text tower is not known "

@@ -35,7 +35,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
-_ANCHOR = "patch_embed.proj.weight"
+_ANCHOR, _NAFLEX_ANCHOR = "patch_embed.proj.weight", "embeds.proj.weight"
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 # What a self-distillation learns besides its backbone.
@@ -44,6 +44,15 @@ _UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|deco
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
 _POOLINGS = {"token": "token", "tok": "token", "avg": "avg", "map": "map", "": "none"}
 _TIMM = Family(title="timm", interpolation="bicubic")
+_NAFLEX = dataclasses.replace(
+    _TIMM,
+    patches="embeds.proj",
+    positions="embeds.pos_embed",
+    interpolation="bilinear_antialias",
+    linear_patches=True,
+    grid_table=True,
+    heads_by_width=pytorch.HEADS_OF_SIGLIP,
+)
 # What files call their parts. A key never has a bias where the others have none in common.
 _CHOICES = {
     "register_tokens": ("storage_tokens", "register_tokens", "reg_token"),
@@ -68,10 +77,12 @@ _REFUSED = {
     r"_rpn_": "normalises after each branch instead of before",
     r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
     r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
+    r"^naflexvit_(?!\w+_siglip$)": "is a NaFlex with another table of positions, tokens or pooling than SigLIP 2's",
 }
 # timm's SigLIPs compute the exact GELU but for these, though all were trained with the approximation.
 _GELUS = {
     r"quickgelu": "quick",
+    r"^naflexvit_": "tanh",
     r"^vit_(base_patch32_siglip(_gap)?_256|large_patch16_siglip(_gap)?_512"
     r"|so400m_patch16_siglip(_gap)?_(256|384|512)|giantopt_patch16_siglip(_gap)?_(256|384))$": "tanh",
     r"": "exact",
@@ -80,6 +91,7 @@ _GELUS = {
 _HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_": {1536: 64}, r"giantopt": {1536: 96}}
 # How images are prepared, for files without a `pretrained_cfg`, as most files of that kind have it.
 _PREPARATIONS = {
+    r"^naflexvit_": preparation(HALF, "squash", 1.0),
     r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
     r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
     r"vit_pe_": preparation(HALF, "shortest", 1.0),
@@ -128,6 +140,8 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 def _names_to_write(config: ViTConfig) -> Family:
     """The names that timm itself has for a model."""
+    if library_configs.is_naflex(config):
+        return _NAFLEX
     eva, separate = library_configs.is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
     return dataclasses.replace(
@@ -159,8 +173,8 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether timm's patch embedding, or its Mixer, is among the arrays."""
-    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, mixer.TIMM_ANCHOR))
+    """Whether timm's patch embedding, that of its NaFlex models, or its Mixer, is among the arrays."""
+    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, _NAFLEX_ANCHOR, mixer.TIMM_ANCHOR))
 
 
 def config(
@@ -181,16 +195,19 @@ def config(
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """How a file is read."""
-    if not pytorch.prefixes_of(file, _ANCHOR):
+    naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
+    if not (naflex or pytorch.prefixes_of(file, _ANCHOR)):
         return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, _default_preparation)
-    found = pytorch.collect(file, _ANCHOR, _MODULES, _BESIDE)
+    anchor = _NAFLEX_ANCHOR if naflex else _ANCHOR
+    found = pytorch.collect(file, anchor, _MODULES, _BESIDE)
     arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in found.arrays.items()}
     stated = timm_stated(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
-    family = _family({*arrays, *found.unused}, container)
+    family = _NAFLEX if naflex else _family({*arrays, *found.unused}, container)
     stored, trunk = config(arrays, sidecars, stated, family)
-    stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
+    if not naflex:  # which has no size of its own
+        stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
     size, patch, used, of_size = stated.test_size, stored.image_size_of((1, 1)), None, []
     is_whole = size is not None and not (size[0] % patch[0] or size[1] % patch[1])
     if is_whole and size != stored.image_size and stated.image_size is None:
@@ -243,6 +260,9 @@ def _publisher(names: Collection[str], container: str) -> str:
 def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str) -> None:
     """Raises ValueError where the names are known and the computation is another."""
     has = arrays.keys().__contains__
+    if family.linear_patches:
+        _refuse_naflex(arrays, architecture)
+        return
     why = _first(_REFUSED, architecture)
     if why:
         raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
@@ -266,6 +286,18 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
         )
 
 
+def _refuse_naflex(arrays: Mapping[str, StoredArray], architecture: str) -> None:
+    """Raises ValueError for what is no SigLIP 2 NaFlex but has the array of its patches."""
+    if architecture and not re.search(r"^naflexvit_\w+_siglip$", architecture):
+        why = _first(_REFUSED, architecture) or "has other arrays"
+        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
+    if "attn_pool.latent" not in arrays or _NAFLEX.positions not in arrays:
+        raise ValueError(
+            "it is a NaFlex of timm's without attention pooling or without a learned table of positions; SigLIP 2's "
+            "have both. It cannot be computed here."
+        )
+
+
 def _has_separate_biases(arrays: Collection[str]) -> bool:
     """Whether queries and values have biases of their own, as in timm's EVA."""
     return "blocks.0.attn.q_bias" in arrays or "blocks.0.attn.q_proj.weight" in arrays
@@ -286,25 +318,30 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
     stem, dinov3 = _stem_fields(arrays), _is_dinov3(arrays, family, architecture)
+    width = arrays[f"{family.patches}.weight"].shape[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
-    family = dataclasses.replace(
-        family,
-        interpolation=_interpolation(architecture, family, has(family.register_tokens)),
-        heads_by_width=pytorch.HEADS_OF_DINOV3
-        if dinov3
-        else pe.HEADS
-        if pe.is_timms(arrays)
-        else pytorch.HEADS
-        if gated
-        else pytorch.HEADS_OF_SIGLIP,
+    family = (
+        family
+        if family.linear_patches
+        else dataclasses.replace(
+            family,
+            interpolation=_interpolation(architecture, family, has(family.register_tokens)),
+            heads_by_width=pytorch.HEADS_OF_DINOV3
+            if dinov3
+            else pe.HEADS
+            if pe.is_timms(arrays)
+            else pytorch.HEADS
+            if gated
+            else pytorch.HEADS_OF_SIGLIP,
+        )
     )
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
         family,
         size=stated.image_size or stated.input_size,
-        heads=_heads(stated, arrays[_ANCHOR].shape[0]),
+        heads=_heads(stated, width),
         is_named=bool(architecture) or pe.is_timms(arrays),
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
         registers_first=is_timms,
@@ -313,10 +350,10 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     fields = {**trunk.fields, **stem}
     if dinov3 and family.title == "Facebook DINOv3" and has("blocks.0.attn.qkv.bias"):
         fields["attention_bias"] = "no_key"  # it multiplies the keys' part by a mask of zeros
-    is_turned = (gated and _has_separate_biases(arrays)) or not (has("cls_token") or has("pos_embed"))
+    is_turned = (gated and _has_separate_biases(arrays)) or not (has("cls_token") or has(family.positions))
     eva02 = not dinov3 and arguments.get("use_rot_pos_emb", is_turned) is True
     fields["rotary_embedding"] = "dinov3" if dinov3 else "eva02" if eva02 else None
-    fields["gelu"] = _gelu(architecture, arguments)
+    fields["gelu"] = _gelu(architecture or ("naflexvit_" if family.linear_patches else ""), arguments)
     if architecture:
         has_large_epsilon = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
     else:
@@ -334,7 +371,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     remarks = list(trunk.remarks)
     if not (architecture or gated) and fields["pre_norm"] and not is_pe:
         remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
-    elif not (architecture or gated or is_pe):
+    elif not (architecture or gated or is_pe or family.linear_patches):
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
         remarks.append(Remark(text, "gelu", "assumed"))
     return Trunk(fields, remarks, trunk.is_grid_known)
@@ -440,6 +477,8 @@ def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fi
         return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
     if stated.architecture:
         default = _default_preparation(stated.architecture)
+    elif family.linear_patches:
+        default = _default_preparation("naflexvit_")
     elif fields["rotary_embedding"] == "pe":
         default = _default_preparation("vit_pe_")
     elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":

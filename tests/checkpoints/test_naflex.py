@@ -1,0 +1,227 @@
+"""SigLIP 2 NaFlex at one size: the numbers of transformers, the files of three libraries, and what is refused."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.files import open_file, write_npz, write_safetensors
+from keras_vit.preprocessing import naflex_size
+
+CASE = "next_naflex_hf_vision"
+# In relation to their deviation: float32 keeps 7 digits.
+NEAR = 2e-5
+LAYOUTS = {"huggingface": "folder", "timm": "folder", "big_vision": "file.npz"}
+
+
+def near(got, expected):
+    return np.abs(got - expected).max() <= NEAR * expected.std()
+
+
+def arrays_of(path):
+    return {name: array.read() for name, array in open_file(path).items()}
+
+
+def test_a_picture_s_answer_is_that_of_its_grid(golden):
+    """In the reference, pictures of other grids stand beside it in the batch, and padding: neither changes it."""
+    ref, folder = golden(CASE).ref, golden(CASE).folder
+    model = keras_vit.load(folder, image_size=(24, 40))
+    assert near(model.predict(ref["images_fixed"], verbose=0), ref["fixed"])
+    for i in (0, 1):
+        count = ref["mask"][i].sum()
+        rows, columns = ref["positions"][i][:count].max(axis=0) + 1
+        pixels = ref["images"][i][:count].reshape(rows, columns, 8, 8, 3).transpose(0, 2, 1, 3, 4)
+        model = keras_vit.load(folder, image_size=(8 * int(rows), 8 * int(columns)))
+        found = keras_vit.feature_extractor(model, ["encoded", "pooled"]).predict(
+            pixels.reshape(1, 8 * rows, 8 * columns, 3), verbose=0
+        )
+        assert near(found["encoded"][0], ref["encoded"][i][:count])
+        assert near(found["pooled"][0], ref["pooled"][i])
+
+
+@pytest.mark.once
+def test_pixels_are_those_of_the_processor(golden):
+    ref, folder = golden(CASE).ref, golden(CASE).folder
+    for i in (0, 1, 3, 4):
+        picture = ref[f"picture_{i}"]
+        height, width = naflex_size(*picture.shape[:2], 8, 18)
+        patches = ref["prep_images"][i][: ref["prep_mask"][i].sum()]
+        pixels = keras_vit.load(folder, image_size=(height, width)).preprocess(picture[None])[0]
+        expected = patches.reshape(height // 8, width // 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(pixels.shape)
+        # torchvision's and Pillow's bytes differ by one grey level at most.
+        assert np.abs(pixels - expected).max() <= 1.01 / 127.5
+
+
+# Of `get_image_size_for_max_num_patches` of transformers 5.23: height, width, patch, patches, and what it returns.
+SIZES = (
+    (480, 640, 16, 256, 224, 288),
+    (5, 200, 8, 18, 8, 144),
+    (1, 1, 16, 256, 112, 112),
+    (3000, 4000, 16, 1024, 432, 576),
+    (427, 640, 14, 576, 266, 406),
+    (9000, 17, 16, 256, 4096, 16),
+    (333, 500, 32, 64, 192, 320),
+    (2, 2, 8, 1, 8, 8),
+)
+
+
+@pytest.mark.once
+def test_naflex_size_is_what_the_search_of_transformers_finds():
+    for height, width, patch, patches, *expected in SIZES:
+        assert naflex_size(height, width, patch, patches) == tuple(expected)
+    for height, width in np.random.default_rng(0).integers(1, 3000, (200, 2)):
+        rows, columns = (side // 16 for side in naflex_size(int(height), int(width)))
+        assert 0 < rows * columns <= 256
+    for wrong in ((0, 5), (5.5, 5), (True, 5), (5, 5, 0), (5, 5, 16, 0)):
+        with pytest.raises(ValueError, match="must be a whole number"):
+            naflex_size(*wrong)
+    with pytest.raises(ValueError, match="no grid of at most 1 patches"):
+        naflex_size(10**9, 10**9, 16, 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_is_written_back_in_every_layout(layout, golden, tmp_path):
+    ref, folder = golden(CASE).ref, golden(CASE).folder
+    model = keras_vit.load(folder)
+    path = tmp_path / LAYOUTS[layout]
+    keras_vit.to_checkpoint(model, path, layout=layout)
+    again = keras_vit.load(path)
+    pixels = ref["images_fixed"][:, :24, :24]
+    assert np.array_equal(again.predict(pixels, verbose=0), model.predict(pixels, verbose=0))
+    assert again.config.interpolation == "bilinear_antialias" and again.config.heads == 3
+    keras_vit.to_checkpoint(again, tmp_path / "hf", layout="huggingface")
+    first, second = arrays_of(folder / "model.safetensors"), arrays_of(tmp_path / "hf/model.safetensors")
+    assert all(np.array_equal(second[f"vision_model.{name}"], array) for name, array in first.items())
+    assert len(first) == len(second)
+    stated = json.loads((tmp_path / "hf/config.json").read_text())
+    expected = json.loads((folder / "config.json").read_text())
+    assert stated == stated | {
+        key: expected[key] for key in expected.keys() - {"attention_dropout", "transformers_version"}
+    }
+
+
+@pytest.mark.once
+def test_blocks_of_big_vision_may_be_stacked(golden, tmp_path):
+    model = keras_vit.load(golden(CASE).folder)
+    keras_vit.to_checkpoint(model, tmp_path / "plain.npz", layout="big_vision")
+    arrays = arrays_of(tmp_path / "plain.npz")
+    block, stack = "Transformer/encoderblock_0/", "Transformer/encoderblock/"
+    stacked = {name: array for name, array in arrays.items() if "encoderblock_" not in name}
+    for name in [name for name in arrays if name.startswith(block)]:
+        both = [arrays[name], arrays[name.replace("_0/", "_1/", 1)]]
+        stacked[name.replace(block, stack)] = np.stack(both)
+    write_npz(tmp_path / "scan.npz", sorted((f"img/{name}", array) for name, array in stacked.items()), None, False)
+    assert {array.shape for name, array in arrays.items() if name == "pos_embedding"} == {(3, 3, 48)}
+    assert arrays["embedding/kernel"].shape == (192, 48)
+    pixels = golden(CASE).ref["images_fixed"][:, :24, :24]
+    scanned = keras_vit.load(tmp_path / "scan.npz")
+    assert np.array_equal(scanned.predict(pixels, verbose=0), model.predict(pixels, verbose=0))
+    assert scanned.config.filter == "bilinear_antialias"  # big_vision resizes floats
+
+
+@pytest.fixture
+def two_towers(golden, tmp_path):
+    """The SigLIP 2 of one size as a NaFlex: the same arrays in the other shapes."""
+    folder = golden("txt_hf_siglip2").folder
+    path = shutil.copytree(folder, tmp_path / "naflex")
+    arrays = arrays_of(folder / "model.safetensors")
+    kernel = "vision_model.embeddings.patch_embedding.weight"
+    arrays[kernel] = arrays[kernel].transpose(0, 2, 3, 1).reshape(48, -1)
+    write_safetensors(path / "model.safetensors", sorted(arrays.items()), overwrite=True)
+    config = json.loads((path / "config.json").read_text())
+    config["model_type"] = "siglip2"
+    config["text_config"]["model_type"] = "siglip2_text_model"
+    config["vision_config"] |= {"model_type": "siglip2_vision_model", "num_patches": 16}
+    del config["vision_config"]["image_size"]
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_two_towers(two_towers, golden, tmp_path):
+    fixed, both = keras_vit.load_image_text(golden("txt_hf_siglip2").folder), keras_vit.load_image_text(two_towers)
+    images, texts = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32"), ["a cat", "a dog"]
+    expected = fixed.logits(images, texts)
+    assert near(np.asarray(both.logits(images, texts)), np.asarray(expected))
+    keras_vit.text.save_image_text(both, tmp_path / "hf", layout="huggingface")
+    first, second = arrays_of(two_towers / "model.safetensors"), arrays_of(tmp_path / "hf/model.safetensors")
+    assert first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+    assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "siglip2"
+    keras_vit.text.save_image_text(both, tmp_path / "bv.npz", layout="big_vision")
+    assert arrays_of(tmp_path / "bv.npz")["img/embedding/kernel"].shape == (192, 48)
+    again = keras_vit.load_image_text(tmp_path / "bv.npz")
+    assert near(
+        np.asarray(again.image_encoder.predict(images, verbose=0)), both.image_encoder.predict(images, verbose=0)
+    )
+    assert keras_vit.load_image_text(two_towers, image_size=(24, 40)).image_encoder.config.grid_size == (3, 5)
+
+
+def changed(folder, **config):
+    """Changes the config.json of a copy of a folder."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+
+
+def renamed_to_timm(folder, architecture, drop=()):
+    model = keras_vit.load(folder)
+    for file in folder.iterdir():
+        file.unlink()
+    keras_vit.to_checkpoint(model, folder, layout="timm", overwrite=True)
+    changed(folder, architecture=architecture)
+    file = folder / "model.safetensors"
+    arrays = {name: array for name, array in arrays_of(file).items() if not name.startswith(drop or "-")}
+    write_safetensors(file, sorted(arrays.items()), overwrite=True)
+
+
+REFUSED = {
+    "another table": (lambda folder: changed(folder, num_patches=16), "num_patches=16, but the arrays have 9"),
+    "another type": (
+        lambda folder: changed(folder, model_type="siglip"),
+        "siglip2, siglip2_vision_model were expected",
+    ),
+    "gap": (lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_gap"), "cannot be computed here"),
+    "positions with aspect ratio": (
+        lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_par_gap"),
+        "another table of positions",
+    ),
+    "no pooling": (
+        lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_siglip", "attn_pool"),
+        "without attention pooling",
+    ),
+    "a ViT's name": (lambda folder: renamed_to_timm(folder, "vit_base_patch16_224"), "has other arrays"),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("case", REFUSED)
+def test_files_that_are_refused(case, golden, tmp_path):
+    folder = shutil.copytree(golden(CASE).folder, tmp_path / "model")
+    change, words = REFUSED[case]
+    change(folder)
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load(folder)
+
+
+@pytest.mark.once
+def test_what_is_refused(two_towers, golden, tmp_path):
+    folder = golden(CASE).folder
+    for load, path in ((keras_vit.load, folder), (keras_vit.load_image_text, two_towers)):
+        with pytest.raises(ValueError, match=r"image_size='native'.*naflex_size"):
+            load(path, image_size="native")
+    wide = keras_vit.load(folder, image_size=(24, 40))
+    for layout, name in LAYOUTS.items():
+        with pytest.raises(ValueError, match="positions of NaFlex models are those of a square image"):
+            keras_vit.to_checkpoint(wide, tmp_path / name, layout=layout)
+    assert list(tmp_path.iterdir()) == [two_towers]
+
+
+def test_it_trains_and_is_saved_as_any_model(golden, tmp_path):
+    model = keras_vit.load(golden(CASE).folder, image_size=(16, 24), classes=3)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 24, 3)).astype("float32")
+    model.fit(images, np.arange(4) % 3, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras_vit.load(tmp_path / "model.keras")
+    assert np.allclose(again.predict(images, verbose=0), model.predict(images, verbose=0), rtol=0, atol=1e-6)
