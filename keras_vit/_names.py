@@ -134,6 +134,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
         "keras_vit.preprocessing.label_sets": "LABEL_SETS LabelSet label_set",
         "keras_vit.interpolation": "FILTERS",
+        "keras_vit.preprocessing.naflex": "naflex_size",
         "keras_vit.preprocessing.samples": "sample_image",
     },
     "keras_vit.segmentation": {

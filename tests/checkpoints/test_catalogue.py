@@ -138,7 +138,7 @@ def test_list_weights():
     official = [row["name"] for row in rows if not row["name"].startswith("hf://")]
     assert official == [n for n, e in catalogue().items() if e.variant == "ViT-B/16"]
     assert "hf://google/vit-base-patch16-224" in [row["name"] for row in rows]
-    assert len([row for row in list_weights("SigLIP2") if row["layout"]]) == 15
+    assert len([row for row in list_weights("SigLIP2") if row["layout"]]) == 17
     assert len([row for row in list_weights() if row["layout"]]) == len(catalogue())
     assert [row["name"] for row in list_weights("R50+B/16")] == [
         "imagenet21k/R50+ViT-B_16",

@@ -190,7 +190,10 @@ REFUSED = {
         lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_siglip", "attn_pool"),
         "without attention pooling",
     ),
-    "a ViT's name": (lambda folder: renamed_to_timm(folder, "vit_base_patch16_224"), "has other arrays"),
+    "a ViT's name": (
+        lambda folder: renamed_to_timm(folder, "vit_base_patch16_224"),
+        "is no NaFlex, and its arrays are",
+    ),
 }
 
 

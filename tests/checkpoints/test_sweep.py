@@ -111,7 +111,6 @@ TIMM = """
     vit_so400m_patch16_radio_v4 vit_base_patch16_rope_reg1_gap_256 vit_mediumd_patch16_rope_reg1_gap_256
     eva_large_patch14_196 eva_giant_patch14_224 eva_giant_patch14_clip_224 eva02_tiny_patch14_224
     eva02_small_patch14_336 eva02_base_patch14_448 eva02_base_patch16_clip_224 eva02_large_patch14_clip_224
-    naflexvit_base_patch16_siglip
     vit_pe_core_tiny_patch16_384 vit_pe_core_gigantic_patch14_448 vit_pe_lang_large_patch14_448
     vit_pe_spatial_tiny_patch16_512 vit_pe_spatial_gigantic_patch14_448
     beit3_base_patch16_224 beit3_giant_patch14_224 vit_tiny_r_s16_p8_224 vit_tiny_r_s16_p8_384 vit_small_r26_s32_224
@@ -216,6 +215,21 @@ def test_arguments_of_timm(case, tmp_path):
     pytest.importorskip("timm")
     refused = "load" if case in REFUSED_ARGUMENTS else None
     agrees_or_is_refused(check_against_timm, refused, "vit_tiny_patch16_224", tmp_path, 7, ARGUMENTS[case])
+
+
+def test_naflex_of_timm_at_one_size(tmp_path):
+    """From noise on: timm's transform for images of one size crops, its loader for NaFlex does not."""
+    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
+    theirs = randomize(timm.create_model("naflexvit_base_patch16_siglip", depth=2, num_classes=0))
+    timm.models.save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    for size in (None, (320, 192), (64, 176)):
+        ours = keras_vit.load(tmp_path / "theirs", image_size=size)
+        pixels = np.random.default_rng(0).normal(size=(1, *ours.config.image_size, 3)).astype("f4")
+        expected = theirs.eval()(torch.from_numpy(pixels).permute(0, 3, 1, 2)).detach().numpy()
+        close(ours.predict(pixels, verbose=0), expected, str(size))
+    written(keras_vit.load(tmp_path / "theirs"), tmp_path / "ours", "timm")
+    back = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()
+    assert all(torch.equal(array, back.state_dict()[name]) for name, array in theirs.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["mixer_s32_224", "mixer_b16_224"])
@@ -407,7 +421,6 @@ def test_files_of_timm_written_for_transformers(case, tmp_path):
 REFUSED_HUGGINGFACE = {
     "BeitForImageClassification": VISION | CLASSES,
     "Data2VecVisionModel": VISION,
-    "Siglip2VisionModel": {key: value for key, value in VISION.items() if key != "image_size"} | {"num_patches": 36},
     "Aimv2VisionModel": VISION,
     "BlipVisionModel": VISION,
     "YolosModel": VISION | {"image_size": [48, 48]},

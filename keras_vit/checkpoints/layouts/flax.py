@@ -25,7 +25,7 @@ import numpy as np
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs, mixer
+from keras_vit.checkpoints.layouts import mixer, naflex
 from keras_vit.checkpoints.layouts.pytorch import square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, ViTConfig, convolutions
@@ -59,13 +59,13 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
         return mixer.flax_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
-    naflex = layout == "big_vision" and library_configs.is_naflex(config)
+    is_flat = layout == "big_vision" and naflex.is_naflex(config)
     kernel = (*config.patch_size, config.feature_map_channels)
-    rows.append(Row(_PATCHES, _PATCHES, (*((math.prod(kernel),) if naflex else kernel), width)))
+    rows.append(Row(_PATCHES, _PATCHES, (*((math.prod(kernel),) if is_flat else kernel), width)))
     rows.append(Row("embedding/bias", "embedding/bias", (width,)))
     if config.position_rows:
         name = _VIT_JAX_POSITION if layout == "vit_jax" else _POSITION
-        places = config.grid_size if naflex else (1, config.position_rows)
+        places = config.grid_size if is_flat else (1, config.position_rows)
         rows.append(Row(name, TABLE, (*places, width)))
     rows += [Row("cls", "class_token/token", (1, 1, width))] if config.class_token else []
     for i in range(config.depth):
@@ -291,7 +291,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
 
 def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
     """The model that the arrays' shapes tell of; the head of an image tower beside a text tower is a projection."""
-    if len(arrays[_PATCHES].shape) == 2:
+    if len(arrays[_PATCHES].shape) == 2 and _POSITION in arrays:  # NaFlex
         values, hidden = shape_of(arrays, _PATCHES, 2)
         (height, width), channels = square_patch(values), 3
     else:
@@ -330,7 +330,7 @@ def _naflex_config(arrays: Arrays, grid: tuple[int, int], of_two: bool) -> ViTCo
     found = config(arrays, grid, "learned", of_two).replace(
         interpolation="bilinear_antialias", filter="bilinear_antialias"
     )
-    if not library_configs.is_naflex(found):
+    if not naflex.is_naflex(found):
         raise ValueError("its patches go through a matrix, but it is no NaFlex: a class token, or no 'MAPHead_0'.")
     return found
 
@@ -404,8 +404,8 @@ def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
         yield "position_embedding='sincos2d', but 'big_vision' has"
     if layout == "big_vision" and config.stem_stages is not None:
         yield "a ResNet, but 'vit_jax' has"
-    if layout == "big_vision" and library_configs.is_naflex(config):
-        yield from library_configs.naflex_problems(config)
+    if layout == "big_vision" and naflex.is_naflex(config):
+        yield from naflex.problems(config)
 
 
 def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.checkpoints.accounting import check_fields, plain_values
-from keras_vit.checkpoints.layouts import mixer
+from keras_vit.checkpoints.layouts import mixer, naflex
 from keras_vit.checkpoints.layouts.pytorch import mlp_ratio
 from keras_vit.checkpoints.layouts.sidecars import FILTER_NAMES, FILTER_NUMBERS, RESAMPLE_FLOATS
 from keras_vit.models import ViTConfig
@@ -69,8 +69,8 @@ def _pe_problems(config: ViTConfig) -> Iterator[str]:
 
 def _timm_problems(config: ViTConfig) -> Iterator[str]:
     """What timm cannot say of a config."""
-    if is_naflex(config):
-        yield from naflex_problems(config)
+    if naflex.is_naflex(config):
+        yield from naflex.problems(config)
     eva, distilled, epsilon = is_eva(config), config.distillation_token, config.layer_norm_epsilon
     classes, pooling, norm = config.classes, config.pooling, config.final_norm
     rotary, mlp = config.rotary_embedding, config.mlp
@@ -161,8 +161,8 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     }
     if config.tokens_mlp_width is not None:
         (architecture, arguments), more = mixer.timm_architecture(config), {}
-    elif is_naflex(config):
-        architecture, more = "naflexvit_base_patch16_siglip", {"pos_embed_grid_size": list(config.grid_size)}
+    elif naflex.is_naflex(config):
+        architecture, more = naflex.TIMM_ARCHITECTURE, {"pos_embed_grid_size": list(config.grid_size)}
         del arguments["img_size"]
     else:
         architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
@@ -183,7 +183,7 @@ def _first_conv(config: ViTConfig) -> str:
     """The name of timm's module that the patches go through first."""
     if config.tokens_mlp_width is not None:
         return "stem.proj"
-    if is_naflex(config):
+    if naflex.is_naflex(config):
         return "embeds.proj"
     if config.stem_stages is None:
         return "patch_embed.proj"
@@ -313,7 +313,7 @@ def family_to_write(config: ViTConfig) -> str:
         return "clip"
     if config.distillation_token:
         return "deit"
-    if is_naflex(config):
+    if naflex.is_naflex(config):
         return "siglip2"
     if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
         return "siglip"
@@ -324,22 +324,6 @@ def is_tips(config: ViTConfig) -> bool:
     """Whether a model is a TIPS with layer scale, which resizes positions otherwise than a DINOv2 with registers."""
     scaled = config.layer_scale is not None
     return scaled and config.register_tokens == 1 and config.interpolation == "bilinear_antialias"
-
-
-def is_naflex(config: ViTConfig) -> bool:
-    """Whether a model is a SigLIP that resizes positions as NaFlex does, and not as the SigLIPs of one size."""
-    siglip = config.pooling == "map" and config.mlp == "plain" and config.gelu == "tanh" and config.patch_bias
-    plain = config.prefix_tokens == 0 and config.stem_stages is None and config.rotary_embedding is None
-    scaled = config.layer_scale is not None or config.pre_norm or config.layer_norm_epsilon != 1e-6
-    return siglip and plain and not scaled and config.interpolation == "bilinear_antialias"
-
-
-def naflex_problems(config: ViTConfig) -> Iterator[str]:
-    """What no file of a NaFlex model can say of a config."""
-    if config.patch_size[0] != config.patch_size[1] or config.channels != 3:
-        yield "patches of NaFlex models are squares of three channels"
-    if config.grid_size[0] != config.grid_size[1]:
-        yield "positions of NaFlex models are those of a square image (with_config(image_size=...))"
 
 
 def check_writable_by_transformers(config: ViTConfig) -> None:
@@ -385,7 +369,7 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     if config.prefix_tokens and averages:
         yield "it has tokens before the patches"
     if name == "siglip2":
-        yield from naflex_problems(config)
+        yield from naflex.problems(config)
     if name == "siglip2" and (config.classes or config.projection):
         yield "there the head reads the mean of the patches"
 
@@ -479,19 +463,8 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:
     height, width = config.pipeline.prepared_size
-    if is_naflex(config):
-        return {
-            "image_processor_type": "Siglip2ImageProcessor",
-            "do_resize": True,
-            "resample": FILTER_NUMBERS[config.filter],
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": list(config.pixel_mean),
-            "image_std": list(config.pixel_std),
-            "patch_size": config.patch_size[0],
-            "max_num_patches": config.position_rows,
-        }
+    if naflex.is_naflex(config):
+        return naflex.preprocessor(config)
     resized = [int(size / config.crop_ratio) for size in (height, width)]
     shortest = config.resize == "shortest"
     # The class that resamples floats cannot cut out the centre.

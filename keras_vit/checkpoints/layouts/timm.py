@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs, mixer, pe, pytorch
+from keras_vit.checkpoints.layouts import library_configs, mixer, naflex, pe, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
@@ -35,7 +35,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
-_ANCHOR, _NAFLEX_ANCHOR = "patch_embed.proj.weight", "embeds.proj.weight"
+_ANCHOR = "patch_embed.proj.weight"
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 # What a self-distillation learns besides its backbone.
@@ -44,15 +44,6 @@ _UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|deco
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
 _POOLINGS = {"token": "token", "tok": "token", "avg": "avg", "map": "map", "": "none"}
 _TIMM = Family(title="timm", interpolation="bicubic")
-_NAFLEX = dataclasses.replace(
-    _TIMM,
-    patches="embeds.proj",
-    positions="embeds.pos_embed",
-    interpolation="bilinear_antialias",
-    linear_patches=True,
-    grid_table=True,
-    heads_by_width=pytorch.HEADS_OF_SIGLIP,
-)
 # What files call their parts. A key never has a bias where the others have none in common.
 _CHOICES = {
     "register_tokens": ("storage_tokens", "register_tokens", "reg_token"),
@@ -77,7 +68,6 @@ _REFUSED = {
     r"_rpn_": "normalises after each branch instead of before",
     r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
     r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
-    r"^naflexvit_(?!\w+_siglip$)": "is a NaFlex with another table of positions, tokens or pooling than SigLIP 2's",
 }
 # timm's SigLIPs compute the exact GELU but for these, though all were trained with the approximation.
 _GELUS = {
@@ -140,8 +130,8 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 def _names_to_write(config: ViTConfig) -> Family:
     """The names that timm itself has for a model."""
-    if library_configs.is_naflex(config):
-        return _NAFLEX
+    if naflex.is_naflex(config):
+        return naflex.TIMM
     eva, separate = library_configs.is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
     return dataclasses.replace(
@@ -173,8 +163,8 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether timm's patch embedding, that of its NaFlex models, or its Mixer, is among the arrays."""
-    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, _NAFLEX_ANCHOR, mixer.TIMM_ANCHOR))
+    """Whether timm's patch embedding, its NaFlex's or its Mixer's, is among the arrays."""
+    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, naflex.TIMM_ANCHOR, mixer.TIMM_ANCHOR))
 
 
 def config(
@@ -195,18 +185,19 @@ def config(
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """How a file is read."""
-    naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
-    if not (naflex or pytorch.prefixes_of(file, _ANCHOR)):
+    is_naflex = bool(pytorch.prefixes_of(file, naflex.TIMM_ANCHOR))
+    if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
         return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, _default_preparation)
-    anchor = _NAFLEX_ANCHOR if naflex else _ANCHOR
-    found = pytorch.collect(file, anchor, _MODULES, _BESIDE)
+    found = pytorch.collect(file, naflex.TIMM_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
     arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in found.arrays.items()}
     stated = timm_stated(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
-    family = _NAFLEX if naflex else _family({*arrays, *found.unused}, container)
+    family = naflex.TIMM if is_naflex else _family({*arrays, *found.unused}, container)
+    if is_naflex and not stated.architecture:  # its arrays tell it
+        stated = dataclasses.replace(stated, architecture=naflex.TIMM_ARCHITECTURE)
     stored, trunk = config(arrays, sidecars, stated, family)
-    if not naflex:  # which has no size of its own
+    if not is_naflex:  # which has no size of its own
         stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
     size, patch, used, of_size = stated.test_size, stored.image_size_of((1, 1)), None, []
     is_whole = size is not None and not (size[0] % patch[0] or size[1] % patch[1])
@@ -261,7 +252,7 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
     """Raises ValueError where the names are known and the computation is another."""
     has = arrays.keys().__contains__
     if family.linear_patches:
-        _refuse_naflex(arrays, architecture)
+        naflex.refuse_timms(arrays, architecture)
         return
     why = _first(_REFUSED, architecture)
     if why:
@@ -283,18 +274,6 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
         raise ValueError(
             "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values: vit_*_rpn_* models "
             "normalise after each branch instead of before."
-        )
-
-
-def _refuse_naflex(arrays: Mapping[str, StoredArray], architecture: str) -> None:
-    """Raises ValueError for what is no SigLIP 2 NaFlex but has the array of its patches."""
-    if architecture and not re.search(r"^naflexvit_\w+_siglip$", architecture):
-        why = _first(_REFUSED, architecture) or "has other arrays"
-        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
-    if "attn_pool.latent" not in arrays or _NAFLEX.positions not in arrays:
-        raise ValueError(
-            "it is a NaFlex of timm's without attention pooling or without a learned table of positions; SigLIP 2's "
-            "have both. It cannot be computed here."
         )
 
 
@@ -321,21 +300,13 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     width = arrays[f"{family.patches}.weight"].shape[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
-    family = (
-        family
-        if family.linear_patches
-        else dataclasses.replace(
+    if not family.linear_patches:
+        heads = pe.HEADS if pe.is_timms(arrays) else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
+        family = dataclasses.replace(
             family,
             interpolation=_interpolation(architecture, family, has(family.register_tokens)),
-            heads_by_width=pytorch.HEADS_OF_DINOV3
-            if dinov3
-            else pe.HEADS
-            if pe.is_timms(arrays)
-            else pytorch.HEADS
-            if gated
-            else pytorch.HEADS_OF_SIGLIP,
+            heads_by_width=pytorch.HEADS_OF_DINOV3 if dinov3 else heads,
         )
-    )
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
@@ -353,7 +324,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     is_turned = (gated and _has_separate_biases(arrays)) or not (has("cls_token") or has(family.positions))
     eva02 = not dinov3 and arguments.get("use_rot_pos_emb", is_turned) is True
     fields["rotary_embedding"] = "dinov3" if dinov3 else "eva02" if eva02 else None
-    fields["gelu"] = _gelu(architecture or ("naflexvit_" if family.linear_patches else ""), arguments)
+    fields["gelu"] = _gelu(architecture, arguments)
     if architecture:
         has_large_epsilon = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
     else:
@@ -371,7 +342,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     remarks = list(trunk.remarks)
     if not (architecture or gated) and fields["pre_norm"] and not is_pe:
         remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
-    elif not (architecture or gated or is_pe or family.linear_patches):
+    elif not (architecture or gated or is_pe):
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
         remarks.append(Remark(text, "gelu", "assumed"))
     return Trunk(fields, remarks, trunk.is_grid_known)
@@ -477,8 +448,6 @@ def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fi
         return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
     if stated.architecture:
         default = _default_preparation(stated.architecture)
-    elif family.linear_patches:
-        default = _default_preparation("naflexvit_")
     elif fields["rotary_embedding"] == "pe":
         default = _default_preparation("vit_pe_")
     elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
