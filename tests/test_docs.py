@@ -269,8 +269,8 @@ def code_pages():
     return sorted(str(p.relative_to(ROOT)) for p in paths if BLOCK.search(p.read_text(encoding="utf-8")))
 
 
-# Stands for `export` on the pages of single formats, whose files tests/export makes: half a minute of work. What is
-# checked here is that there are such a format, precision and options.
+# Stands for `export` on the tutorial and the pages of single formats, whose files tests/export makes: half a minute of
+# work. What is checked here is that there are such a format, precision and options.
 CHECKED_EXPORT = """
 import inspect, pathlib, types, keras_vit.export as room
 real = room.export
@@ -329,7 +329,7 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tm
     pages = {}
     for page in code_pages():
         blocks = [block["code"] for block in BLOCK.finditer((ROOT / page).read_text("utf-8")) if not block["reason"]]
-        if page.startswith("docs/export/") and page not in BACKENDS:
+        if page.startswith(("docs/export/", "docs/tutorial")) and page not in BACKENDS:
             blocks.insert(0, CHECKED_EXPORT)
         if blocks and BACKENDS.get(page, "torch") == backend:
             pages[page] = "".join(blocks)

@@ -27,6 +27,7 @@ WANTED = {
     "export/openvino.md": ["openvino"],
     "install.md": ["install", "gpu", "extras", "windows", "offline"],
     "faq.md": ["faq"],
+    "tutorial.md": ["tutorial"],
     "errors.md": ["errors"],
     "speed.md": ["speed"],
     "which_model.md": ["which model"],
