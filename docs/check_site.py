@@ -5,6 +5,7 @@
 Prints what is wrong, a line each, and ends with 1 if anything is. Needs nothing but Python.
 """
 
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -47,6 +48,9 @@ def faults(site: Path) -> list[str]:
                 result.append(f"{where}: {address} leads nowhere")
             elif anchor and file in pages and unquote(anchor) not in pages[file].anchors | {"__skip"}:
                 result.append(f"{where}: {address} names no anchor")
+    listed = site / "llms.txt"
+    pages_listed = re.findall(r"\]\((.+?)\)", listed.read_text(encoding="utf-8")) if listed.is_file() else []
+    result += [f"llms.txt: {page} leads nowhere" for page in pages_listed if not (site / page).is_file()]
     for style in site.rglob("*.css"):
         text = style.read_text(encoding="utf-8")
         result += [

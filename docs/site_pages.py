@@ -9,6 +9,7 @@ import json
 import posixpath
 import re
 import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -60,6 +61,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     for source in sorted(sources):
         files.append(File.generated(config, _page_of(source), content=_code_page(source)))
+    pages = list(_pages_in(config.nav or []))
+    files.append(File.generated(config, "llms.txt", content=_list_of_pages(pages, config.site_description or "")))
+    files.append(File.generated(config, "llms-full.txt", content=_text_of_pages(pages, files)))
     return files
 
 
@@ -98,6 +102,40 @@ def _first_words(markdown: str) -> str:
     text = next((part for part in re.split(r"\n\n+", prose) if part.lstrip("\n")[:1].isalpha()), "")
     text = re.sub(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])|[`*]", lambda match: match[1] or "", text)
     return textwrap.shorten(text, 160, placeholder=" …", break_on_hyphens=False)
+
+
+# For programs that read documentation (llmstxt.org): a list of the pages, and their text in one file.
+
+
+def _pages_in(nav: list, section: str = "Start") -> Iterator[tuple[str, str, str]]:
+    """Section, title and path of each page of the navigation, in its order."""
+    for entry in nav:
+        ((title, target),) = entry.items() if isinstance(entry, dict) else (("Overview", entry),)
+        if isinstance(target, list):
+            yield from _pages_in(target, title)
+        else:
+            yield section, title, target
+
+
+def _list_of_pages(pages: Iterable[tuple[str, str, str]], description: str) -> str:
+    lines, last = ["# keras_vit", "", f"> {description}"], None
+    for section, title, path in pages:
+        if section != last:
+            lines += ["", f"## {section}", ""]
+            last = section
+        address = path.removesuffix(".md").removesuffix("README").removesuffix("index").rstrip("/")
+        lines.append(f"- [{title}]({address}{'/' if address else ''}index.html)")
+    return "\n".join([*lines, ""])
+
+
+def _text_of_pages(pages: Iterable[tuple[str, str, str]], files: Files) -> str:
+    """The Markdown, without pictures, of all pages but the reference (docstrings) and the changelog."""
+    texts = []
+    for _, _, path in pages:
+        file = files.get_file_from_path(path)
+        if file is not None and not path.startswith("api/") and path != "changelog.md":
+            texts.append(re.sub(r"<img [^>]*>", "", file.content_string.removeprefix(WIDE)).strip())
+    return "\n\n".join([*texts, ""])
 
 
 def _written_in(page: str) -> str:
