@@ -51,6 +51,7 @@ FAMILIES = {
     "CLIP": "fam_hf_clip_full",
     "SigLIP": "fam_hf_siglip_full",
     "SigLIP2": "fam_timm_siglip2",
+    "SigLIP2, NaFlex": "next_naflex_hf_vision",
     "EVA-02": "fam_timm_eva02_base",
     "hybrid": "fam_timm_hybrid",
     "Mixer": {row.name: row.shape for row in LAYOUTS["timm"].rows(_MIXER)},
@@ -138,7 +139,8 @@ def _reference(case: str) -> pathlib.Path:
 def _size_of(case: str) -> dict[str, tuple[int, int]]:
     """The images of a reference, whose file may leave open for which size the model is."""
     with np.load(_reference(case) / "ref.npz") as reference:
-        return {"image_size": reference["images"].shape[1:3]}
+        images = reference["images"]
+        return {"image_size": images.shape[1:3]} if images.ndim == 4 else {}  # NaFlex: patches
 
 
 def answers(model: keras.Model, images: np.ndarray) -> np.ndarray:
