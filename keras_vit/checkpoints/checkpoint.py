@@ -290,6 +290,7 @@ def to_checkpoint(
     if sidecars is None:
         write_npz(path, extract(model, LAYOUTS[layout], stack), note_of(config, LAYOUTS[layout]), overwrite)
         return
+    LAYOUTS[layout].check_writable(config)  # the JSON files are made first, and only of what can be written
     path, beside = _safetensors(pathlib.Path(path), layout), sidecars(config)
     note = None if beside else note_of(config, LAYOUTS[layout])
     write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), beside, overwrite=overwrite, note=note)
