@@ -47,7 +47,7 @@ class Entry:
     """One published checkpoint, a row of the catalogue. What is not known is None."""
 
     name: str  # folder and name of the file, without `.npz`: what users pass as `weights`
-    layout: str  # "vit_jax", "big_vision" or "bit"
+    layout: str  # "vit_jax", "big_vision", "bit" or "tips"
     variant: str  # the paper's name of the model, such as "ViT-B/16"
     image_size: int | None  # height and width in pixels that it was trained at
     classes: int | None  # outputs of its head; None without a head
@@ -71,7 +71,12 @@ class Entry:
         """What `list_models` calls its family."""
         if self.layout == "bit":
             return "BiT"
-        names = {"big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP", "big_vision/zoo/deit3/": "DeiT-III"}
+        names = {
+            "big_vision/siglip2/": "SigLIP2",
+            "big_vision/siglip/": "SigLIP",
+            "big_vision/zoo/deit3/": "DeiT-III",
+            "tips/": "TIPS",
+        }
         other = "hybrid" if self.variant.startswith("R") else "Mixer" if self.variant.startswith("Mixer") else "ViT"
         return next((family for folder, family in names.items() if self.name.startswith(folder)), other)
 

@@ -31,9 +31,10 @@ def test_every_published_family_is_there():
     folders = collections.Counter(name.rpartition("/")[0] for name in catalogue())
     official = {"imagenet21k": 9, "imagenet21k+imagenet2012": 8, "augreg": 20, "sam": 5, "gsam": 4, "lit": 5}
     big_vision = {"": 3, "/flexivit": 17, "/zoo/deit3": 12, "/siglip": 10, "/siglip2": 17}
+    tips = {"tips/v1": 5, "tips/v2": 4}
     bit = {"bit_models": 18, "bit_models/distill": 4}
     bit |= {f"mixer_models/{folder}": count for folder, count in MIXER.items()}
-    assert folders == official | {f"big_vision{folder}": count for folder, count in big_vision.items()} | bit
+    assert folders == official | {f"big_vision{folder}": count for folder, count in big_vision.items()} | bit | tips
 
 
 BIT = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
@@ -45,8 +46,11 @@ def test_every_row_makes_sense():
     others = {"ViT-B/30", "FlexiViT-L", "FlexiViT-B", "FlexiViT-S", *(f"BiT-R{a}" for a in BIT)}
     for entry in catalogue().values():
         assert plain_variant(entry.variant) in known or entry.variant in others, entry
-        assert entry.layout in ("vit_jax", "big_vision", "bit"), entry
-        assert entry.dataset and entry.license == "Apache-2.0" and "license" in entry.inferred, entry
+        assert entry.layout in ("vit_jax", "big_vision", "bit", "tips"), entry
+        if entry.layout == "tips":  # their README says it
+            assert entry.dataset and entry.license == "CC-BY-4.0", entry
+        else:
+            assert entry.dataset and entry.license == "Apache-2.0" and "license" in entry.inferred, entry
         assert all(url.startswith("https://") and url.endswith(".npz") for url in entry.urls), entry
         assert entry.urls[0].startswith("https://storage.googleapis.com/") and "+" not in entry.urls[0], entry
         assert (entry.top1 is None) or (70 < entry.top1 < 90 and entry.top1_source and entry.classes == 1000), entry
