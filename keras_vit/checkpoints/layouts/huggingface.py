@@ -99,6 +99,12 @@ _TOWER = {
     "mlp": MLPS[1],
     "norm": "post_layernorm",
 }
+_SIGLIP = {
+    **_TOWER,
+    "activation": "gelu_pytorch_tanh",
+    "epsilon": 1e-6,
+    "heads_by_width": pytorch.HEADS_OF_SIGLIP,
+}
 
 
 def _family(title: str, *types: str, **fields: Any) -> Family:
@@ -150,22 +156,19 @@ FAMILIES: dict[str, Family] = {
     "siglip": _family(
         "SigLIP",
         *("siglip", "siglip_vision_model"),
-        **_TOWER,
-        activation="gelu_pytorch_tanh",
-        epsilon=1e-6,
+        **_SIGLIP,
         preparation=preparation(HALF, "squash", 1.0),
-        heads_by_width=pytorch.HEADS_OF_SIGLIP,
+    ),
+    # SigLIP 2 of any size, at one size: positions of a square, resized as transformers does for each picture.
+    "siglip2": _family(
+        "SigLIP 2 NaFlex",
+        *("siglip2", "siglip2_vision_model"),
+        **_SIGLIP,
+        linear_patches=True,
+        interpolation="bilinear_antialias",
+        preparation=preparation(HALF, "squash", 1.0, "bilinear_pillow"),
     ),
 }
-# SigLIP 2 of any size, at one size: positions of a square, resized as transformers does for each picture.
-FAMILIES["siglip2"] = dataclasses.replace(
-    FAMILIES["siglip"],
-    title="SigLIP 2 NaFlex",
-    types=("siglip2", "siglip2_vision_model"),
-    linear_patches=True,
-    interpolation="bilinear_antialias",
-    preparation=preparation(HALF, "squash", 1.0, "bilinear_pillow"),
-)
 
 
 # Rows
@@ -275,8 +278,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
     name = _family_of(found.arrays, file)
     stated = _stated(sidecars, FAMILIES[name])
-    if name != "siglip2" and stated.get("model_type") in FAMILIES.keys() - {"siglip2"}:  # whose arrays tell it
-        name = stated["model_type"]
+    name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
     stored, trunk, unneeded = config(found.arrays, sidecars, name, family)
@@ -325,7 +327,8 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     if sidecars.architecture and (stated or family.title != "CLIP"):
         advice = "leave it out, and put the repository's config.json beside the file"
         raise ValueError(f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: {advice}.")
-    types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []  # of both towers
+    # The type of a file with two towers has to fit as well, where it is that of a family.
+    types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []
     if isinstance(stated.get("vision_config"), dict):
         stated = {"model_type": stated.get("model_type"), **stated["vision_config"]}
     wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]

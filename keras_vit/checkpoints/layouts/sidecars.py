@@ -175,7 +175,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "DINOv3ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
     "ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
     "Tipsv2": {"resample": 2, "size": {"height": 448, "width": 448}, "shortest": False, "do_normalize": False},
-    "Siglip2": {"resample": 2},
+    "Siglip2": {"resample": 2},  # before "Siglip": the first that a name begins with counts
     "Siglip": {"resample": 3, "size": _SQUARE, "shortest": False},
     "DeiT": {"resample": 3, "size": {"height": 256, "width": 256}, "shortest": False, **_CROP},
     "CLIP": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},

@@ -302,11 +302,9 @@ def _check_context(stated: Any, context: int) -> None:
 
 def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
     """What the `text_config` says, or what its class says where it says nothing."""
-    types = (
-        ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
-        if kind == "siglip"
-        else ("clip", "clip_text_model")
-    )
+    types = ("clip", "clip_text_model")
+    if kind == "siglip":
+        types = ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
     if config.get("model_type", types[0]) not in types:
         raise ValueError(
             f"its config.json says that it is a {printable(config['model_type'], 60)}, whose text tower is not known "
