@@ -33,7 +33,7 @@ DType: TypeAlias = Union[str, "keras.DTypePolicy", None]
 
 def pair(name: str, value: Any) -> tuple[int, int]:
     """A size given as an integer or as (height, width), as two positive integers; TypeError, ValueError otherwise."""
-    if isinstance(value, str) and value == "native":
+    if name == "image_size" and isinstance(value, str) and value == "native":
         words = "='native' would be another size for each picture; a model here has one size. Pass (height, width): "
         advice = "preprocessing.naflex_size(height, width, patch, patches) returns what NaFlex takes for a picture."
         raise ValueError(Message(Code(name), words + advice))

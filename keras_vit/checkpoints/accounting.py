@@ -89,8 +89,8 @@ class Layout:
         computed: The weights of a model that are computed and not stored, by path.
         sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
         constants: Arrays that are written beside the weights because other code misses them, by name.
-        unstated: Values that reading takes for fields that no array tells, where they are not a config's defaults. The
-            note of a file says what differs from them.
+        unstated: The values that reading takes for fields that no array tells, where they are not a config's defaults,
+            for a model with a given config. The note of a file says what differs from them.
         settled_by: What a user can do about what its files leave open; None where they leave nothing.
         config_type: The class of the configs of its models.
     """
@@ -105,7 +105,7 @@ class Layout:
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
-    unstated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unstated: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     settled_by: str | None = None
     config_type: type[Any] = ViTConfig
 

@@ -290,15 +290,15 @@ def to_checkpoint(
     if sidecars is None:
         write_npz(path, extract(model, LAYOUTS[layout], stack), note_of(config, LAYOUTS[layout]), overwrite)
         return
-    LAYOUTS[layout].check_writable(config)  # the JSON files are made first, and only of what can be written
-    path, beside = _safetensors(pathlib.Path(path), layout), sidecars(config)
+    path, arrays = _safetensors(pathlib.Path(path), layout), extract(model, LAYOUTS[layout], stack)
+    beside = sidecars(config)  # of what can be written: `extract` raises for other models
     note = None if beside else note_of(config, LAYOUTS[layout])
-    write_with_sidecars(path, extract(model, LAYOUTS[layout], stack), beside, overwrite=overwrite, note=note)
+    write_with_sidecars(path, arrays, beside, overwrite=overwrite, note=note)
 
 
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
     """What stands beside the arrays of a model: the grid, and what reading would take otherwise in this layout."""
-    defaults = {field.name: field.default for field in dataclasses.fields(config)} | dict(layout.unstated)
+    defaults = {field.name: field.default for field in dataclasses.fields(config)} | dict(layout.unstated(config))
     note: dict[str, Any] = {"written_by": "keras_vit"}
     if isinstance(config, ViTConfig):
         note["grid_size"] = list(config.grid_size)

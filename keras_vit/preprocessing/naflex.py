@@ -29,7 +29,7 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
 
     Examples:
         >>> keras_vit.preprocessing.naflex_size(480, 640)
-        (208, 288)
+        (224, 288)
     """
     for name, value in {"height": height, "width": width, "patch": patch, "patches": patches}.items():
         whole_number(name, value, 1)
@@ -46,4 +46,4 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
     rows, columns = (side // patch for side in size(low))
     if rows * columns > patches:
         raise ValueError(f"A picture of {height} x {width} pixels has no grid of at most {patches} patches. Cut it.")
-    return size(low)
+    return rows * patch, columns * patch

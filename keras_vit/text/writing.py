@@ -212,7 +212,7 @@ _CLASSES = {"clip": "CLIP", "siglip": "Siglip", "siglip2": "Siglip2", "tipsv2": 
 def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
     family = "clip" if config.causal else "tipsv2" if config.pooling == "mean" else "siglip"
-    if vision["model_type"] == "siglip2_vision_model":
+    if family == "siglip" and vision["model_type"] == "siglip2_vision_model":
         family = "siglip2"
     del vision["architectures"]
     text = {

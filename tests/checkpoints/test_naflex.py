@@ -1,5 +1,6 @@
 """SigLIP 2 NaFlex at one size: the numbers of transformers, the files of three libraries, and what is refused."""
 
+import doctest
 import json
 import shutil
 
@@ -78,6 +79,8 @@ def test_naflex_size_is_what_the_search_of_transformers_finds():
     for wrong in ((0, 5), (5.5, 5), (True, 5), (5, 5, 0), (5, 5, 16, 0)):
         with pytest.raises(ValueError, match="must be a whole number"):
             naflex_size(*wrong)
+    for example in doctest.DocTestFinder().find(naflex_size, globs={"keras_vit": keras_vit}):
+        assert doctest.DocTestRunner().run(example).failed == 0
     with pytest.raises(ValueError, match="no grid of at most 1 patches"):
         naflex_size(10**9, 10**9, 16, 1)
 
@@ -218,6 +221,19 @@ def test_what_is_refused(two_towers, golden, tmp_path):
         with pytest.raises(ValueError, match="positions of NaFlex models are those of a square image"):
             keras_vit.to_checkpoint(wide, tmp_path / name, layout=layout)
     assert list(tmp_path.iterdir()) == [two_towers]
+
+
+@pytest.mark.once
+def test_preprocessing_is_written_or_refused(golden, tmp_path):
+    model = keras_vit.load(golden(CASE).folder)
+    for i, name in enumerate(("bilinear", "bilinear_antialias", "bicubic")):  # the first is that of other .npz files
+        changed = model.with_config(filter=name, crop_ratio=0.5)
+        keras_vit.to_checkpoint(changed, tmp_path / f"{i}.npz", layout="big_vision")
+        assert keras_vit.load(tmp_path / f"{i}.npz").config == changed.config
+    for change in ({"resize": "shortest"}, {"crop_ratio": 0.5}):
+        with pytest.raises(ValueError, match="pictures are not cropped there"):
+            keras_vit.to_checkpoint(model.with_config(**change), tmp_path / "hf", layout="huggingface")
+    assert not (tmp_path / "hf").exists()
 
 
 def test_it_trains_and_is_saved_as_any_model(golden, tmp_path):

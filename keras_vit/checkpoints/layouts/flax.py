@@ -184,11 +184,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Pl
     arrays, dialect = in_linen(arrays)
     of_two = prefix.endswith("img/") and f"{prefix.removesuffix('img/')}txt/Embed_0/embedding" in file
     remarks: list[Remark] = []
-    if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
-        *grid, _ = shape_of(arrays, _POSITION, 3)
-        if grid[0] == 1 < grid[1]:
-            raise ValueError(f"its patches go through a matrix, but {_POSITION!r} has no rows and columns of patches.")
-        stored = _naflex_config(arrays, (grid[0], grid[1]), of_two)
+    is_naflex = layout == "big_vision" and len(arrays[_PATCHES].shape) == 2
+    if is_naflex:
+        stored = _naflex_config(arrays, of_two)
+        grid = stored.grid_size
     elif layout == "vit_jax":
         grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
         stored = config(arrays, grid, "learned", of_two)
@@ -213,7 +212,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Pl
         arrays=arrays,
         unused=unused,
         warnings=remarks,
-        is_grid_known=grid[0] == grid[1] or len(arrays[_PATCHES].shape) == 2 or not stored.position_rows,
+        is_grid_known=is_naflex or grid[0] == grid[1] or not stored.position_rows,
         head=("head/bias", "head/kernel"),
     )
 
@@ -291,11 +290,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
 
 def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
     """The model that the arrays' shapes tell of; the head of an image tower beside a text tower is a projection."""
-    if len(arrays[_PATCHES].shape) == 2 and _POSITION in arrays:  # NaFlex
-        values, hidden = shape_of(arrays, _PATCHES, 2)
-        (height, width), channels = square_patch(values), 3
-    else:
-        height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
+    height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
     fields: dict[str, Any] = {
         field: shape_of(arrays, f"{name}/kernel", 2)[1]
         for field, name in (("representation_size", "pre_logits"), ("projection" if of_two else "classes", "head"))
@@ -325,11 +320,14 @@ def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -
     return config.replace(image_size=config.image_size_of(grid))
 
 
-def _naflex_config(arrays: Arrays, grid: tuple[int, int], of_two: bool) -> ViTConfig:
+def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
     """The model of a NaFlex file; ValueError for one that has other parts than the published ones."""
-    found = config(arrays, grid, "learned", of_two).replace(
-        interpolation="bilinear_antialias", filter="bilinear_antialias"
-    )
+    rows, columns, _ = shape_of(arrays, _POSITION, 3)
+    if rows == 1 < columns:
+        raise ValueError(f"its patches go through a matrix, but {_POSITION!r} has no rows and columns of patches.")
+    values, width = shape_of(arrays, _PATCHES, 2)
+    kernel = dataclasses.replace(arrays[_PATCHES], shape=(*square_patch(values), 3, width))  # that of a convolution
+    found = config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**naflex.BIG_VISION)
     if not naflex.is_naflex(found):
         raise ValueError("its patches go through a matrix, but it is no NaFlex: a class token, or no 'MAPHead_0'.")
     return found
@@ -434,7 +432,12 @@ def _layout(name: str, restate: Any, **functions: Any) -> Layout:
 
 
 VIT_JAX = _layout("vit_jax", accounting.with_prefix_positions)
-BIG_VISION = _layout("big_vision", _restate_big_vision, stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name))
+BIG_VISION = _layout(
+    "big_vision",
+    _restate_big_vision,
+    stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name),
+    unstated=lambda config: naflex.BIG_VISION if naflex.is_naflex(config) else {},
+)
 # Beside a text tower, the head of an image tower is a projection to the texts' space.
 IMAGE_TOWER = dataclasses.replace(
     BIG_VISION,

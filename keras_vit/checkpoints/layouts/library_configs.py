@@ -369,9 +369,7 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     if config.prefix_tokens and averages:
         yield "it has tokens before the patches"
     if name == "siglip2":
-        yield from naflex.problems(config)
-    if name == "siglip2" and (config.classes or config.projection):
-        yield "there the head reads the mean of the patches"
+        yield from naflex.transformers_problems(config)
 
 
 def transformers_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:

@@ -25,6 +25,8 @@ TIMM = Family(
     grid_table=True,
     heads_by_width=HEADS_OF_SIGLIP,
 )
+# What big_vision computes, which resizes pictures to floats; no array tells it.
+BIG_VISION = {"interpolation": "bilinear_antialias", "filter": "bilinear_antialias"}
 
 
 def is_naflex(config: ViTConfig) -> bool:
@@ -41,6 +43,15 @@ def problems(config: ViTConfig) -> Iterator[str]:
         yield "patches of NaFlex models are squares of three channels"
     if config.grid_size[0] != config.grid_size[1]:
         yield "positions of NaFlex models are those of a square image (with_config(image_size=...))"
+
+
+def transformers_problems(config: ViTConfig) -> Iterator[str]:
+    """What transformers' files of a NaFlex model cannot say of a config."""
+    yield from problems(config)
+    if config.classes or config.projection:
+        yield "there the head reads the mean of the patches"
+    if config.resize != "squash" or config.crop_ratio != 1:
+        yield "pictures are not cropped there (with_config(resize='squash', crop_ratio=1.0))"
 
 
 def preprocessor(config: ViTConfig) -> dict[str, Any]:

@@ -195,6 +195,6 @@ LAYOUT = Layout(
     _check_writable,
     accounting.with_prefix_positions,
     sidecars=lambda config: {},
-    unstated={**FAMILY.preparation, "interpolation": FAMILY.interpolation},
+    unstated=lambda config: {**FAMILY.preparation, "interpolation": FAMILY.interpolation},
     settled_by="Pass like=..., such as 'PE-Core-B/16'.",
 )

@@ -272,7 +272,7 @@ LAYOUT = Layout(
     plan,
     check_writable,
     with_prefix_positions,
-    unstated={**AUTHORS.preparation, "interpolation": AUTHORS.interpolation},
+    unstated=lambda config: {**AUTHORS.preparation, "interpolation": AUTHORS.interpolation},
 )
 # The same in `.safetensors`, with what config.json says; `huggingface` writes it.
 HUGGINGFACE = dataclasses.replace(
@@ -288,5 +288,5 @@ SCENIC = Layout(
     recognise_scenic,
     plan_of_scenic,
     _check_writable_by_scenic,
-    unstated={**_SCENIC_PREPARATION, "interpolation": AUTHORS.interpolation},
+    unstated=lambda config: {**_SCENIC_PREPARATION, "interpolation": AUTHORS.interpolation},
 )
