@@ -222,7 +222,7 @@ def test_the_command_with_data_that_makes_no_sense(arguments, message, capsys):
 def test_the_figures_of_the_catalogue():
     rows = [row for row in keras_vit.list_weights() if "zero-shot top-1" in row["figures"]]
     assert len(rows) >= 16 and all(50 < row["figures"]["zero-shot top-1"] < 90 for row in rows)
-    assert {row["family"] for row in rows} == {"CLIP", "SigLIP", "SigLIP2"}
+    assert {row["family"] for row in rows} == {"CLIP", "PE", "SigLIP", "SigLIP2"}
 
 
 def dense_row(folder, figure, published):
