@@ -1,18 +1,17 @@
-"""The scripts of examples/ run, tiny, each in a process of its own, and write what they say."""
+"""The scripts of examples/ run, tiny, and write what they say."""
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from tests.processes import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -30,20 +29,26 @@ pytestmark = [
 ]
 
 
-def run(script, *arguments, cwd):
-    """What a script prints; a failure shows all of it."""
-    variables = environment("matplotlib", "sklearn", OMP_NUM_THREADS="1")
-    command = [sys.executable, str(EXAMPLES / script), "--quick", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+def run(script, *arguments, folder):
+    """What a script prints. It runs in this process, which has imported all that it needs."""
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [script, "--quick", *arguments])
+        patch.setattr(sys, "path", [str(EXAMPLES), *sys.path])  # as Python does for a script
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    plt.close("all")
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
     """All experiments."""
     folder = tmp_path_factory.mktemp("miniature")
-    printed = run("paper_in_miniature.py", "--only", *EXPERIMENTS, "--seed", "3", "--output", "out", cwd=folder)
+    printed = run("paper_in_miniature.py", "--only", *EXPERIMENTS, "--seed", "3", "--output", "out", folder=folder)
     return json.loads((folder / "out" / "miniature.json").read_text()), folder / "out", printed
 
 
@@ -92,25 +97,19 @@ def test_what_is_written_follows_from_the_numbers_written(miniature, parts):
 
 
 def test_fine_tuning_digits_repeats(tmp_path):
-    printed = run("finetune_digits.py", cwd=tmp_path)
+    printed = run("finetune_digits.py", folder=tmp_path)
     assert len(re.findall(r"\d% of 20 digits", printed)) == 3
     assert float(printed.split("weights of the first two:")[1]) == 0
 
 
 def test_scenes_are_segmented(tmp_path):
-    printed = run("segment_scenes.py", "--output", "out", cwd=tmp_path)
+    printed = run("segment_scenes.py", "--output", "out", folder=tmp_path)
     found = json.loads((tmp_path / "out" / "scenes.json").read_text())
     assert list(found) == ["linear head", "with adapters"] and "with adapters: mean IoU" in printed
     assert all(0 <= share <= 1 for share in found.values())
 
 
-def test_digits_are_told_apart(tmp_path, monkeypatch):
-    """In this process, which has imported all that it needs."""
-    import matplotlib.pyplot as plt
-
-    plt.switch_backend("Agg")
-    monkeypatch.setattr(sys, "argv", ["tell_digits_apart.py", "--quick", "--output", str(tmp_path / "out")])
-    runpy.run_path(str(EXAMPLES / "tell_digits_apart.py"), run_name="__main__")
-    plt.close("all")
+def test_digits_are_told_apart(tmp_path):
+    run("tell_digits_apart.py", "--output", "out", folder=tmp_path)
     assert 0 <= json.loads((tmp_path / "out/digits.json").read_text())["panoptic_quality"] <= 1
     assert (tmp_path / "out/digits.png").read_bytes().startswith(b"\x89PNG")
