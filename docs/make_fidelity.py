@@ -71,6 +71,7 @@ source: the answers that transformers' own tests expect for one picture of COCO 
 without registers, DINOv3, DINO, I-JEPA; tolerance 1e-4, DINO's 1e-3), and the tensors in timm's `test_vit*`
 repositories (tolerance 1e-4 and 1e-3 of the value). Its code is tested against a local server with small models.
 **None of the published answers was compared here**: the machine that these pages were made on has no network.
+`keras-vit verify NAME... --ledger FILE` also compares with the publishers' own code: [ledger](ledger.md).
 
 """
 _TOKENS = ("tokens_in", "block0", "block1", "last_block", "encoded")

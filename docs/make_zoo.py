@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras_vit
+from keras_vit.evaluation import read_ledger
 from keras_vit.models import count_macs, factory_name, variant_config
 
 PAGE = pathlib.Path(__file__).parent / "zoo.md"
@@ -23,7 +24,8 @@ on a heading sorts a table.
 count is about twice as much), of the plain variant at that size, whatever head a file has. `~` marks what was deduced
 and not seen: a license is then that of the code beside which the files were published. A top-1 is the accuracy on
 ImageNet-1k that was published, in percent; its source is in `keras_vit.list_weights(name)[0]["top1_source"]`. An empty
-cell means that nobody has said.
+cell means that nobody has said. ✓ leads to the [ledger](ledger.md) of the files that were compared with their
+publishers' code.
 
 """
 VARIANTS_HEAD = """## Variants
@@ -54,9 +56,10 @@ def text() -> str:
         )
         for row in keras_vit.list_models()
     ]
+    checked = {row["name"] for row in read_ledger(PAGE.with_name("ledger.jsonl"))}
     weights = [
         (
-            f"{_mark(row, 'name')}`{row['name']}`",
+            f"{_mark(row, 'name')}`{row['name']}`" + (" [✓](ledger.md)" if row["name"] in checked else ""),
             row["variant"],
             row["family"],
             "" if row["image_size"] is None else str(row["image_size"]),

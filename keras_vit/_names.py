@@ -60,6 +60,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.evaluation.few_shot": (
             "FewShotResult L2 L2_SWEEP LeastSquaresProbe SHOTS extract_features few_shot knn_accuracy"
         ),
+        "keras_vit.evaluation.ledger": "LedgerTable read_ledger smallest_checkpoints write_ledger",
         "keras_vit.evaluation.published": "PublishedAnswer VerificationTable published_answers verify verify_figures",
         "keras_vit.evaluation.report": "confusion_shares draw_confusion most_confused write_files write_report",
         "keras_vit.evaluation.similar_images": "draw_similar find_duplicates find_similar",

@@ -33,7 +33,11 @@ ONLY: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         "templates": {"names": ("--names-from",)},
     },
     "embed": {"features skip_unreadable shard": {"input": ("images",)}},
-    "verify": {"picture": {"compares": ("published answers",)}, "batch_size": {"compares": ("--data",)}},
+    "verify": {
+        "picture": {"compares": ("published answers",)},
+        "batch_size": {"compares": ("--data",)},
+        "smallest": {"ledger": ("--ledger",)},
+    },
 }
 
 
@@ -60,7 +64,8 @@ def asked_for(values: Mapping[str, Any]) -> dict[str, str]:
         "way": way,
         "names": "--names-from" if values.get("names_from") else "classes of the head",
         "input": "--texts" if values.get("texts") else "images",
-        "compares": "--data" if values.get("data") else "published answers",
+        "compares": ("--ledger" if values.get("ledger") else "--data" if values.get("data") else "published answers"),
+        "ledger": "--ledger" if values.get("ledger") else "runs without a ledger",
     }
 
 

@@ -311,23 +311,30 @@ def _evaluated_model(options: Namespace) -> Any:
 
 @command(
     "Compares published weights with the answers or figures published of them; for a machine with network.",
-    option("names", "a repository of the Hugging Face Hub, or `all`", nargs="+", metavar="NAME"),
+    option("names", "a repository of the Hugging Face Hub, or `all`; with --ledger any", nargs="*", metavar="NAME"),
     option("--picture", "a copy of the picture (default: the one at its address)", metavar="FILE"),
-    option("--data", "measure figures on it: zero-shot accuracy, PQ, mIoU, delta1", metavar="FOLDER"),
+    option("--data", "measure figures on it: accuracy, zero-shot accuracy, PQ, mIoU, delta1", metavar="FOLDER"),
     option("--batch-size", "with --data (default: 64)", type=COUNT),
+    option("--ledger", "add a row for each that has none, beside the publisher's own code", metavar="FILE"),
+    option("--smallest", "with --ledger, in place of names: that many of the catalogue, the smallest", type=COUNT),
     examples=(
         "google/vit-base-patch16-224",
         "openai/clip-vit-base-patch32 --data imagenet/val",
-        "tue-mps/coco_panoptic_eomt_large_640 --data coco",
+        "--smallest 60 --ledger ledger.jsonl",
     ),
 )
 def verify(options: Namespace) -> Result:
     """Compares models from the Hub with their published outputs or figures; not ok if one differs."""
+    if bool(options.names) == bool(options.smallest):
+        raise ValueError("Name what to verify, or say how many with --smallest COUNT --ledger FILE; one of both.")
     check_exists(options.picture, options.data)
     start_keras()
     from keras_vit import evaluation
 
-    if options.data:
+    if options.ledger:
+        names = options.names or evaluation.smallest_checkpoints(options.smallest)
+        table = evaluation.write_ledger(names, options.ledger, data=options.data)
+    elif options.data:
         table = evaluation.verify_figures(options.names, options.data, **given(options, "batch_size"))
     else:
         table = evaluation.verify(options.names, picture=options.picture)

@@ -222,6 +222,7 @@ def verify_figures(
 ) -> VerificationTable:
     """Measures models on data and compares with the figures that were published of them.
 
+    - `"top-1"`, percent, of a model with ImageNet-1k's classes: its accuracy on the validation images, in one view.
     - `"zero-shot top-1"` of a CLIP and a SigLIP: the accuracy on ImageNet-1k's validation images without training, in
       percent, as their authors measured it: OpenAI's 80 templates and 1,000 names, for SigLIP by big_vision's rule and
       numerics. `data` has a folder for each class, called by WordNet's ids (`n01440764`).
@@ -233,7 +234,7 @@ def verify_figures(
         names: Repositories such as `"openai/clip-vit-base-patch32"`, one or several, or `"all"` whose figures are
             measured on such data.
         data: The folder with all images that the figure is about, for zero-shot also what else `evaluate` takes.
-        batch_size: Images per batch, for zero-shot alone; None for 64.
+        batch_size: Images per batch, for accuracies alone; None for 64.
         rows: Rows of the catalogue with `name`, `family` and `figures`; None for those of `list_weights`.
 
     Returns:
@@ -249,29 +250,39 @@ def verify_figures(
         Traceback (most recent call last):
         ValueError: ...
     """
-    listed = [
-        {**row, "repository": row["name"].removeprefix("hf://"), "figure": figure, "published": published}
-        for row in (list_weights() if rows is None else rows)
-        for figure, published in row["figures"].items()
-        if figure in _MEASURES
-    ]
+    listed = list_figures(rows)
     chosen = _chosen(names, [row["repository"] for row in listed], "figures")
     if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
         raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
-    figures = _figures_of(data)
+    figures = figures_on(data)
     measured = [row for row in listed if row["repository"] in chosen and row["figure"] in figures]
     if not measured or (set(chosen) - {row["repository"] for row in measured} and "all" not in (names, *names)):
         wanted = sorted({row["figure"] for row in listed if row["repository"] in chosen} - figures)
         raise ValueError(f"data is for {', '.join(sorted(figures))}, but {', '.join(wanted)} was to be measured.")
-    if batch_size is not None and all(row["figure"] != _ZERO_SHOT for row in measured):
-        raise ValueError(f"batch_size={batch_size!r} is for zero-shot top-1, but {measured[0]['figure']} is measured.")
+    if batch_size is not None and all(row["figure"] not in _ACCURACIES for row in measured):
+        raise ValueError(f"batch_size={batch_size!r} is for accuracies, but {measured[0]['figure']} is measured.")
     return VerificationTable(_measure(row, data, batch_size or 64) for row in measured)
 
 
-def _figures_of(data: Any) -> set[str]:
+def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """The published figures that can be measured: rows of the catalogue with `repository`, `figure` and `published`."""
+    listed = []
+    for row in list_weights() if rows is None else rows:
+        classifies = row.get("top1") is not None and row.get("classes") == _IMAGENET_CLASSES
+        figures = {**row["figures"], **({_TOP_1: row["top1"]} if classifies else {})}
+        repository = row["name"].removeprefix("hf://")
+        listed += [
+            {**row, "repository": repository, "figure": figure, "published": published}
+            for figure, published in figures.items()
+            if figure in _MEASURES
+        ]
+    return listed
+
+
+def figures_on(data: Any) -> set[str]:
     """The figures that are measured on such data, by what lies in its folder."""
     if not isinstance(data, (str, os.PathLike)):
-        return {_ZERO_SHOT}
+        return set(_ACCURACIES)
     from keras_vit.segmentation.panoptic import panoptic_files
 
     def has(*names: str) -> bool:
@@ -285,7 +296,7 @@ def _figures_of(data: Any) -> set[str]:
         figures.add("mIoU")
     if has("images") and has("depth"):
         figures.add("delta1")
-    return figures or {_ZERO_SHOT}
+    return figures or set(_ACCURACIES)
 
 
 def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
@@ -312,6 +323,12 @@ def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int
     both = load_image_text(published["name"], numerics=numerics)
     # Labels are matched by the ids of ImageNet's classes, which the words are in the order of.
     model = both.zero_shot_classifier(imagenet_names(), "openai_80").with_config(class_names=None)
+    return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
+
+
+def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    """Top-1 in percent; the folders of the classes have their WordNet ids, in whose order the outputs are."""
+    model = load(published["name"]).with_config(class_names=None)
     return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
 
 
@@ -355,11 +372,14 @@ def _naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-_ZERO_SHOT = "zero-shot top-1"
+_ZERO_SHOT, _TOP_1 = "zero-shot top-1", "top-1"
+_ACCURACIES = (_ZERO_SHOT, _TOP_1)  # on ImageNet's validation images
+_IMAGENET_CLASSES = 1000
 # How each figure is measured, and by how much it may be off. How pictures are decoded and resized decides half a point
 # of an accuracy, and less of segmentation. They are published with one digit of a percent, delta1 with three.
 _MEASURES: dict[str, tuple[Callable[[Mapping[str, Any], Any, int], float], float]] = {
     _ZERO_SHOT: (_zero_shot_accuracy, 0.5),
+    _TOP_1: (_accuracy, 0.5),
     "PQ": (_panoptic_quality, 0.3),
     "mIoU": (_mean_iou, 0.3),
     "delta1": (_delta1, 0.002),

@@ -191,6 +191,24 @@ def test_figures(figures, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)[0]["expected"] == [60.0]
 
 
+def test_accuracy_of_a_classifier(figures, tmp_path):
+    _, folder = figures
+    model = small_vit(image_size=16, patch_size=8, classes=1000)
+    keras_vit.to_checkpoint(model, tmp_path / "model.npz")
+    ids = [wnid for wnid, _ in imagenet1k_classes()]
+    pictures = sorted(folder.glob("*/*.png"))
+    guesses = model.predict(model.preprocess(pictures), verbose=0).argmax(1)
+    right = folder / ids[guesses[0]]  # one picture that the model is right about
+    right.mkdir(exist_ok=True)
+    (right / "one_more.png").write_bytes(pictures[0].read_bytes())
+    labels = [path.parent.name for path in pictures]
+    expected = 100 * (1 + sum(ids[k] == label for k, label in zip(guesses, labels, strict=True))) / (len(labels) + 1)
+    row = {"name": str(tmp_path / "model.npz"), "family": "ViT", "figures": {}, "top1": expected, "classes": 1000}
+    (found,) = verify_figures("all", folder, rows=[row])
+    (right / "one_more.png").unlink()
+    assert found["agrees"] and found["answer"] == pytest.approx([expected]) and found["output"] == "top-1"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [({"family": "SigLIP"}, "49408 tokens"), ({"name": "hf://me/absent"}, ""), ({"name": "none.npz"}, "no file none")],
@@ -269,11 +287,11 @@ def test_figures_of_masks_and_depth(golden, tmp_path, monkeypatch):
         (row,) = verify_figures(str(folders[-1]), tmp_path, rows=rows)
         assert row["error"].startswith("a.jpg: prediction and label must be equally large")
     monkeypatch.setattr(published, "load", None)  # not even asked for weights
-    with pytest.raises(ValueError, match="batch_size=3 is for zero-shot top-1, but delta1 is measured"):
+    with pytest.raises(ValueError, match="batch_size=3 is for accuracies, but delta1 is measured"):
         verify_figures(str(folders[0]), tmp_path, rows=rows, batch_size=3)
     (tmp_path / "classes").mkdir()
     for names in ("all", str(folders[0])):
-        with pytest.raises(ValueError, match="data is for zero-shot top-1, but .*delta1.* was to be measured"):
+        with pytest.raises(ValueError, match="data is for top-1, zero-shot top-1, but .*delta1.* was to be measured"):
             verify_figures(names, tmp_path / "classes", rows=rows)
     with pytest.raises(FileNotFoundError, match="absent"):
         verify_figures("all", tmp_path / "absent", rows=rows)

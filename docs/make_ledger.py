@@ -1,0 +1,88 @@
+"""Writes docs/ledger.md of the rows in docs/ledger.jsonl, which `keras-vit verify --ledger` writes.
+
+    python docs/make_ledger.py
+
+To be run again when a row is added; tests/evaluation/test_ledger.py says so.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from keras_vit.evaluation import read_ledger
+
+ROWS = pathlib.Path(__file__).parent / "ledger.jsonl"
+PAGE = ROWS.with_suffix(".md")
+HEAD = """# Ledger of checkpoints
+
+Each row is one file of weights that was loaded, with its hash. Where timm, transformers or open_clip is the publisher's
+own code and was installed, both computed the answer to one prepared picture.
+
+- **error**: the largest difference of the answers, as a share of their largest value. A row agrees up to 1e-4.
+- **pixels**: the largest difference of the prepared pictures, in grey levels of 255.
+- **published**: answers and figures of the publisher, beside those that were measured here.
+
+One command adds the rows of the catalogue's 60 smallest checkpoints. It needs network. It passes over checkpoints that
+have a row, so it goes on where it was ended:
+
+    pip install 'keras-vit[torch,images]' timm transformers open_clip_torch
+    keras-vit verify --smallest 60 --ledger docs/ledger.jsonl      # add --data imagenet/val to measure accuracies
+    python docs/make_ledger.py
+
+`.github/workflows/ledger.yml` runs it. To make a row anew, remove its line from `docs/ledger.jsonl`.
+
+## Published checkpoints
+
+"""
+NOBODY = "Nobody has run this on published weights yet: the machine that this package is written on has no network.\n"
+OWN = """
+## Files of this repository
+
+The weights that the package ships, and golden files: small models with random weights that the publishers' own code has
+written. Both codes ran on PyTorch, and some answers are equal bit for bit. "-" stands where no
+package of a publisher reads the file.
+
+"""
+TITLES = ("checkpoint", "commit", "SHA-256", "beside", "answer", "error", "pixels", "published", "date", "versions")
+
+
+def text(rows: Sequence[dict[str, Any]]) -> str:
+    """The page."""
+    published = [row for row in rows if not _is_own(row)]
+    own = [row for row in rows if _is_own(row)]
+    return HEAD + (_table(published) if published else NOBODY) + OWN + _table(own)
+
+
+def _is_own(row: dict[str, Any]) -> bool:
+    return row["name"] == "glyphs" or row["name"].startswith("tests/golden/")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    lines = ["| " + " | ".join(TITLES) + " |", "|" + "|".join("---" for _ in TITLES) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in rows)]) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Hashes are cut: the file has them whole."""
+    hashes = ", ".join(value[:12] for value in row["files"].values())
+    figures = "; ".join(_figure(figure) for figure in row["published"])
+    numbers = ["-" if row[key] is None else f"{row[key]:.1e}" if row[key] else "0" for key in ("error", "pixels")]
+    differs = " **differs**" if row["result"] == "differs" else ""
+    commit = "-" if row["commit"] is None else row["commit"][:12]
+    about = [f"`{row['name']}`{differs}", commit, f"`{hashes}`", row["beside"] or "-", row["answer"] or "-"]
+    return [*about, *numbers, figures or "-", row["date"], f"{row['versions']}; {row['machine']}"]
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    if "answer" in figure:
+        return f"{figure['output']} {figure['answer']:.4g} (published: {figure['expected']:g})"
+    return f"{figure['output']} off by {figure['difference']:.1e}"
+
+
+def main() -> None:
+    """Writes the page."""
+    PAGE.write_text(text(read_ledger(ROWS)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""A ledger of checkpoints: for each a row with its commit and hash, and how far it is from its publisher's own code."""
+
+import datetime
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit._arguments import printable
+from keras_vit._files import write_text
+from keras_vit._terminal import Table
+from keras_vit.checkpoints import find_checkpoint, list_weights
+from keras_vit.checkpoints.files import shards_of
+from keras_vit.evaluation.published import figures_on, list_figures, published_answers, verify, verify_figures
+from keras_vit.zoo import load
+
+# The largest error that counts as agreement, as a share of the largest value: float32, and other orders of sums.
+CLOSE = 1e-4
+_PATCH = 32  # pixels: no model has larger patches
+_Asked = tuple[np.ndarray, dict[str, np.ndarray]]  # the prepared picture, and answers by name
+
+
+class LedgerTable(Table):
+    """A row for each checkpoint; `agrees` says whether all rows do.
+
+    Examples:
+        >>> evaluation.LedgerTable([]).agrees
+        True
+    """
+
+    columns = {"name": "name", "result": "result", "error": "error", "beside": "beside", "commit": "commit"}
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every checkpoint could be had, and differs from nothing that it was compared with."""
+        return all(row["result"] in ("agrees", "read") for row in self)
+
+
+def smallest_checkpoints(count: int) -> list[str]:
+    """The names of the catalogue's checkpoints with the fewest weights, the smallest first.
+
+    Args:
+        count: How many. Those whose number of weights is not known are left out.
+
+    Returns:
+        Names that `load` takes.
+
+    Raises:
+        ValueError: if the catalogue has fewer.
+
+    Examples:
+        >>> evaluation.smallest_checkpoints(1)
+        ['hf://timm/test_vit.r160_in1k']
+    """
+    rows = sorted((row for row in list_weights() if row["params"]), key=lambda row: row["params"])
+    if not 0 < count <= len(rows):
+        raise ValueError(f"count must be from 1 to {len(rows)}, but {count} was given.")
+    return [row["name"] for row in rows[:count]]
+
+
+def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
+    """The rows of a ledger; none where there is no such file yet.
+
+    Args:
+        path: A file that `write_ledger` has written: JSON, a row on each line.
+
+    Returns:
+        The rows as dicts, in the order in which they were written.
+
+    Raises:
+        ValueError: if a line is no row.
+
+    Examples:
+        >>> evaluation.read_ledger("absent.jsonl").agrees
+        True
+    """
+    lines = Path(path).read_text(encoding="utf-8").splitlines() if os.path.exists(path) else []
+    try:
+        rows = [json.loads(line) for line in lines if line]
+        if not all(isinstance(row, dict) and {"name", "result", "date"} <= row.keys() for row in rows):
+            raise ValueError("a line is not a row")
+    except ValueError as error:
+        raise ValueError(f"{path} is not a ledger of checkpoints: {printable(error, 200)}.") from None
+    return LedgerTable(rows)
+
+
+def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, data: Any = None) -> LedgerTable:
+    """Adds a row for each checkpoint to a ledger, and passes over those that have one.
+
+    Each row is written when it is complete, so that a run that was ended goes on where it was. The publisher's own code
+    is timm, transformers or open_clip, where it is installed and the file is one of its own. It gets the same prepared
+    picture. A checkpoint that cannot be had gets no row in the file.
+
+    Args:
+        names: What `load` takes, one or several; of repositories in the catalogue also `"owner/name"`.
+        path: The ledger, JSON lines; it is made where it is missing.
+        data: As in `verify_figures`: figures that were published are measured on it, too. None for none.
+
+    Returns:
+        The rows of these names: `name`, `repository`, `commit`, `files` (SHA-256 by name), `beside` (the publisher's
+        package and its version, or None), `error` (the largest one, as a share of `largest`), `pixels` (how far the
+        prepared pictures are apart, in grey levels), `published` (answers and figures), `result`, `date` and versions.
+
+    Raises:
+        FileNotFoundError: if there is no folder for the ledger, or no `data`.
+        ValueError: if `path` is another file.
+
+    Examples:
+        >>> evaluation.write_ledger("glyphs", "ledger.jsonl")[0]["result"]
+        'read'
+    """
+    names = [_source(name) for name in ([names] if isinstance(names, str) else names)]
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {path.absolute().parent} to write a ledger in.")
+    if data is not None and isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
+        raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
+    known = {row["name"]: row for row in read_ledger(path)}
+    rows = LedgerTable()
+    for name in dict.fromkeys(names):
+        if name not in known:
+            try:
+                known[name] = _row(name, data)
+                write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known.values()))
+            except Exception as error:  # also of other packages: the other checkpoints get their rows
+                nothing = dict.fromkeys(("error", "beside", "commit"))
+                rows.append({"name": name, "result": f"failed: {printable(error, 300)}", **nothing})
+                continue
+        rows.append(known[name])
+    return rows
+
+
+def _source(name: str) -> str:
+    """What `load` takes; repositories may be named as `verify` names them."""
+    return f"hf://{name}" if f"hf://{name}" in {row["name"] for row in list_weights()} else name
+
+
+def _row(name: str, data: Any) -> dict[str, Any]:
+    """One row of the ledger."""
+    path = find_checkpoint(name)
+    model: Any = load(name)
+    commit = path.parts[path.parts.index("snapshots") + 1] if "snapshots" in path.parts else None
+    is_hub = name.startswith("hf://")
+    compared = _beside_publisher(model, name, path)
+    published = _published(name, data)
+    agrees = [compared["error"] <= CLOSE] if compared else []
+    agrees += [row["agrees"] for row in published]
+    backend = keras.backend.backend()
+    return {
+        "name": name,
+        "repository": name.removeprefix("hf://").partition("@")[0] if is_hub else None,
+        "commit": commit,
+        "files": {file.name: _sha256(file) for file in (path, *(path.parent / s for s in {*shards_of(path).values()}))},
+        **(compared or dict.fromkeys(("beside", "answer", "error", "largest", "pixels"))),
+        "published": published,
+        "result": "agrees" if agrees and all(agrees) else "differs" if agrees else "read",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": f"keras_vit {keras_vit.__version__}, Keras {keras.__version__}, {_version(backend)}",
+        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+    }
+
+
+def _published(name: str, data: Any) -> list[dict[str, Any]]:
+    """What was published of a checkpoint, answers and figures, beside what it gives here."""
+    repository = name.removeprefix("hf://")
+    rows = []
+    if any(answer.repository == repository for answer in published_answers()):
+        rows += verify(repository)
+    measured = {row["repository"] for row in list_figures() if row["figure"] in figures_on(data)} if data else set()
+    if repository in measured:
+        rows += verify_figures(repository, data)
+    if errors := [row["error"] for row in rows if row["error"]]:
+        raise ValueError(errors[0])
+    figures = ("expected", "answer")
+    return [
+        {key: row[key] for key in ("output", "source", "difference", "allowed", "agrees")}
+        | {key: row[key][0] for key in figures if data is not None and len(row[key]) == 1}
+        for row in rows
+    ]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _version(package: str) -> str:
+    return f"{package} {importlib.metadata.version(package)}"
+
+
+# The publishers' own code. Each function takes the folder, the picture and how `load` prepares it, and returns the
+# picture as theirs prepares it, and their answers to ours, by name.
+
+
+def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | None:
+    """How far a model is from the code of its publisher; None where that is not installed, or reads no such file."""
+    package, answer = _publisher(path)
+    if answer is None or importlib.util.find_spec(package) is None or importlib.util.find_spec("torch") is None:
+        return None
+    from PIL import Image
+
+    picture = _picture()
+    prepared = np.asarray(model.preprocess(picture))
+    asked = answer(path.parent, Image.fromarray(picture), prepared)
+    if asked is None or not asked[1]:
+        return None
+    pixels, theirs = asked
+    for kind, expected in theirs.items():
+        if kind == "tokens":  # what every image model has, compared where the answers are not the same things
+            model = load(name, include_top=False, pooling="none")
+        found, expected = np.ravel(model.predict(prepared, verbose=0)), np.ravel(expected)  # of one picture
+        if found.shape == expected.shape:
+            break
+    else:
+        raise ValueError(f"{package} answers with {', '.join(theirs)}, of which none has the shape of the answer here")
+    largest = float(np.abs(expected).max())
+    height, width = prepared.shape[1:3]  # ours leaves out what fills no patch
+    apart = None
+    if not hasattr(model, "backbone"):  # pictures of any size for masks and depth are prepared where they are made
+        scale = 255 * np.asarray(model.config.pipeline.std)
+        apart = float((np.abs(prepared - pixels[:, :height, :width]) * scale).max())
+    return {
+        "beside": _version(package if package != "open_clip" else "open_clip_torch"),
+        "answer": kind,
+        "error": float(np.abs(found - expected).max()) / largest,
+        "largest": largest,
+        "pixels": apart,
+    }
+
+
+def _picture() -> np.ndarray:
+    """RGB with 8 bits: colours that run smoothly, and noise."""
+    rows, columns = np.mgrid[0:270, 0:360] / 360
+    waves = [np.sin(9 * rows + 2), np.cos(7 * columns), np.sin(11 * rows * columns + 5 * columns)]
+    noise = np.random.default_rng(0).normal(size=(*rows.shape, 3))
+    return np.clip(128 + 80 * np.stack(waves, -1) + 20 * noise, 0, 255).astype("uint8")
+
+
+def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
+    """The package that a file was made for, by what lies beside it, and how it is asked."""
+    if (path.parent / "open_clip_config.json").is_file():
+        return "open_clip", _ask_open_clip
+    config = path.parent / "config.json"
+    told = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    if "architecture" in told:
+        return "timm", _ask_timm
+    return "transformers", _ask_transformers if "model_type" in told else None
+
+
+def _ask_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
+    timm, torch = importlib.import_module("timm"), importlib.import_module("torch")
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))(picture)[None]
+    with torch.no_grad():
+        answer = model(_channels_first(prepared, pixels))
+    return np.moveaxis(pixels.numpy(), 1, -1), {"answer": answer.numpy()}
+
+
+def _ask_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
+    open_clip, torch = importlib.import_module("open_clip"), importlib.import_module("torch")
+    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    pixels = transform(picture)[None]
+    with torch.no_grad():
+        answer = model.eval().encode_image(_channels_first(prepared, pixels))
+    return np.moveaxis(pixels.numpy(), 1, -1), {"embedding": answer.numpy()}
+
+
+def _ask_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked | None:
+    library, torch = importlib.import_module("transformers"), importlib.import_module("torch")
+    (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
+    model = getattr(library, architecture).from_pretrained(folder).eval()
+    # Pillow, where there is a choice: torchvision rounds its weights to 16 bits, one grey level off.
+    processor = library.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    pixels = processor(picture, return_tensors="pt")["pixel_values"]
+    if pixels.ndim != 4:  # NaFlex's are patches of no one size
+        return None
+    options = {}
+    if hasattr(model.config, "mask_ratio"):  # MAE shuffles the patches by these numbers: all of them, in their order
+        model.config.mask_ratio = 0.0
+        patches = (pixels.shape[-1] // model.config.patch_size) ** 2
+        options = {"noise": torch.arange(patches)[None] / patches}
+    images = _channels_first(prepared, pixels)
+    tower = model.base_model if options else model
+    with torch.no_grad():
+        answer = model.get_image_features(images) if hasattr(model, "get_image_features") else tower(images, **options)
+    kinds = {"logits": "logits", "image_embeds": "embedding", "pooler_output": "pooled", "predicted_depth": "depth"}
+    answers = {title: answer[kind].numpy() for kind, title in kinds.items() if answer.get(kind) is not None}
+    if answer.get("last_hidden_state") is not None:
+        answers["tokens"] = answer["last_hidden_state"].numpy()
+    return np.moveaxis(pixels.numpy(), 1, -1), answers
+
+
+def _channels_first(prepared: np.ndarray, pixels: Any) -> Any:
+    """Ours as theirs takes it; what ours leaves out, because it fills no patch, is of theirs."""
+    ours, (height, width) = pixels.new_tensor(np.moveaxis(prepared, -1, 1)), prepared.shape[1:3]
+    if not 0 <= pixels.shape[2] - height == pixels.shape[3] - width < _PATCH:
+        return ours  # depth: theirs keeps the picture's own aspect ratio
+    images = pixels.clone()
+    images[:, :, :height, :width] = ours
+    return images
