@@ -30,7 +30,7 @@ BENCH_ARGS ?=
 GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 BENCHED := $(if $(GPU),accelerators,speed)
 
-.PHONY: help demo test test-lowest bench lint format wheel docs clean
+.PHONY: help demo test test-lowest bench lint format wheel sbom docs clean
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
@@ -40,8 +40,9 @@ help:
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
 	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
+	@echo "make sbom                                  writes sbom/keras_vit.cdx.json: what the wheel in dist/ brings along"
 	@echo "make docs                                  builds the documentation site into site/ and checks its links"
-	@echo "make clean                                 removes .venv/, dist/, site/, demo-output/, examples-output/ and caches"
+	@echo "make clean                                 removes .venv/, dist/, sbom/, site/, demo-output/, examples-output/ and caches"
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
 
 demo: $(DEMO)/.installed
@@ -77,15 +78,25 @@ format: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff format .
 
 wheel: $(TOOLS)/.installed
+	@rm -rf dist
 	@$(TOOLS)/bin/python -m build --no-isolation .
 	@$(TOOLS)/bin/python -m twine check --strict dist/*
+
+# CycloneDX, of an environment that has the wheel and what it needs, and nothing else.
+sbom:
+	@rm -rf .venv/sbom sbom && mkdir sbom && $(PYTHON) -m venv .venv/sbom && $(PYTHON) -m venv --without-pip .venv/sbom/of
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt .venv/sbom/bin/python -m pip install --quiet \
+		--disable-pip-version-check cyclonedx-bom==7.5.0
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt .venv/sbom/bin/python -m pip \
+		--python .venv/sbom/of/bin/python install --quiet --disable-pip-version-check dist/*.whl
+	@.venv/sbom/bin/cyclonedx-py environment .venv/sbom/of/bin/python --output-reproducible --of JSON -o sbom/keras_vit.cdx.json
 
 docs: $(DOCS)/.installed
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict
 	@$(DOCS)/bin/python docs/check_site.py site
 
 clean:
-	rm -rf .venv dist site demo-output examples-output .pytest_cache .ruff_cache
+	rm -rf .venv dist sbom site demo-output examples-output .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments. Each is made afresh when one of these two files changes; nothing outside .venv/ is touched.

@@ -23,6 +23,7 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
+    "code_of_conduct.md": "CODE_OF_CONDUCT.md",
     "weights.md": "weights/README.md",
     "golden.md": "tests/golden/README.md",
     "classify.md": "examples/classify/README.md",
