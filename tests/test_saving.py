@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints import save_model
 from keras_vit.models import weights_by_path
 from tests.compute import forward
 from tests.processes import environment
@@ -36,6 +37,15 @@ def make(config=CONFIG, seed=0, **options):
 @pytest.fixture
 def model():
     return make()
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_loading_draws_no_random_numbers(model, ending, tmp_path, monkeypatch):
+    path = tmp_path / f"model{ending}"
+    save_model(model, path)
+    monkeypatch.setattr(keras.initializers.RandomNormal, "__call__", None)
+    for name, weight in weights_by_path(keras_vit.load(path)).items():
+        np.testing.assert_array_equal(weight, weights_by_path(model)[name])
 
 
 @functools.cache

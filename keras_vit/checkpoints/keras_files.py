@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit import models
+from keras_vit import layers, models
 from keras_vit._arguments import Code, Message, check_choice, printable
 from keras_vit._files import check_room, make_folder, replacing
 from keras_vit.checkpoints.catalogue import SHIPPED
@@ -108,9 +108,10 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     # Keras looks among the classes that have been imported; the program imports none that it has not used yet.
     getattr(models, next(name for name, kind in CONFIG_TYPES.items() if type(config) is kind))
     try:
-        if path.suffix == ".keras":
-            return keras.saving.load_model(path, compile=False)
-        model = keras.saving.deserialize_keras_object(json.loads(description))
+        with layers.skip_initialization():  # Keras raises where the file does not hold a weight
+            if path.suffix == ".keras":
+                return keras.saving.load_model(path, compile=False)
+            model = keras.saving.deserialize_keras_object(json.loads(description))
         model.load_weights(path)
         return model
     except MemoryError:
