@@ -1,8 +1,10 @@
 """What models share: each is functional, and a function of one config; and what models of images do beside that."""
 
 import contextlib
+import ctypes
 import functools
 import json
+import sys
 import threading
 import warnings
 import weakref
@@ -55,6 +57,16 @@ def _checking_images(method: Callable[..., Any]) -> Any:
     return checking
 
 
+def _return_free_memory() -> None:
+    """Gives back to the system what drawing random weights left in holes between them: 50 to 240 MB of a ViT-B/16.
+
+    glibc keeps freed memory that lies below memory in use. Other C libraries have no such function, and keep less.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 class ConfiguredModel(keras.Model):
     """A functional model that is made from a config: `cls(config, name=..., dtype=..., trainable=...)`.
 
@@ -70,6 +82,7 @@ class ConfiguredModel(keras.Model):
         self._readers = count_readers(self) if keras.backend.backend() == "torch" else None
         # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
         self.dtype_policy = getattr(policy, "default_policy", policy)
+        _return_free_memory()
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
