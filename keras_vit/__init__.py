@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_names(__name__)
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 
 if not IS_PROGRAM:

@@ -94,7 +94,7 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelo
     versions = [tuple(map(int, version.split("."))) for version, _ in released]
     assert versions == sorted(versions, reverse=True)
     kinds = set(re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE))
-    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert kinds <= {"Added", "Breaking", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_the_lowest_versions_are_the_lower_bounds():
