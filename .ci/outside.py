@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-FORMATS = {"torch": "digits.pt2", "jax": "digits.stablehlo", "tensorflow": "digits"}
+FORMATS = {"torch": "digits.pt2", "jax": "digits.stablehlo", "tensorflow": "digits_model"}
 # The tutorial's second step: scikit-learn's scans as a folder of pictures.
 DIGITS = """
 from pathlib import Path
