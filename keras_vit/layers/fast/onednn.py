@@ -1,0 +1,109 @@
+"""Products of matrices by oneDNN on PyTorch's CPUs, where that is quicker than what PyTorch chooses for float32.
+
+PyTorch multiplies float32 matrices with MKL, which leaves AVX-512 out on processors that are not Intel's: oneDNN takes
+less than half of the time there, its copy of the weights into its own order included (docs/speed.md).
+"""
+
+import functools
+import time
+from typing import Any
+
+from keras_vit._keras import has_onednn_product, is_recorded, onednn_product
+
+# The share of PyTorch's time below which oneDNN is taken. Far from 1, so that each process on a machine finds the same
+# and a run repeats bit by bit: 0.40 to 0.60 was measured where it is quicker.
+WORTH_CHANGING = 0.77
+FEWEST = 1 << 22  # multiplications of a product below which the calls cost as much as the arithmetic
+_ROWS, _WIDTH, _ROUNDS = 197, 768, 7
+
+
+def is_quicker(x: Any, kernel: Any) -> bool:
+    """Whether a product of float32 tensors `(..., D)` and `(D, units)` on a CPU is quicker by oneDNN."""
+    import torch
+
+    return (
+        x.dtype == torch.float32
+        and x.ndim > 1
+        and x.numel() * kernel.shape[1] >= FEWEST
+        and type(kernel) in (torch.Tensor, torch.nn.Parameter)
+        and torch.backends.mkldnn.enabled
+        and not is_recorded()
+        and not torch.is_autocast_enabled("cpu")
+        and _wins_trial(torch.get_num_threads())
+    )
+
+
+@functools.cache
+def _wins_trial(threads: int) -> bool:
+    """Whether oneDNN is there and wins a trial with as many threads as PyTorch has: some 20 ms, once a process."""
+    import torch
+
+    if not torch.backends.mkldnn.is_available() or not has_onednn_product():
+        return False
+    x, kernel = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, _WIDTH)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_ROUNDS):
+        for product, taken in zip((torch.matmul, onednn_product), times, strict=True):
+            start = time.perf_counter()
+            product(x, kernel)
+            taken.append(time.perf_counter() - start)
+    own, onednn = map(min, times)
+    return onednn < WORTH_CHANGING * own
+
+
+def linear(x: Any, kernel: Any, bias: Any) -> Any:
+    """As `ops.dense`, with derivatives of any order."""
+    return _linear().apply(x, kernel, bias)
+
+
+@functools.cache
+def _linear() -> Any:
+    """The product as a function that PyTorch can differentiate, also again and by `torch.func`."""
+    import torch
+
+    class _Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any, kernel: Any, bias: Any) -> Any:
+            return onednn_product(x, kernel, bias)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            x, kernel, _ = inputs
+            ctx.save_for_backward(x, kernel)
+            ctx.save_for_forward(x, kernel)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            x, kernel = ctx.saved_tensors
+            needs_x, needs_kernel, needs_bias = ctx.needs_input_grad
+            rows = grad.reshape(-1, grad.shape[-1])
+            return (
+                linear(grad, kernel.t(), None) if needs_x else None,
+                linear(x.reshape(-1, x.shape[-1]).t(), rows, None) if needs_kernel else None,
+                rows.sum(0) if needs_bias else None,
+            )
+
+        @staticmethod
+        def jvp(ctx: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            saved_x, saved_kernel = ctx.saved_tensors
+            parts = [] if x is None else [x @ saved_kernel]
+            parts += [] if kernel is None else [saved_x @ kernel]
+            parts += [] if bias is None else [bias.expand(*saved_x.shape[:-1], -1)]
+            return sum(parts[1:], parts[0])
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            """With an axis before the others: one more of rows, or one of products."""
+            of_x, of_kernel, of_bias = in_dims
+            if of_kernel is None and of_bias is None:
+                return linear(x.movedim(of_x, 0), kernel, bias), 0
+
+            def lead(tensor: Any, axis: int | None) -> Any:
+                return tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+
+            x, kernel = lead(x, of_x), lead(kernel, of_kernel)
+            y = x.reshape(info.batch_size, -1, x.shape[-1]) @ kernel
+            y = y if bias is None else y + lead(bias, of_bias)[:, None]
+            return y.reshape(*x.shape[:-1], -1), 0
+
+    return _Linear

@@ -1,0 +1,126 @@
+"""Products by oneDNN on PyTorch's CPUs: the numbers and derivatives of PyTorch's own, and where they are left out."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.layers.fast import onednn
+from keras_vit.layers.ops import dense
+
+if keras.backend.backend() != "torch":
+    pytest.skip("PyTorch alone has both", allow_module_level=True)
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+CLOSE = {"rtol": 0, "atol": 1e-5}  # sums of 64 products of normal numbers, in another order: 5e-6
+
+
+@pytest.fixture(autouse=True)
+def quicker(monkeypatch):
+    """oneDNN wins its trial, and is taken for products of any size."""
+    if not onednn.has_onednn_product():
+        pytest.skip("this PyTorch has no product by oneDNN")
+    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: True)
+    monkeypatch.setattr(onednn, "FEWEST", 0)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A list that has an entry for each product by oneDNN."""
+    made, product = [], onednn.onednn_product
+    monkeypatch.setattr(onednn, "onednn_product", lambda *tensors: made.append(1) or product(*tensors))
+    return made
+
+
+def drawn(*shape):
+    return torch.tensor(np.random.default_rng(len(shape)).normal(size=shape), dtype=torch.float32)
+
+
+def plain(x, kernel, bias):
+    return F.linear(x, kernel.t(), bias)
+
+
+@pytest.mark.parametrize("shape", [(3, 64), (2, 5, 64), (2, 3, 3, 64)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_values_and_gradients(shape, bias, calls):
+    found = []
+    for function in (dense, plain):
+        x, kernel = drawn(*shape).requires_grad_(), drawn(64, 48).requires_grad_()
+        tensors = [x, kernel, drawn(48).requires_grad_() if bias else None]
+        y = function(*tensors)
+        y.square().sum().backward()
+        found.append([y, *(tensor.grad / 64 for tensor in tensors if tensor is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+    assert len(calls) == 3
+
+
+def test_views_are_products_too(calls):
+    x, kernel = drawn(2, 64, 5).transpose(1, 2), drawn(48, 64).t()
+    torch.testing.assert_close(dense(x, kernel, None), plain(x, kernel, None), **CLOSE)
+    assert calls
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by torch.func.jvp
+def test_derivatives_of_a_higher_order_and_by_functions_of_torch():
+    x, kernel, bias = drawn(4, 6), drawn(6, 5), drawn(5)
+
+    def energy(product):
+        return lambda x, kernel, bias: torch.tanh(product(x, kernel, bias)).square().sum()
+
+    for argnums in (0, 1, 2):
+        hessians = [torch.func.hessian(energy(f), argnums=argnums)(x, kernel, bias) for f in (dense, plain)]
+        torch.testing.assert_close(*hessians, **CLOSE)
+    for tangents in ((x, kernel, bias), (x * 0, kernel, bias * 0)):
+        pushed = [torch.func.jvp(energy(f), (x, kernel, bias), tangents)[1] for f in (dense, plain)]
+        torch.testing.assert_close(*pushed, **CLOSE)
+    of_each = [torch.func.vmap(torch.func.grad(energy(f), 1), (0, None, None))(x, kernel, bias) for f in (dense, plain)]
+    torch.testing.assert_close(*of_each, **CLOSE)
+    many = (drawn(4, 3, 6), drawn(4, 6, 5), drawn(4, 5))
+    torch.testing.assert_close(*(torch.func.vmap(f)(*many) for f in (dense, plain)), **CLOSE)
+    axes = (None, 2, None)
+    kernels = drawn(6, 5, 4)
+    torch.testing.assert_close(*(torch.func.vmap(f, axes)(x, kernels, bias) for f in (dense, plain)), **CLOSE)
+
+
+def test_the_derivative_of_the_derivative(monkeypatch):
+    """In float64, with PyTorch's product in place of oneDNN's, which knows float32 only."""
+    monkeypatch.setattr(onednn, "onednn_product", plain)
+    tensors = [drawn(*shape).double().requires_grad_() for shape in ((4, 6), (6, 5), (5,))]
+    assert torch.autograd.gradcheck(onednn.linear, tensors, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(onednn.linear, tensors)
+
+
+def test_where_pytorch_chooses(calls, monkeypatch):
+    x, kernel = drawn(2, 5, 64), drawn(64, 48)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert dense(x, kernel, None).dtype == torch.bfloat16
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "enabled", False)
+        dense(x, kernel, None)
+    with FlopCounterMode(display=False) as counter:
+        dense(x, kernel, None)
+    assert counter.get_total_flops() == 2 * 10 * 64 * 48
+    dense(x.double(), kernel.double(), None)
+    dense(x[0, 0], kernel, None)
+    monkeypatch.setattr(onednn, "FEWEST", 10**6)
+    dense(x, kernel, None)
+    monkeypatch.setattr(onednn, "FEWEST", 0)
+    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: False)
+    dense(x, kernel, None)
+    assert not calls
+
+
+def test_the_trial(monkeypatch):
+    monkeypatch.undo()
+    onednn._wins_trial.cache_clear()
+    clock = iter(range(10**6))
+    for share, wins in ((0.5, True), (0.9, False)):
+        times = iter([0.0, 1.0, 0.0, share] * onednn._ROUNDS)
+        monkeypatch.setattr(onednn.time, "perf_counter", lambda times=times: next(times))
+        assert onednn._wins_trial(next(clock)) == wins
+    monkeypatch.setattr(onednn, "has_onednn_product", lambda: False)
+    assert not onednn._wins_trial(next(clock))
+    onednn._wins_trial.cache_clear()
