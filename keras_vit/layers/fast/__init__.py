@@ -14,7 +14,7 @@ import keras
 
 from keras_vit._processes import tensorflow_has_only_cpus
 
-FORMS: dict[tuple[str, str], Callable[..., Any]] = {}  # (operation, device) -> the faster form
+FORMS: dict[tuple[str, str | None], Callable[..., Any]] = {}  # (operation, device) -> the faster form
 TORCH_CPU = "torch, cpu"
 TORCH_CUDA = "torch, cuda"  # and programs of `torch.compile`
 TORCH_OTHER = "torch, other"  # devices; and programs that are exported or traced, which hold plain operations
@@ -36,9 +36,12 @@ def faster(operation: str, *devices: str) -> Callable[[Any], Any]:
 def with_faster_forms(definition: Any) -> Callable[..., Any]:
     """Decorator of an operation, which is named as its function: computes a faster form where there is one."""
 
+    operation = definition.__name__
+
     @functools.wraps(definition)
     def call(x: Any, *arguments: Any) -> Any:
-        y = compute(definition.__name__, x, *arguments)
+        form = FORMS.get((operation, device_of(x)))
+        y = NotImplemented if form is None else form(x, *arguments)
         return definition(x, *arguments) if y is NotImplemented else y
 
     return call
@@ -52,7 +55,7 @@ def compute(operation: str, x: Any, *arguments: Any) -> Any:
 
 def faster_form(operation: str, x: Any) -> Callable[..., Any] | None:
     """The faster form of an operation on tensors such as `x`; None where there is none."""
-    return FORMS.get((operation, device_of(x) or ""))
+    return FORMS.get((operation, device_of(x)))
 
 
 def is_torch_tensor(x: Any) -> bool:
