@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import importlib.util
 import math
 import os
 import sys
@@ -21,6 +23,8 @@ OVERSHOOT = 128.0
 
 # Where a crop of the centre begins: from half of what is left over to whole pixels.
 CROP_ROUNDINGS: dict[str, Callable[[float], int]] = {"even": round, "floor": math.floor}
+
+_ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
 
 # How `load_image` brings an image to a size, and the share of each side that the crop keeps.
 RESIZES = {
@@ -234,6 +238,9 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
         try:
             is_given = isinstance(source, Image.Image)
             image = source if is_given else Image.open(source)
+            pixels = None if is_given else _quickly_decoded(image, orient)
+            if pixels is not None:
+                return pixels
             image.load()
             if orient:  # a picture opened here in place: it is not copied where nothing is to be turned
                 image = ImageOps.exif_transpose(image, in_place=not is_given) or image
@@ -243,6 +250,35 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
             called = repr(str(file)) if is_path else "The bytes given"
             raise ValueError(f"{called} could not be read as a picture: {error}. Is it damaged?") from error
+
+
+def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
+    """What Pillow would make of a JPEG file whose head it has read, by simplejpeg; None where that may differ."""
+    simplejpeg = _simplejpeg()
+    if simplejpeg is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
+        return None
+    if orient and image.getexif().get(_ORIENTATION, 1) != 1:
+        return None
+    start = image.fp.tell()
+    image.fp.seek(0)
+    try:
+        return simplejpeg.decode_jpeg(image.fp.read(), strict=True)
+    except ValueError:  # damaged, or of a kind that it does not know: Pillow says what it is
+        return None
+    finally:
+        image.fp.seek(start)
+
+
+@functools.cache
+def _simplejpeg() -> Any:
+    """The module, where it is installed and Pillow decodes with the same library, libjpeg-turbo; else None."""
+    from PIL import features
+
+    if importlib.util.find_spec("simplejpeg") is None or not features.check_feature("libjpeg_turbo"):
+        return None
+    import simplejpeg
+
+    return simplejpeg
 
 
 def check_mode(image: "Image.Image") -> None:

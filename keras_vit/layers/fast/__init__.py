@@ -35,7 +35,6 @@ def faster(operation: str, *devices: str) -> Callable[[Any], Any]:
 
 def with_faster_forms(definition: Any) -> Callable[..., Any]:
     """Decorator of an operation, which is named as its function: computes a faster form where there is one."""
-
     operation = definition.__name__
 
     @functools.wraps(definition)
