@@ -26,10 +26,11 @@ One command adds the rows of the catalogue's 60 smallest checkpoints. It needs n
 have a row, so it goes on where it was ended:
 
     pip install 'keras-vit[torch,images]' timm transformers open_clip_torch
-    keras-vit verify --smallest 60 --ledger docs/ledger.jsonl      # add --data imagenet/val to measure accuracies
+    keras-vit verify --smallest 60 --ledger docs/ledger.jsonl
     python docs/make_ledger.py
 
-`.github/workflows/ledger.yml` runs it. To make a row anew, remove its line from `docs/ledger.jsonl`.
+`--data imagenet/val` also measures published accuracies. `.github/workflows/ledger.yml` runs these commands. To make a
+row anew, remove its line from `docs/ledger.jsonl`.
 
 ## Published checkpoints
 
@@ -38,12 +39,12 @@ NOBODY = "Nobody has run this on published weights yet: the machine that this pa
 OWN = """
 ## Files of this repository
 
-The weights that the package ships, and golden files: small models with random weights that the publishers' own code has
-written. Both codes ran on PyTorch, and some answers are equal bit for bit. "-" stands where no
+The weights that the package ships, and golden files (`tests/golden`): small models with random weights that the
+publishers' own code has written. Both codes ran on PyTorch, and some answers are equal bit for bit. "-" stands where no
 package of a publisher reads the file.
 
 """
-TITLES = ("checkpoint", "commit", "SHA-256", "beside", "answer", "error", "pixels", "published", "date", "versions")
+TITLES = ("checkpoint", "commit", "SHA-256", "beside", "answer", "error", "pixels", "published", "date")
 
 
 def text(rows: Sequence[dict[str, Any]]) -> str:
@@ -58,8 +59,13 @@ def _is_own(row: dict[str, Any]) -> bool:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = ["| " + " | ".join(TITLES) + " |", "|" + "|".join("---" for _ in TITLES) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in rows)]) + "\n"
+    """Columns in which something stands, and what all rows were made with below."""
+    cells = [_cells(row) for row in rows]
+    shown = [k for k in range(len(TITLES)) if any(row[k] != "-" for row in cells)]
+    lines = [[TITLES[k] for k in shown], ["---"] * len(shown), *([row[k] for k in shown] for row in cells)]
+    made_with = sorted({f"{row['versions']}; {row['machine']}" for row in rows})
+    below = "\n".join(f"- {versions}" for versions in made_with)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\nMade with:\n\n{below}\n"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -69,8 +75,9 @@ def _cells(row: dict[str, Any]) -> list[str]:
     numbers = ["-" if row[key] is None else f"{row[key]:.1e}" if row[key] else "0" for key in ("error", "pixels")]
     differs = " **differs**" if row["result"] == "differs" else ""
     commit = "-" if row["commit"] is None else row["commit"][:12]
-    about = [f"`{row['name']}`{differs}", commit, f"`{hashes}`", row["beside"] or "-", row["answer"] or "-"]
-    return [*about, *numbers, figures or "-", row["date"], f"{row['versions']}; {row['machine']}"]
+    name = row["name"].removeprefix("tests/golden/").removeprefix("hf://")
+    about = [f"`{name}`{differs}", commit, f"`{hashes}`", row["beside"] or "-", row["answer"] or "-"]
+    return [*about, *numbers, figures or "-", row["date"]]
 
 
 def _figure(figure: dict[str, Any]) -> str:
