@@ -1,6 +1,7 @@
 """The image towers of TIPS: the numbers of transformers, files of the authors and of Scenic, and what is refused."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -129,6 +130,20 @@ def test_there_and_back(tmp_path, layout, fields, more):
     keras_vit.to_checkpoint(again, path, layout, overwrite=True)
     for name, array in arrays_of(tmp_path / "bare.npz").items():
         np.testing.assert_array_equal(array, arrays_of(path)[name])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("layout", "fields", "names"),
+    [("tips", AUTHORS, "tips' (TIPS names)"), ("tips_scenic", SCENIC, "tips_scenic' (Scenic names)")],
+)
+def test_a_file_that_lacks_an_array_says_whose_names_it_has(tmp_path, layout, fields, names):
+    keras_vit.to_checkpoint(drawn(**fields), tmp_path / "whole.npz", layout)
+    arrays = arrays_of(tmp_path / "whole.npz")
+    del arrays[next(name for name in arrays if name.endswith("bias"))]
+    write_npz(tmp_path / "x.npz", arrays.items())
+    with pytest.raises(ValueError, match=re.escape(f"of the layout '{names}. Arrays missing: ")):
+        keras_vit.load(tmp_path / "x.npz")
 
 
 @pytest.mark.once

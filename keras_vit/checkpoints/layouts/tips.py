@@ -183,7 +183,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     is_hub = bool(found.module) or bool(stated)
     made = Plan(
         layout=dataclasses.replace(HUGGINGFACE if is_hub else LAYOUT, rows=functools.partial(rows, family=family)),
-        dialect="authors' names" if named is AUTHORS else "transformers' names",
+        dialect="TIPS" if named is AUTHORS else "transformers",
         prefix=f"{found.outer}{found.module}",
         stored=stored,
         arrays=arrays,
@@ -222,7 +222,7 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     remark = Remark(f"its positions are a table of {grid_rows} x {columns}, which other image sizes resize")
     return Plan(
         layout=SCENIC,
-        dialect="Scenic's names",
+        dialect="Scenic",
         stored=stored,
         arrays=arrays,
         unused=sorted(file.keys() - arrays.keys()),
