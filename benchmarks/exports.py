@@ -31,15 +31,17 @@ FORMATS = {
 MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224}
 HEAD = """# Exports
 
-What exported files answer beside their model, how large they are and how quick.
+Exported files compared with their models: accuracy, size and speed.
 
-Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} CPU cores; the versions are those of
-`constraints.txt`. `glyphs` is the checkpoint that comes along, the others have random weights (no zeros: head, class
-token and biases are random, too). Every file was run by its runtime in a fresh process, with a batch of 1 and of 7.
+Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} CPU cores, with the versions of
+`constraints.txt`. `glyphs` is the checkpoint in the wheel. The other models have random weights; head, class token and
+biases are random, too, not zero. Every file was run by its runtime in a fresh process, with batches of 1 and 7.
 
-`error` is the largest difference between the logits of file and model. `size` is beside the float32 weights. `time`
-is the runtime's for a batch of 1, divided by that of the Keras model on that backend in the same run (compiled on
-TensorFlow and JAX, eager on PyTorch): below 1 the file is faster than the model. `load` includes the first answer.
+- `error` is the largest difference between the logits of file and model.
+- `size` is relative to the float32 weights.
+- `time` is the runtime's for a batch of 1, divided by the Keras model's on that backend in the same run: below 1 the file
+  is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
+- `load` includes the first answer.
 """
 
 

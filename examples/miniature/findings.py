@@ -78,7 +78,7 @@ def data(numbers: dict[str, Any]) -> dict[str, str]:
     hybrid = score("hybrid", many, "few_shot") - score("ViT", many, "few_shot")
     return {
         "claim": "With little pre-training data ResNets are ahead of Vision Transformers, with much they are behind "
-        "(section 4.3, Figures 3 and 4); hybrids are a little ahead of ViTs at small cost (section 4.4, Figure 5).",
+        "(section 4.3, Figures 3 and 4). Hybrids are a little ahead of ViTs at small cost (section 4.4, Figure 5).",
         "seen": f"{shots}-shot accuracy on digits after pre-training on {few:,} pictures: {order(few, 'few_shot')}; on "
         f"{many:,}: {order(many, 'few_shot')}. New pictures of the source, {many:,}: {order(many, 'held_out')}. "
         f"The lead of the ResNet over the ViT: {'; '.join(gaps)}. The ViT "
@@ -122,7 +122,7 @@ def resolution(numbers: dict[str, Any]) -> dict[str, str]:
         for row in rows
     ]
     return {
-        "claim": "It is often beneficial to fine-tune at higher resolution than pre-training: the patches stay as "
+        "claim": "It is often beneficial to fine-tune at higher resolution than pre-training. The patches stay as "
         "large, the sequence gets longer, and position embeddings are interpolated in 2D (section 3.2).",
         "seen": f"Fine-tuned on {numbers['digits']} digits: {'; '.join(seen)}; differences of less than "
         f"{100 * error:.1f} points (the standard error) count as none. The scans have 8 x 8 pixels, so a "
