@@ -39,8 +39,8 @@ biases are random, too, not zero. Every file was run by its runtime in a fresh p
 
 - `error` is the largest difference between the logits of file and model.
 - `size` is relative to the float32 weights.
-- `time` is the runtime's for a batch of 1, divided by the Keras model's on that backend in the same run: below 1 the file
-  is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
+- `time` is the runtime's for a batch of 1, divided by the Keras model's on that backend in the same run: below 1 the
+  file is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
 - `load` includes the first answer.
 """
 
