@@ -63,8 +63,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.evaluation.ledger": "LedgerTable read_ledger smallest_checkpoints write_ledger",
         "keras_vit.evaluation.published": "PublishedAnswer VerificationTable published_answers verify verify_figures",
         "keras_vit.evaluation.report": "confusion_shares draw_confusion most_confused write_files write_report",
-        "keras_vit.evaluation.similar_images": "draw_similar find_duplicates find_similar",
-        "keras_vit.evaluation.similarity": "knn near_duplicates search",
+        "keras_vit.evaluation.similarity": "draw_similar find_duplicates find_similar knn near_duplicates search",
         "keras_vit.evaluation.targets": "MultilabelResult NumberResult average_precision best_thresholds f1_scores",
     },
     "keras_vit.export": {
@@ -128,20 +127,18 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.preprocessing": {
         "keras_vit.preprocessing.applications": (
-            "decode_predictions imagenet1k_classes imagenet21k_classes preprocess_input"
+            "LABEL_SETS LabelSet decode_predictions imagenet1k_classes imagenet21k_classes label_set preprocess_input "
+            "sample_image"
         ),
         "keras_vit.preprocessing.images": (
             "Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image resize_images"
         ),
-        "keras_vit.preprocessing.label_sets": "LABEL_SETS LabelSet label_set",
         "keras_vit.interpolation": "FILTERS",
         "keras_vit.preprocessing.naflex": "naflex_size",
-        "keras_vit.preprocessing.samples": "sample_image",
     },
     "keras_vit.segmentation": {
         "keras_vit.preprocessing": "LabelSet label_set",
-        "keras_vit.segmentation.evaluating": "evaluate",
-        "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult mean_iou",
+        "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult evaluate mean_iou",
         "keras_vit.segmentation.panoptic": "PanopticQuality PanopticQualityResult",
         "keras_vit.segmentation.plots": "plot",
         "keras_vit.segmentation.results": "Segment Segmentation",
@@ -170,7 +167,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.muon": "Muon",
         "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",
         "keras_vit.training.pretraining": "pretrain",
-        "keras_vit.training.options": "RunOptions",
+        "keras_vit.training.tasks": "RunOptions",
         "keras_vit.training.run": "Trained finetune",
         "keras_vit.training.segmentation": "MaskLoss finetune_segmentation",
         "keras_vit.training.trainable": "add_lora freeze layer_decay load_adapters save_adapters unfreeze",

@@ -89,6 +89,7 @@ def command(
 
 
 def _flat(options: Iterable[Options]) -> Iterator[Option]:
+    """Yields the options, and those that functions among them return."""
     for one in options:
         if isinstance(one, Option):
             yield one
@@ -119,9 +120,10 @@ def group(title: str, *options: Options) -> Callable[[], Iterable[Option]]:
 def derived(
     source: str, names: str = "", default: Callable[[str], str] | None = None, **helps: str
 ) -> Callable[[], Iterable[Option]]:
-    """The options that set parameters of a function, fields of a dataclass or keys of a TypedDict.
+    """A function that returns the options for parameters of a function, fields of a dataclass or keys of a TypedDict.
 
-    Types, defaults and help come from its signature and the `Args:` of its docstring. Without a value they are None.
+    `source` is `module:name`, `names` chooses some. Types, defaults and help come from its signature and the `Args:` of
+    its docstring; `helps` says some in other words. An option that is not given is None.
 
     Args:
         source: Where it is, as "module:name".
@@ -180,13 +182,14 @@ def _documented(source: Any) -> dict[str, str]:
 
 
 def _as_help(text: str) -> str:
+    """The first sentence of a description as a help says it: without quotes, beginning with a small letter."""
     text = text.replace("`", "").replace('"', "").replace(". None for ", "; None for ")
     text = re.split(r"\.(?: (?=[A-Z0-9])|$)", text)[0].removeprefix("Whether ")
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Reads whole numbers from `least` on."""
+    """A reader of whole numbers from `least` on, as argparse wants it: its errors become messages about the option."""
 
     def number(text: str) -> int:
         value = int(_number(int, text, "a whole number"))
@@ -202,7 +205,7 @@ COUNT_OR_0 = whole(0)
 
 
 def at_least_0(text: str) -> float:
-    """Reads finite numbers that are not negative."""
+    """The finite number of at least 0 that a text says; argparse's error otherwise."""
     number = _number(float, text, "a number")
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, but {text} was given")
@@ -210,7 +213,7 @@ def at_least_0(text: str) -> float:
 
 
 def image_size(text: str) -> int | tuple[int, int]:
-    """Reads image sizes in pixels: `384`, or `384x512` for height and width."""
+    """The image size that a text says, `384`, or `384x512` for height and width; argparse's error otherwise."""
     height, cross, width = text.partition("x")
     return (COUNT(height), COUNT(width)) if cross else COUNT(height)
 

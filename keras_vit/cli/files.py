@@ -32,7 +32,7 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
     examples=("B/16", "--family DINOv2"),
 )
 def list_(options: Namespace) -> Result:
-    """Lists the published checkpoints, or the models, that match the query."""
+    """The published checkpoints, or with `--models` the variants, that match the query; an empty table for none."""
     from keras_vit.checkpoints import list_models, list_weights
 
     rows = (list_models if options.models else list_weights)(options.query, options.family)
@@ -46,7 +46,10 @@ def list_(options: Namespace) -> Result:
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
 def info(options: Namespace) -> Result:
-    """Describes a file from its contents, and a name from the catalogue."""
+    """What a file is, from its contents, or what a name is, from the catalogue.
+
+    Raises the errors of `inspect_checkpoint`, and ValueError where a Keras file does not say its model.
+    """
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
 
@@ -64,6 +67,7 @@ def info(options: Namespace) -> Result:
 
 
 def _keras_file(path: str) -> dict[str, Any]:
+    """What a file of Keras says of its model; ValueError if it is of no model of this package."""
     from keras_vit.checkpoints import config_in_file
     from keras_vit.models import count_weights, variant_of
 
@@ -81,7 +85,7 @@ def _keras_file(path: str) -> dict[str, Any]:
 
 
 def _description(source: str, facts: dict[str, Any]) -> Result:
-    """The model and its layout first; the names of its classes last, the first of them."""
+    """The result of `info` for these facts: the model and its layout first, the names of its classes last."""
     config = dict(facts["config"])
     names = config.pop("class_names", None) or []
     # There may be hundreds of unused arrays; the oddities say how many.
@@ -119,7 +123,10 @@ def download(options: Namespace) -> Result:
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
 def inspect(options: Namespace) -> Result:
-    """Writes the page of `keras_vit.inspection`. Images are read first, before the slow import of Keras."""
+    """Writes the page of `keras_vit.inspection`; images are read first, before the slow import of Keras.
+
+    Raises FileNotFoundError, FileExistsError or ValueError for a path or a source that does not do, before that import.
+    """
     from keras_vit.preprocessing import load_image
 
     folder = os.path.dirname(os.path.abspath(options.output))
@@ -174,7 +181,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
 def convert(options: Namespace) -> Result:
-    """Loads the model and writes it in the format that the target names."""
+    """Loads the model and writes it in the format that the target names, after the checks that need no Keras."""
     from keras_vit.checkpoints import check_format, save_model
 
     check_source(options.source)
@@ -220,7 +227,11 @@ def _any_size(text: str) -> int | tuple[int, int] | str:
     ),
 )
 def export(options: Namespace) -> Result:
-    """Exports a checkpoint as the arguments say."""
+    """Exports a checkpoint as the arguments say, and returns the report.
+
+    Paths are checked before the slow import of Keras: ValueError, FileNotFoundError or FileExistsError. All other
+    errors are those of `keras_vit.export.export`.
+    """
     check_source(options.weights)
     check_exists(options.classes, options.calibration, options.images)
     if options.format is None and Path(options.out).suffix not in SUFFIXES.replace(",", "").split():

@@ -123,7 +123,10 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
     ),
 )
 def classify(options: Namespace) -> Result:
-    """Predicts which of the names fits each image. Names and images are checked before the slow import of Keras."""
+    """Predicts which of the names fits each image. Names and images are checked before the slow import of Keras.
+
+    Raises ValueError unless names are given in one of two ways.
+    """
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
     classes = _names_in(options)
@@ -278,7 +281,10 @@ def segment(options: Namespace) -> Result:
 
 
 def _segmenter(options: Namespace) -> Any:
-    """The model that a file holds, or of both towers of a TIPS one for the names that are given."""
+    """The model that a file holds, or of both towers of a TIPS one for the names that are given.
+
+    Raises ValueError for options that contradict each other.
+    """
     from keras_vit import text, zoo
 
     if options.names is None and options.names_from is None:
@@ -293,6 +299,7 @@ def _segmenter(options: Namespace) -> Any:
 
 
 def _shard(text: str) -> tuple[int, int]:
+    """The slice that a text such as `0/4` says, as (index, count); argparse's error otherwise."""
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
@@ -348,7 +355,10 @@ def embed(options: Namespace) -> Result:
 
 
 def _embed_texts(options: Namespace) -> Result:
-    """Writes the embeddings of texts, each of length 1, with the texts as names."""
+    """Writes the embeddings of texts, each of length 1, with the texts as names.
+
+    Raises FileExistsError if there is an output already and `--overwrite` was not given.
+    """
     import numpy as np
 
     from keras_vit._files import replacing
@@ -382,7 +392,11 @@ SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default:
     examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
 )
 def similar(options: Namespace) -> Result:
-    """Finds the images that are most similar to an image or a text, and draws them if there is an output."""
+    """Finds the images that are most similar to an image or a text, and draws them if there is an output.
+
+    Raises ValueError unless one of both is given, FileNotFoundError for a missing file, and the errors of
+    `find_similar`.
+    """
     if (options.image is None) == (options.text is None):
         raise ValueError("Give either an IMAGE or --text 'some words'.")
     if options.text is not None and options.weights is None:

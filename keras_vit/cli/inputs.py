@@ -97,7 +97,10 @@ def check_target(path: str, overwrite: bool) -> None:
 
 
 def labelled_data(options: Namespace) -> Any:
-    """DATA as `open_data` takes it; ValueError or FileNotFoundError if it cannot be read, without Keras."""
+    """DATA as `open_data` takes it: a table, the path of a folder, or `tfds:NAME`.
+
+    Raises ValueError or FileNotFoundError if it cannot be read, without Keras.
+    """
     data = options.data
     if kind_of_data(data) == "tables":
         from keras_vit.data.tables import open_table
@@ -117,7 +120,10 @@ def labelled_data(options: Namespace) -> Any:
 
 
 def picture_files(paths: Sequence[str]) -> list[str]:
-    """The pictures of files and folders; an error names the first that is missing or no picture, without Keras."""
+    """The paths of the pictures among files and in folders, all of which were looked into, without Keras.
+
+    Raises FileNotFoundError or ValueError that names the first one that is missing or no picture.
+    """
     from keras_vit.data import image_files
     from keras_vit.data.examples import Reading
     from keras_vit.data.folders import good_files
@@ -131,7 +137,11 @@ def picture_files(paths: Sequence[str]) -> list[str]:
 
 
 def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: bool) -> list[tuple[Path, Path]]:
-    """Each picture and the file for its map: `output` for one picture, otherwise one below the folder `output`."""
+    """Pairs of a picture and the file for its map: `output` for one picture, otherwise one below the folder `output`.
+
+    Raises FileNotFoundError for a missing picture, FileExistsError for a map that is there, ValueError for no pictures
+    or two with one name.
+    """
     from keras_vit.data import image_files
 
     check_exists(*images)

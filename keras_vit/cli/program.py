@@ -204,7 +204,7 @@ def _complain(text: str) -> None:
 
 
 def _in_options(error: BaseException | str, command: Command | None) -> str:
-    """The text of an error or a warning, with options for the arguments that a `Message` names."""
+    """The text of an error or a warning; in a `Message`, arguments become the options of the command."""
     message = error.args[0] if isinstance(error, BaseException) and error.args else error
     if not isinstance(message, Message):
         return str(error)

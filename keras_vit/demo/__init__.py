@@ -54,7 +54,7 @@ class Digits(NamedTuple):
 
 
 def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
-    """1,797 scans of handwritten digits, which come with scikit-learn, in a fixed split.
+    """1,797 scans of handwritten digits, which come with scikit-learn, in a fixed split into training and test images.
 
     Args:
         train_images: How many images to train on; None for all.
@@ -64,7 +64,7 @@ def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
 
     Raises:
         ImportError: if scikit-learn is not installed.
-        ValueError: if there are not that many training images.
+        ValueError: if `train_images` is less than 10, or more than there are.
     """
     from sklearn import datasets
     from sklearn.model_selection import train_test_split
@@ -103,7 +103,7 @@ def run(
 
     Raises:
         ImportError: if a package of the extra `demo` is missing.
-        ValueError: if an argument makes no sense.
+        ValueError: if `seed` or `epochs` is no whole number, or `train_images` is out of range.
         RuntimeError: if the outputs of a written file are not those of the model.
     """
     require_packages("The demo", NEEDS, "demo")

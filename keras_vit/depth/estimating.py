@@ -178,6 +178,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
 
 
 def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
+    """The output of a model for the first of some images, float32 `(height, width)`."""
     return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
 
 
@@ -215,7 +216,8 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     if size != (height, width):
         raise ValueError(f"The picture has {size[0]} x {size[1]} pixels, but the depth {height} x {width}.")
     known = np.isfinite(result.depth)
-    least, most = (float(result.depth[known].min()), float(result.depth[known].max())) if known.any() else (0.0, 0.0)
+    values = result.depth[known]
+    least, most = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
     if result.metric:
         bar = ColourBar("inferno", most, least, "depth in metres")
     else:

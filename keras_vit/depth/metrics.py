@@ -82,12 +82,19 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         raise ValueError(f"No pixel of truth lies between {least} and {most} m: is it in metres?")
     metres, depth = metres[counted], depth[counted]
     if not result.metric:
-        lines = np.stack([depth, np.ones_like(depth)], axis=1)
-        depth = 1 / np.maximum(lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0], 1 / most)
+        depth = _fitted(depth, metres, most)
     depth = np.clip(depth, least, most)
     delta1 = float((np.maximum(depth / metres, metres / depth) < 1.25).mean())
     error = depth - metres
-    return DepthErrors(1, delta1, float((np.abs(error) / metres).mean()), float(np.sqrt((error**2).mean())))
+    relative, rmse = float((np.abs(error) / metres).mean()), float(np.sqrt((error**2).mean()))
+    return DepthErrors(1, delta1, relative, rmse)
+
+
+def _fitted(depth: np.ndarray, metres: np.ndarray, most: float) -> np.ndarray:
+    """Relative depth in metres, at most `most`: its scale and shift fit the inverse of `metres` with least squares."""
+    lines = np.stack([depth, np.ones_like(depth)], axis=1)
+    inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
+    return 1 / np.maximum(inverse, 1 / most)
 
 
 def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
@@ -109,12 +116,19 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
     """
     if not errors:
         raise ValueError("errors must be at least one picture's.")
-    means = (float(np.mean([getattr(one, name) for one in errors])) for name in ("delta1", "relative", "rmse"))
-    return DepthErrors(sum(one.pictures for one in errors), *means)
+    return DepthErrors(
+        pictures=sum(one.pictures for one in errors),
+        delta1=float(np.mean([one.delta1 for one in errors])),
+        relative=float(np.mean([one.relative for one in errors])),
+        rmse=float(np.mean([one.rmse for one in errors])),
+    )
 
 
 def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
-    """Pictures and metres of a folder with `images/` and `depth/`, files of the same names but for their endings.
+    """Yields (path of a picture, its depth in metres) of a folder with `images/` and `depth/`, in the order of names.
+
+    A map of depth is a PNG of 16 bits, in millimetres, of its picture's name. Of those of NYU's size, pixels outside
+    Eigen's crop are set to 0, which does not count.
 
     Args:
         folder: With NYU Depth v2's 654 test pictures, and PNGs of 16 bits in millimetres.

@@ -30,9 +30,9 @@ from keras_vit.evaluation.report import draw_confusion as draw_confusion
 from keras_vit.evaluation.report import most_confused as most_confused
 from keras_vit.evaluation.report import write_files as write_files
 from keras_vit.evaluation.report import write_report as write_report
-from keras_vit.evaluation.similar_images import draw_similar as draw_similar
-from keras_vit.evaluation.similar_images import find_duplicates as find_duplicates
-from keras_vit.evaluation.similar_images import find_similar as find_similar
+from keras_vit.evaluation.similarity import draw_similar as draw_similar
+from keras_vit.evaluation.similarity import find_duplicates as find_duplicates
+from keras_vit.evaluation.similarity import find_similar as find_similar
 from keras_vit.evaluation.similarity import knn as knn
 from keras_vit.evaluation.similarity import near_duplicates as near_duplicates
 from keras_vit.evaluation.similarity import search as search

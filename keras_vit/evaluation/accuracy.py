@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -277,15 +277,20 @@ def _with_outputs(
 
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
     """Images alone, with their mirror images, or crops of them in their size with the mirror images of these."""
-    height, width = images.shape[1:3] if views else (0, 0)
+    cut: Callable[[np.ndarray], Iterable[np.ndarray]] = _crops if views == "crops" else lambda batch: [batch]
+    yield from cut(images)
+    if views is not None:
+        for view in cut(images):
+            yield np.ascontiguousarray(view[:, :, ::-1])
+
+
+def _crops(images: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields crops of images at `CROP_PLACES`, resized to the size of the images."""
+    height, width = images.shape[1:3]
     size = max(1, round(CROP * height)), max(1, round(CROP * width))
-    for mirrored in (False, True) if views else (False,):
-        for above, before in CROP_PLACES if views == "crops" else ((0, 0),):
-            view = images
-            if views == "crops":
-                top, left = round(above * (height - size[0])), round(before * (width - size[1]))
-                view = resize_images(images[:, top : top + size[0], left : left + size[1]], (height, width))
-            yield np.ascontiguousarray(view[:, :, ::-1]) if mirrored else view
+    for above, before in CROP_PLACES:
+        top, left = round(above * (height - size[0])), round(before * (width - size[1]))
+        yield resize_images(images[:, top : top + size[0], left : left + size[1]], (height, width))
 
 
 def _worst_mistakes(
@@ -322,7 +327,10 @@ def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
 def _match(
     config: Any, data_names: Sequence[str] | None, classes: int
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """The output of each label, where names tell it, or None; and the names of the outputs."""
+    """The output of each label, or None where labels are outputs; and the names of the outputs, or None.
+
+    Raises ValueError where the names of the data are not among the model's, or not as many as its outputs.
+    """
     names = getattr(config, "class_names", None)
     if data_names is None:
         return None, names
@@ -343,6 +351,7 @@ class _Counts:
     """What is added up from batch to batch: images, those that are right, losses, the confusion matrix."""
 
     def __init__(self, classes: int, top: Sequence[int], outputs: str | None) -> None:
+        """Sets all sums to 0; for more than `CONFUSION_CLASSES` classes there is no confusion matrix."""
         self.classes, self.outputs, self.examples, self.loss = classes, outputs, 0, 0.0
         self.top = [k for k in top if k <= classes]
         self.images, self.correct = np.zeros((2, classes), "int64")
@@ -350,7 +359,10 @@ class _Counts:
         self.confusion = np.zeros((classes, classes), "int64") if classes <= CONFUSION_CLASSES else None
 
     def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Adds a batch, which is empty where a process has no part of it."""
+        """Adds a batch, which is empty where a process has no part of it.
+
+        Raises ValueError for other outputs or unknown labels.
+        """
         if scores.shape[1] != self.classes:
             raise ValueError(f"The model has {scores.shape[1]} outputs, but had {self.classes} for the batch before.")
         if labels.max(initial=0) >= self.classes:
@@ -392,6 +404,7 @@ class _Counts:
 
 
 def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The cross-entropy of each image, float64, for outputs that are logits, a softmax, or sigmoids of all classes."""
     rows = np.arange(len(labels))
     if outputs == "logits":
         top = scores.max(1)

@@ -22,7 +22,7 @@ Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 def batches(
     data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True, target: str = "class"
 ) -> Pairs:
-    """Goes through labelled images once.
+    """Yields images and labels, batch by batch, of labelled images in whatever form they come, once.
 
     Args:
         data: A tuple `(images, labels)` of arrays, what `keras_vit.data.open_data` returns, or anything that yields
@@ -81,10 +81,11 @@ def open_batches(
     processes: Processes = ALONE,
     target: str | None = None,
 ) -> Iterator[OpenedBatches]:
-    """Opens labelled images for a model, and closes them at the end of the `with` statement.
+    """Opens labelled images for a model as `OpenedBatches`, and closes them at the end of the `with` statement.
 
     Arguments as in `evaluate`; `classes` is for pixels whose labels have no names, and a `title` of None for no bar.
-    Each process gets its part of every batch.
+    Each process gets its part of every batch. Raises TypeError for a model with an output for every pixel, ValueError
+    for options that do not fit the data, and while reading for values that the model does not take.
     """
     if isinstance(data, Mapping):
         data = pick_split(data, split)
@@ -144,6 +145,7 @@ def _are_pixels(data: Any) -> bool:
 
 
 def _image_names(stream: ImageStream) -> list[str]:
+    """The names of the images of a stream in their order, without those left out; none where a process reads a part."""
     if stream.name is None or stream.shard[1] > 1:
         return []
     left_out = {image.path for image in stream.bad}
@@ -151,7 +153,10 @@ def _image_names(stream: ImageStream) -> list[str]:
 
 
 def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray:
-    """Returns one class for each image, int64 `(batch,)`, from integers or one-hot rows; labels of other targets."""
+    """One class for each image, int64 `(batch,)`, from integers or one-hot rows; labels of other targets as they are.
+
+    Raises ValueError for rows that are not one-hot, which names the row.
+    """
     checked, _ = check_labels(labels, None, where, target=target)
     if checked.ndim == 1 or target != "class":
         return checked
@@ -165,10 +170,11 @@ def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray
 
 
 def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function from a batch to the row that a model, or a function, has for each of its images.
+    """A function from a batch to the row that a model, or a function, has for each of its images.
 
     Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
-    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows.
+    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows. The
+    function raises ValueError unless there is one output with a finite row for each image.
     """
     length, shares = 0, batch_shares(model)
     model = local_model(model) if isinstance(model, keras.Model) else model
@@ -198,7 +204,10 @@ def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarr
 
 
 def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """One finite vector of floats for each of `count` images; an error for anything else."""
+    """Outputs of a model as float rows, unchanged.
+
+    Raises ValueError unless they are one finite vector for each of `count` images.
+    """
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(

@@ -210,7 +210,10 @@ class _Part:
             os.truncate(self._rows, (self.images - len(self._skipped)) * row)
 
     def append(self, rows: np.ndarray, skipped: list[str]) -> None:
-        """Adds the rows of a batch, and then notes that they are there."""
+        """Adds the rows of a batch, and then notes that they are there.
+
+        Raises OSError, with what to do, where the disk is full.
+        """
         try:
             with self._rows.open("ab") as file:
                 file.write(rows.tobytes())
@@ -228,7 +231,10 @@ class _Part:
 def _read_ahead(
     model: VisionTransformer | BiT, files: dict[str, Path], names: list[str], length: int, stop: bool
 ) -> Iterator[tuple[list[str], dict[str, np.ndarray]]]:
-    """Batches of names, and the images of those that can be read. Threads read one batch ahead."""
+    """Yields batches of names, and the images of those that can be read by name; threads read one batch ahead.
+
+    A file that cannot be read is a ValueError where `stop`, otherwise a warning.
+    """
 
     def read(name: str) -> np.ndarray | None:
         try:
@@ -253,7 +259,10 @@ def _read_ahead(
 def _features(
     extractor: keras.Model, images: dict[str, np.ndarray], length: int, settings: dict[str, Any]
 ) -> np.ndarray:
-    """Rows of the images; a short batch is filled up, so that no other size is compiled."""
+    """The features of images, a row for each; ValueError, which names the image, if one is not finite.
+
+    A short batch is filled up to `length`, so that no other size is compiled.
+    """
     dtype = np.dtype(settings["dtype"]).newbyteorder("<")
     if not images:
         return np.empty((0, *settings["shape"]), dtype)
@@ -272,7 +281,10 @@ def _features(
 def _write(
     output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
 ) -> None:
-    """Writes the archive from the rows of all parts. The same features are the same bytes."""
+    """Writes the archive from the rows of all parts, the same features as the same bytes.
+
+    Raises ValueError if images were left out and none remains.
+    """
     skipped = []
     for part in parts:  # that of a process without images has no files
         if part.with_suffix(".json").exists():
@@ -311,7 +323,10 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
 
 
 def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[int, list[str]] | None:
-    """Number of rows and skipped images of the file at `output`, which must be the one that is asked for."""
+    """The number of rows and the skipped images of the file at `output`; None where there is none.
+
+    Raises ValueError if it is another file, or has features of other images, settings or models.
+    """
     if not output.exists():
         return None
     try:
@@ -324,7 +339,7 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
 
 
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:
-    """Refuses features at a path that are made of something else, or without images."""
+    """Raises ValueError if features at a path are made of something else or, with `skipped`, lack images."""
     differences = [
         f"not the same {name}" if name in ("model", "images") else f"{name} was {old.get(name)!r}, not {value!r}"
         for name, value in new.items()
@@ -339,7 +354,10 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
-    """The path of an `.npz` file that can be written: an error if its name ends otherwise, or there is no folder."""
+    """The path of an `.npz` file to write.
+
+    Raises ValueError if its name ends otherwise, FileNotFoundError without the folder.
+    """
     path = Path(output)
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
@@ -349,6 +367,7 @@ def check_output(output: str | os.PathLike[str]) -> Path:
 
 
 def _check_model(model: Any) -> None:
+    """Raises TypeError unless it is a model of this package, ValueError if it is spread over several processes."""
     if not isinstance(model, (VisionTransformer, BiT)):
         kind = type(model).__name__
         raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but is {kind}.")
@@ -364,7 +383,11 @@ def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
 
 
 def _find(images: Any) -> dict[str, Path]:
-    """The files of images by their names, sorted."""
+    """The files of images by their names, sorted; below a single folder, names are paths in it.
+
+    Raises FileNotFoundError for a missing file, TypeError for anything but paths, ValueError for none or one given
+    twice.
+    """
     alone = isinstance(images, (str, os.PathLike))
     if not alone and not isinstance(images, Sequence):
         raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")

@@ -393,6 +393,7 @@ def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, *
 
 
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:
+    """Raises ValueError unless there are two classes or more, with enough training images, and no others in test."""
     if classes < 2:
         raise ValueError("There is one class only; a classifier needs at least two.")
     if y_test.max() >= classes:

@@ -153,8 +153,12 @@ def _row(name: str, data: Any) -> dict[str, Any]:
     is_hub = name.startswith("hf://")
     compared = _beside_publisher(model, name, path)
     published = _published(name, data)
-    agrees = [compared["error"] <= CLOSE] if compared else []
-    agrees += [row["agrees"] for row in published]
+    agrees = [row["agrees"] for row in published]
+    if compared:
+        agrees.append(compared["error"] <= CLOSE)
+    result = "read"
+    if agrees:
+        result = "agrees" if all(agrees) else "differs"
     backend = keras.backend.backend()
     return {
         "name": name,
@@ -163,7 +167,7 @@ def _row(name: str, data: Any) -> dict[str, Any]:
         "files": {file.name: _sha256(file) for file in (path, *(path.parent / s for s in {*shards_of(path).values()}))},
         **(compared or dict.fromkeys(("beside", "answer", "error", "largest", "pixels"))),
         "published": published,
-        "result": "agrees" if agrees and all(agrees) else "differs" if agrees else "read",
+        "result": result,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": f"keras_vit {keras_vit.__version__}, Keras {keras.__version__}, {_version(backend)}",
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -171,7 +175,10 @@ def _row(name: str, data: Any) -> dict[str, Any]:
 
 
 def _published(name: str, data: Any) -> list[dict[str, Any]]:
-    """What was published of a checkpoint, answers and figures, beside what it gives here."""
+    """What was published of a checkpoint, answers and figures, each as a row beside what the model returns here.
+
+    Raises ValueError, with the reason, if one of them could not be compared.
+    """
     repository = name.removeprefix("hf://")
     rows = []
     if any(answer.repository == repository for answer in published_answers()):
@@ -179,14 +186,15 @@ def _published(name: str, data: Any) -> list[dict[str, Any]]:
     measured = {row["repository"] for row in list_figures() if row["figure"] in figures_on(data)} if data else set()
     if repository in measured:
         rows += verify_figures(repository, data)
-    if errors := [row["error"] for row in rows if row["error"]]:
-        raise ValueError(errors[0])
-    figures = ("expected", "answer")
-    return [
-        {key: row[key] for key in ("output", "source", "difference", "allowed", "agrees")}
-        | {key: row[key][0] for key in figures if data is not None and len(row[key]) == 1}
-        for row in rows
-    ]
+    published = []
+    for row in rows:
+        if row["error"]:
+            raise ValueError(row["error"])
+        kept = {key: row[key] for key in ("output", "source", "difference", "allowed", "agrees")}
+        if data is not None:  # figures are single numbers
+            kept |= {key: row[key][0] for key in ("expected", "answer") if len(row[key]) == 1}
+        published.append(kept)
+    return published
 
 
 def _sha256(path: Path) -> str:
@@ -203,7 +211,11 @@ def _version(package: str) -> str:
 
 
 def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | None:
-    """How far a model is from the code of its publisher; None where that is not installed, or reads no such file."""
+    """How far a model's output is from that of its publisher's code, for one picture, as part of a row.
+
+    None where that code is not installed, or reads no such file. Raises ValueError if no outputs of both have one
+    shape.
+    """
     package, answer = _publisher(path)
     if answer is None or importlib.util.find_spec(package) is None or importlib.util.find_spec("torch") is None:
         return None
@@ -258,6 +270,7 @@ def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
 
 
 def _ask_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
+    """The prepared picture and the output of timm's model, as all functions here return them."""
     timm, torch = importlib.import_module("timm"), importlib.import_module("torch")
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))(picture)[None]
@@ -267,6 +280,7 @@ def _ask_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
 
 
 def _ask_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
+    """The prepared picture and the embedding of open_clip's image tower, as all functions here return them."""
     open_clip, torch = importlib.import_module("open_clip"), importlib.import_module("torch")
     model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     pixels = transform(picture)[None]
@@ -276,6 +290,7 @@ def _ask_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
 
 
 def _ask_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked | None:
+    """The prepared picture and the outputs of transformers' model by their kind; None for NaFlex."""
     library, torch = importlib.import_module("transformers"), importlib.import_module("torch")
     (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     model = getattr(library, architecture).from_pretrained(folder).eval()
@@ -301,7 +316,10 @@ def _ask_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Aske
 
 
 def _channels_first(prepared: np.ndarray, pixels: Any) -> Any:
-    """Ours as theirs takes it; what ours leaves out, because it fills no patch, is of theirs."""
+    """The prepared picture with its channels first, as a tensor of PyTorch.
+
+    What it leaves out at the right and at the bottom, because it fills no patch, is filled in from `pixels`.
+    """
     ours, (height, width) = pixels.new_tensor(np.moveaxis(prepared, -1, 1)), prepared.shape[1:3]
     if not 0 <= pixels.shape[2] - height == pixels.shape[3] - width < _PATCH:
         return ours  # depth: theirs keeps the picture's own aspect ratio

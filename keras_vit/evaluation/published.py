@@ -168,7 +168,7 @@ def _row(
 
 
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
-    """One row: the output of the model beside the published one."""
+    """One row: the output of the model beside the published one, or why they could not be compared."""
     about = published.repository, published.picture or published.tensors or "", published.output, published.source
     try:
         answer, expected = _answers(published, picture)
@@ -333,6 +333,7 @@ def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float
 
 
 def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    """PQ in percent, on pictures with panoptic annotations."""
     from keras_vit.segmentation import PanopticQuality, label_set, segment
     from keras_vit.segmentation.panoptic import read_panoptic
 
@@ -353,6 +354,7 @@ def _mean_iou(published: Mapping[str, Any], data: Any, batch_size: int) -> float
 
 
 def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    """The mean delta1 of NYU's pictures."""
     from keras_vit.depth import depth_errors, estimate, mean_depth_errors
     from keras_vit.depth.metrics import read_nyu
 

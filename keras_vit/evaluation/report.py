@@ -155,6 +155,7 @@ def _draw_mistakes(figure: Any, mistakes: Sequence[Mistake], names: Sequence[str
 
 
 def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names: Sequence[str]) -> None:
+    """Draws the confusion matrix on axes: small ones with names and numbers, large ones as blocks of cells."""
     classes, cells = len(shares), block_maxima(shares, CELLS)
     # From white to one colour for what is right and another for what is wrong; the square root lifts small shares.
     colours = np.array([rgb(BAD), rgb(GOOD)])
@@ -216,6 +217,7 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
 
 
 def _words(mistake: Mistake, names: Sequence[str]) -> str:
+    """The classes and the file of a mistake as a line of text."""
     name = f"image {mistake.number}" if mistake.name is None else mistake.name
     if len(name) > PATH_SHOWN:
         name = f"…{name[1 - PATH_SHOWN :]}"  # a path's end tells which file it is

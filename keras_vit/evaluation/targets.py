@@ -104,7 +104,7 @@ def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 `(n, classes)`."""
+    """Both as float64 `(n, classes)`; ValueError unless they have one shape, finite values and labels of 0 and 1."""
     values, labels = to_numpy(values).astype("float64"), to_numpy(labels).astype("float64")
     if values.ndim != 2 or values.shape != labels.shape or not len(values):
         raise ValueError(
@@ -226,7 +226,8 @@ def measure_labels(
 ) -> MultilabelResult:
     """The figures of `MultilabelResult` for outputs and labels that come batch by batch.
 
-    `label_outputs` has the number of the output for each column of the labels, where names tell it.
+    `label_outputs` has the number of the output for each column of the labels, where names tell it. Raises ValueError
+    if there are not as many labels as outputs.
     """
     scores, labels = all_outputs(rows, processes)
     if label_outputs is not None:

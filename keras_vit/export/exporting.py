@@ -143,17 +143,20 @@ class Agreement(NamedTuple):
     kept: float  # the same where classes that the model is undecided about count as one; 1 without classes
 
     @classmethod
-    def of(cls, answers: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
-        """Compares a file's outputs for several batches with the model's; `classes`: those are along the last axis."""
+    def of(cls, outputs: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
+        """Compares a file's outputs for several batches with the model's; classes are along the last axis."""
         # NaN stays NaN here, and no tolerance holds for it.
-        errors = np.concatenate([np.abs(a - e).ravel() for a, e in zip(answers, expected, strict=True)])
-        size = max(1.0, *(float(np.max(np.abs(e))) for e in expected))
-        top1, kept = None, 1.0
-        if classes:
-            named = [np.take_along_axis(e, a.argmax(-1)[..., None], -1) for a, e in zip(answers, expected, strict=True)]
-            behind = np.concatenate([(e.max(-1) - n[..., 0]).ravel() for n, e in zip(named, expected, strict=True)])
-            apart = np.concatenate([np.ptp(e, axis=-1).ravel() for e in expected])
-            top1, kept = float(np.mean(behind == 0)), float(np.mean(behind <= UNDECIDED * apart))
+        errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
+        size = max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
+        if not classes:
+            return cls(float(errors.max()), float(errors.mean()), size, None, 1.0)
+        below_best, ranges = [], []  # by how much the model itself sees the file's class below its best; its range
+        for scores_of_file, scores in zip(outputs, expected, strict=True):
+            chosen = np.take_along_axis(scores, scores_of_file.argmax(-1)[..., None], -1)[..., 0]
+            below_best.append((scores.max(-1) - chosen).ravel())
+            ranges.append(np.ptp(scores, axis=-1).ravel())
+        below = np.concatenate(below_best)
+        top1, kept = float(np.mean(below == 0)), float(np.mean(below <= UNDECIDED * np.concatenate(ranges)))
         return cls(float(errors.max()), float(errors.mean()), size, top1, kept)
 
     def require(self, format: str, precision: str, tolerance: float | None) -> float:
@@ -166,12 +169,14 @@ class Agreement(NamedTuple):
         if not self.max_abs_error <= limit:  # also where the error is NaN
             found = f"differ by up to {self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain"
             raise RuntimeError(f"The {format} file does not return the outputs of the model: they {found}. {help_}")
-        if self.kept < KEPT or (self.top1_agreement or 1.0) < NAMED or self.top1_agreement == 0:
-            undecided = f", and {1 - NAMED:.0%} where the model is undecided" if self.kept >= KEPT else ""
-            changed = 1 - (self.kept if self.kept < KEPT else self.top1_agreement or 0.0)
-            found = f"for {changed:.0%} of the images, where {1 - KEPT:.0%} may change{undecided}"
-            raise RuntimeError(f"The {format} file names another class than the model {found}. {help_}")
-        return limit
+        top1 = 1.0 if self.top1_agreement is None else self.top1_agreement
+        if self.kept >= KEPT and top1 >= NAMED:
+            return limit
+        changed, undecided = 1 - self.kept, ""
+        if self.kept >= KEPT:
+            changed, undecided = 1 - top1, f", and {1 - NAMED:.0%} where the model is undecided"
+        found = f"for {changed:.0%} of the images, where {1 - KEPT:.0%} may change{undecided}"
+        raise RuntimeError(f"The {format} file names another class than the model {found}. {help_}")
 
 
 def export(
@@ -309,11 +314,9 @@ def _agreement(
     """The tolerance and the differences of the output that is nearest to its tolerance; RuntimeError above it."""
     found = []
     for name in expected[0]:
-        one = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
-        limit = one.require(format, precision, tolerance)
-        found.append((one.max_abs_error / limit, limit, one))
-    _, limit, agreement = max(found)
-    return limit, agreement
+        agreement = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
+        found.append((agreement.require(format, precision, tolerance), agreement))
+    return max(found, key=lambda pair: pair[1].max_abs_error / pair[0])
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
@@ -351,6 +354,7 @@ def format_of(path: Path, name: str | None) -> Format:
 def _check_options(
     row: Format, model: keras.Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
 ) -> None:
+    """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing."""
     needed = row.precision(precision).calibration
     if needed != (calibration is not None):
         words = "needs calibration images" if needed else "needs no calibration: leave it out"
@@ -372,7 +376,10 @@ def _check_options(
 
 
 def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
-    """The names that the file shall have: the given ones, or else the model's."""
+    """The names that the file shall have: the given ones, or else the model's, or None.
+
+    Raises ValueError unless there is one for each class.
+    """
     if isinstance(model, (VisionTransformer, BiT, DenseModel)) and hasattr(model.config, "class_names"):
         config = model.config
         if class_names is not None:
@@ -396,7 +403,11 @@ def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> di
 
 
 def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
-    """Refuses a path where the file could not be left, before any work is done."""
+    """Raises an OSError, before any work is done, where the file could not be left.
+
+    FileExistsError if something is there that may not be replaced; NotADirectoryError, FileNotFoundError or
+    PermissionError for the folder.
+    """
     for target in row.files(path):
         if not target.exists() and not target.is_symlink():
             continue
@@ -414,7 +425,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
 
 
 def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """A hidden folder on the disk that `path` is on; those of exports that were killed a day ago or more go."""
+    """A new hidden folder on the disk that `path` is on; those of exports that were killed a day ago are removed."""
     for old in _existing(path).glob(f".{glob.escape(path.name)}.*.exporting"):
         if time.time() - old.stat().st_mtime > 24 * 3600:
             shutil.rmtree(old, ignore_errors=True)
@@ -428,11 +439,15 @@ def _existing(path: Path) -> Path:
 
 
 def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
-    """Moves a new file to where it belongs; where one step does not do, the old ones go aside meanwhile."""
+    """Moves the files of an export to their places; if one cannot be moved, all that was there before is back.
+
+    Where more than one step is needed, the old files wait in `folder` meanwhile.
+    """
     make_folder(path.parent)
     pairs = list(zip(row.files(written), row.files(path), strict=True))
-    old = [(target, folder / f"old{target.suffix}") for _, target in pairs if target.exists() or target.is_symlink()]
-    old = [] if len(pairs) == 1 and written.is_file() and not path.is_dir() else old
+    in_one_step = len(pairs) == 1 and written.is_file() and not path.is_dir()
+    there = [] if in_one_step else [target for _, target in pairs if target.exists() or target.is_symlink()]
+    old = [(target, folder / f"old{target.suffix}") for target in there]
     with contextlib.ExitStack() as undo:
         for target, aside in old:
             os.replace(target, aside)

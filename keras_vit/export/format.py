@@ -110,9 +110,10 @@ class Format(abc.ABC):
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
-        """Makes a file of another precision from one in float32, without the model.
+        """Makes the file `target`, of another precision, from one in float32, without the model.
 
-        Calibration images are as the file takes them, None for precisions that need none.
+        Calibration images are as the file takes them, None for precisions that need none. Raises NotImplementedError
+        for formats that have float32 only.
         """
         raise NotImplementedError(f"{self.name} has only float32.")
 

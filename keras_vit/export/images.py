@@ -44,7 +44,10 @@ def another_size(config: Config) -> tuple[int, int]:
 
 
 def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
-    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32."""
+    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32.
+
+    Raises TypeError unless they are numbers, ValueError if their shape or values do not fit the signature.
+    """
     images = np.asarray(images)
     size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
     expected = f"{name} must be uint8 or float32 {size}"
@@ -64,7 +67,10 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
 
 
 def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
-    """Calibration images, at least 8: their range decides how finely int8 tells values apart.
+    """Calibration images, at least 8, as an array: their range decides how finely int8 tells values apart.
+
+    Raises ValueError or TypeError if they are too few, without contrast, out of range, or not what the model takes;
+    FileNotFoundError if there is no such folder.
 
     Args:
         source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
@@ -186,7 +192,10 @@ def _batches(
 def labelled_pictures(
     folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The pictures under a folder, uint8 `(n, height, width, 3)`, and their labels `(n,)` where they lie in folders.
+    """The pictures of a folder, uint8 `(n, height, width, 3)`, and their labels `(n,)`.
+
+    The labels are None where pictures lie beside folders. Raises FileNotFoundError without the folder, ValueError
+    without pictures, or if the names of folders are no classes.
 
     Args:
         folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
@@ -219,6 +228,7 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
+    """Picture files as the model's pipeline prepares them, uint8 `(n, height, width, channels)`."""
     pictures = [config.pipeline.resized(path, config.channels)[0] for path in paths]
     return np.rint(np.stack(pictures)).astype("uint8")
 

@@ -108,7 +108,7 @@ def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
         has = f"the answers {', '.join(outputs)}"
     elif outputs == ("features",):
         has = "no head"
-    raise ValueError(f"softmax=True needs a model that answers with logits, but {model.name} has {has}.")
+    raise ValueError(f"softmax=True needs a model that returns logits, but {model.name} has {has}.")
 
 
 def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
@@ -204,7 +204,10 @@ def check_model(model: Any) -> None:
 
 
 def plain_model(model: keras.Model) -> keras.Model:
-    """The model itself where it computes in float32 and has no adapters; otherwise one that computes the same so."""
+    """The model itself where it computes in float32 and has no adapters; otherwise one that computes the same so.
+
+    Raises ValueError for adapters in layers that are not of this package's models.
+    """
     layers = layers_inside(model)
     ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
     if any(map(has_adapters, layers)):
@@ -225,6 +228,7 @@ def plain_model(model: keras.Model) -> keras.Model:
 
 
 def _in_float32(layer: keras.layers.Layer) -> keras.layers.Layer:
+    """A copy of a layer, or a model, that computes in float32."""
     if isinstance(layer, keras.Model):
         return plain_model(layer)
     return type(layer).from_config(_config_in_float32(layer.get_config()))

@@ -98,9 +98,10 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
     for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. Of the
-    product, the row of the token that the head reads counts: the class token's; the mean of the patches' where
-    these are averaged; for attention pooling, the mean of the rows weighted by its attention.
-    The arguments that are not listed here are those of `attention_maps`.
+    product, the row of the token that the head reads counts: the class token's; the mean of the patches' where these
+    are averaged; for attention pooling, the mean of the rows weighted by its attention.
+
+    The arguments that are not listed here are those of `attention_maps`, and so are the errors.
 
     Returns:
         float32 `(batch, rows, columns)`, parts of 1: what is missing is the share of the tokens before the patches.
@@ -231,7 +232,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
 
 
 def filter_kernel(model: Any) -> np.ndarray:
-    """The kernel that sees pixels, `(height, width, channels, filters)`."""
+    """The kernel that sees pixels, `(height, width, channels, filters)`: of the patch embedding or the ResNet."""
     names = [layer.name for layer in model.layers]
     layer = model.get_layer("conv_root" if "conv_root" in names else "embedding")
     return to_numpy(layer.standardized_kernel() if isinstance(layer, StdConv2D) else layer.kernel)
@@ -293,7 +294,7 @@ def read_attention(
     batch_size: int,
     read: Callable[[int | str, np.ndarray], None],
 ) -> None:
-    """Hands on the attention weights of blocks, batch by batch, in the order in which the model computes them.
+    """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order.
 
     Args:
         probe: The model.
@@ -324,6 +325,10 @@ def read_attention(
 
 
 def _block_number(probe: Probe, block: int | str) -> int | str:
+    """The number of a block counted from 0, or `"pooling"`.
+
+    Raises TypeError for anything else, ValueError if there is none.
+    """
     config, name = probe.config, probe.inner.name
     if block == POOLING:
         if config.pooling != "map":

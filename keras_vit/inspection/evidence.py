@@ -167,6 +167,10 @@ def _logits(probe: Probe) -> dict[str, Call]:
 
 
 def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
+    """The outputs `(batch, classes)` of a model before its last activation; `calls` take the place of layers' own.
+
+    Raises ValueError if the model has no head, or its output is not one number for each class and image.
+    """
     if probe.inner is probe.model and not probe.config.classes:
         raise ValueError(f"{probe.inner.name} has no head, so that nothing speaks for a class.")
     scores = probe.run(images, _logits(probe) | (calls or {}))
@@ -184,7 +188,10 @@ def _sum_of(scores: Tensor, classes: np.ndarray) -> Tensor:
 def _with_classes(
     probe: Probe, images: Any, classes: Classes, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches, and a class for each of their images."""
+    """Yields batches of images with a class for each of them: those given, or the one with the largest score.
+
+    Raises ValueError unless `classes` is one class of the model, or one for each image.
+    """
     images = to_numpy(images)
     given = None if classes is None else np.asarray(classes)
     if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
@@ -207,4 +214,5 @@ def _with_classes(
 
 
 def _with_offset(offset: Tensor) -> Call:
+    """The call of a layer that adds `offset` to its attention weights."""
     return lambda layer, *args, **kwargs: layer(*args, attention_offset=offset, **kwargs)

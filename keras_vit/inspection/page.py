@@ -130,7 +130,7 @@ def _without_shared_folders(names: Sequence[str]) -> list[str]:
 
 
 def _style_of_images(pixels: np.ndarray) -> str:
-    """The style sheet carries each image once, as the background of all its maps."""
+    """The style sheet that holds each image once, as the background of all its maps."""
     height, width = pixels.shape[1:3]
     small = max(height, width) <= SMALL
     style = f".seen {{ aspect-ratio: {width} / {height}{'; image-rendering: pixelated' if small else ''} }}\n"
@@ -141,6 +141,7 @@ def _style_of_images(pixels: np.ndarray) -> str:
 
 
 def _facts(model: VisionTransformer | BiT) -> Html:
+    """The line of facts below the title: the variant, its size, its cost, and what images it takes."""
     config = model.config
     height, width = config.image_size
     facts = {
@@ -167,6 +168,7 @@ def _classifies(model: VisionTransformer | BiT) -> bool:
 
 
 def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
+    """The section with the images and their likeliest classes; of a model without a head, the images alone."""
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
         return Section("Images", "This model has no head: it predicts no classes.", tiles)
@@ -185,10 +187,12 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
 
 
 def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray) -> Section:
+    """The section with a map for each block and head of each image, which sliders choose from."""
     config = model.config
     blocks = all_blocks(config)
     maps = patch_attention_of_blocks(model, batch, blocks)
-    heads = config.heads if len(names) * len(blocks) * (config.heads + 1) <= HEAD_MAPS else 0
+    has_room = len(names) * len(blocks) * (config.heads + 1) <= HEAD_MAPS
+    heads = config.heads if has_room else 0  # 0: only the mean of the heads
     columns = ["mean", *(f"head {head}" for head in range(heads))]
     head_row = tag("tr", *(tag("th", word, scope="col") for word in ("block", *columns)))
     sliders = [_slider("Block", 0, len(blocks) - 1, len(blocks) - 1), _slider("Head", -1, heads - 1, -1)]
@@ -228,12 +232,15 @@ def _slider(label: str, least: int, most: int, value: int) -> Html:
 
 
 def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
+    """The section with the maps of `MAPS` that the model has, and its features, for each image."""
     attentive, classifies = _has_attention(model), _classifies(model)
     maps: dict[str, np.ndarray] = {}
     for name, kind in MAPS.items():
-        missing = (kind.attention and not attentive) or (kind.head and not classifies)
-        if not missing and (name != "evidence" or model.config.pooling in ("token", "avg")):
-            maps[name] = kind.compute(model, batch)
+        if (kind.attention and not attentive) or (kind.head and not classifies):
+            continue
+        if name == "evidence" and model.config.pooling not in ("token", "avg"):
+            continue
+        maps[name] = kind.compute(model, batch)
     layer = "encoder_norm" if isinstance(model, VisionTransformer) else "relu_pre_head"
     features = np.round(255 * feature_map(model, batch, layer=layer)).astype("uint8")
     cards = []
@@ -253,6 +260,7 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
 
 
 def _weights(model: VisionTransformer | BiT) -> Section:
+    """The section that needs no images: filters of 1 or 3 channels, and the similarity of positions."""
     parts = []
     *shape, filters = filter_kernel(model).shape
     if shape[-1] in (1, 3):
@@ -297,6 +305,7 @@ def _layers(model: VisionTransformer | BiT) -> Section:
 
 
 def _parameters(model: VisionTransformer | BiT) -> Section:
+    """The section with the number of parameters of each part of `_PARTS`, the largest first."""
     sizes: dict[str, int] = {}
     for path, weight in weights_by_path(model).items():
         layer, _, inner = path.partition("/")
@@ -310,6 +319,7 @@ def _parameters(model: VisionTransformer | BiT) -> Section:
 
 
 def _config(model: VisionTransformer | BiT, source: Mapping[str, Any]) -> Section:
+    """The section with the config, below what is known of the file."""
     values = model.config.to_dict()
     names = values.pop("class_names", None)
     values["class_names"] = None if names is None else ", ".join([*names[:20], *(["…"] if len(names) > 20 else [])])

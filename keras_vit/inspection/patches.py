@@ -127,7 +127,10 @@ def _components(vectors: np.ndarray, count: int) -> np.ndarray:
 
 
 def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> np.ndarray:
-    """A layer's output at each place: float32 `(batch, rows, columns, D)`."""
+    """A layer's output at each place of images, float32 `(batch, rows, columns, D)`.
+
+    Raises ValueError if there is no such layer, or its output has no places.
+    """
     probe = Probe(model)
     name = probe.inner.name
     names = [one.name for one in probe.inner.layers]

@@ -429,7 +429,7 @@ def _maps_and_images(
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
-    """`(height, width, 3)`, values of 0..1."""
+    """An image as values of 0..1, `(height, width, 3)`; ValueError unless it has 1 or 3 channels of pixels."""
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")

@@ -39,6 +39,7 @@ class Probe:
     """
 
     def __init__(self, model: ModelSource, *, attention: bool = False) -> None:
+        """Finds the model of this package; TypeError if there is none, or with `attention` one without attention."""
         self.model = as_model(model)
         self.inner = _find_model(self.model)
         self.config: Any = self.inner.config
@@ -94,6 +95,10 @@ class Probe:
 
 
 def _find_model(model: Any) -> VisionTransformer | BiT:
+    """The one model of this package that a model is or has inside.
+
+    Raises TypeError where there is none that can be looked into, ValueError where there are several.
+    """
     if isinstance(model, (VisionTransformer, BiT)):
         return model
     inside = layers_inside(model) if isinstance(model, keras.Model) else []
@@ -184,6 +189,7 @@ def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.nd
 
 
 def _tensorflow(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    """The gradients of a function with respect to arrays, on TensorFlow."""
     import tensorflow as tf
 
     tensors = [tf.convert_to_tensor(array) for array in arrays]
@@ -200,6 +206,7 @@ def _jax(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray
 
 
 def _torch(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> Sequence[Tensor]:
+    """The gradients of a function with respect to arrays, on PyTorch."""
     import torch
 
     tensors = [keras.ops.convert_to_tensor(array).detach().clone().requires_grad_() for array in arrays]

@@ -1,13 +1,15 @@
 """What `keras.applications` has for each family: `preprocess_input` and `decode_predictions`."""
 
+import dataclasses
 import functools
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import to_numpy, warn_caller, whole_number
+from keras_vit._arguments import check_choice, to_numpy, warn_caller, whole_number
 from keras_vit._files import weights_folder
 from keras_vit.preprocessing.images import check_pixels, check_shape_and_dtype, normalized
 
@@ -50,6 +52,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
 
 
 def _to_float32(tensor: Any) -> Any:
+    """A tensor of any framework in float32, without importing a framework that is not there."""
     framework = type(tensor).__module__.partition(".")[0]
     if framework in ("tensorflow", "keras"):
         module = sys.modules[framework]  # imported by whoever made the tensor
@@ -130,12 +133,17 @@ def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _classes(file: str) -> tuple[tuple[str, str], ...]:
+    """The pairs `(id, name)` of a file in the package's data folder, which is read once."""
     text = (weights_folder() / file).read_text(encoding="utf-8")
     return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
 
 
 def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
-    """One `(id, name)` pair for each class."""
+    """One `(id, name)` pair for each class: those of `names`, or of ImageNet where the number of classes is its.
+
+    Other classes without names are called `"class_0"` and so on. Raises TypeError if `names` are no list of names or
+    pairs, ValueError if there are not as many as classes.
+    """
     if names is None and classes in (1000, 21843):
         return imagenet1k_classes() if classes == 1000 else imagenet21k_classes()
     if names is None:
@@ -149,3 +157,76 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
         if not isinstance(entry, (tuple, list)) or [isinstance(part, str) for part in entry] != [True, True]:
             raise TypeError(f"class_names must hold names or (id, name) pairs, but {entry!r} is among them.")
     return pairs
+
+
+__all__ = ["sample_image"]
+
+
+def sample_image(name: str = "character.png") -> str:
+    """The path of a picture that is installed with the package.
+
+    Args:
+        name: `"character.png"`, a printed R, or `"digit.png"`, a handwritten 5. The small model `glyphs` reads both.
+
+    Returns:
+        A path, which `model.preprocess`, `load_image` and the command line take.
+
+    Raises:
+        ValueError: if there is no such picture; the message names those that are there.
+
+    Examples:
+        >>> images = model.preprocess(keras_vit.sample_image("character.png"))
+        >>> model.config.class_names[model.predict(images, verbose=0).argmax()]
+        'R'
+    """
+    folder = weights_folder() / "samples"
+    check_choice("name", name, tuple(sorted(path.name for path in folder.iterdir())))
+    return str(folder / name)
+
+
+LABEL_SETS = ("ade20k", "cityscapes", "coco", "voc2012")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSet:
+    """The classes of a data set, in the order of the outputs of models.
+
+    Attributes:
+        names: What they are called.
+        colours: `(red, green, blue)` of each, 0..255, as its publishers draw it.
+        stuff: Which of them are no countable things: their segments are one in panoptic maps.
+
+    Examples:
+        >>> len(segmentation.label_set("ade20k").stuff)
+        50
+    """
+
+    names: tuple[str, ...]
+    colours: tuple[tuple[int, int, int], ...]
+    stuff: tuple[int, ...]
+
+
+@functools.cache
+def label_set(name: str) -> LabelSet:
+    """The classes of a data set by its name.
+
+    Args:
+        name: `"ade20k"` (150 classes), `"coco"` (133: 80 things, then 53 kinds of stuff), `"cityscapes"` (19) or
+            `"voc2012"` (21 with the background).
+
+    Returns:
+        A `LabelSet`. The sources are in `weights/README.md`.
+
+    Raises:
+        ValueError: if there is no such data set.
+
+    Examples:
+        >>> segmentation.label_set("cityscapes").names[:2]
+        ('road', 'sidewalk')
+        >>> segmentation.label_set("voc2012").colours[1]
+        (128, 0, 0)
+    """
+    check_choice("name", name, LABEL_SETS)
+    found = json.loads((weights_folder() / "label_sets.json").read_text(encoding="utf-8"))[name]
+    colours = tuple((code >> 16, code >> 8 & 255, code & 255) for code in (int(text, 16) for text in found["colours"]))
+    return LabelSet(tuple(found["names"]), colours, tuple(found["stuff"]))

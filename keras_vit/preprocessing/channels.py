@@ -42,6 +42,7 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
 
 
 def _read_picture(source: Any, mode: str) -> np.ndarray:
+    """The values of an image that Pillow opens, converted to `mode` unless a channel has more than 8 bits."""
     from PIL import Image
 
     image = source if isinstance(source, Image.Image) else Image.open(source)

@@ -64,6 +64,7 @@ class Pipeline:
     trim: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
+        """Checks all fields and makes tuples of the sizes; TypeError or ValueError for a field that makes no sense."""
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         object.__setattr__(self, "trim", tuple(self.trim))
         if len(self.trim) != 2 or not all(isinstance(n, int) and n >= 0 for n in self.trim):
@@ -223,7 +224,11 @@ def is_file(source: Any) -> bool:
 
 
 def _read_rgb(file: Any, orient: bool) -> np.ndarray:
-    """Decode anything that `load_image` takes to a uint8 array `(height, width, 3)`."""
+    """Decodes anything that `load_image` takes to a uint8 array `(height, width, 3)`.
+
+    Raises TypeError for what is no file or PIL image, ValueError for an address and for content that Pillow cannot
+    decode, the operating system's error for a file that cannot be opened, and ImportError without Pillow.
+    """
     require_packages("load_image", ("PIL",), "images")
     from PIL import Image, ImageOps
 
@@ -290,6 +295,7 @@ def check_mode(image: "Image.Image") -> None:
 
 
 def _rgb(image: "Image.Image") -> np.ndarray:
+    """A PIL image of any mode as uint8 `(height, width, 3)`; ValueError for what cannot become RGB (`check_mode`)."""
     check_mode(image)
     if image.mode.startswith("I;16"):  # Pillow would clip to 255; TensorFlow's decoder keeps the upper byte.
         grey = (np.asarray(image) >> 8).astype("uint8")
@@ -324,7 +330,7 @@ def check_pixels(
     item: Callable[[int], str] | None = None,
     scaled: str = "warn",
 ) -> np.ndarray:
-    """Images as an array of pixels in 0..255, in their own dtype: the one check of pixels.
+    """Images as an array of pixels in 0..255, in their own dtype, after the one check of pixels that the package has.
 
     Args:
         images: `(batch, height, width, channels)` or `(height, width, channels)`: an array, a tensor of any backend, or
@@ -368,7 +374,11 @@ def check_pixels(
 
 
 def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "images") -> None:
-    """What can be checked of a tensor of any framework that has no values yet; None: any channels."""
+    """Checks a tensor of any framework that may have no values yet; with `channels=None` its shape may be any.
+
+    Raises TypeError unless it holds integers or floats, ValueError unless it is an image, or a batch, of so many
+    channels.
+    """
     # Types are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
     if "int" not in str(tensor.dtype) and "float" not in str(tensor.dtype):
         raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {tensor.dtype}.")
@@ -387,7 +397,10 @@ def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "im
 
 
 def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
-    """Images as an array of real numbers, in the byte order of the machine."""
+    """Images as a NumPy array of integers or floats, in the byte order of the machine.
+
+    Raises TypeError for symbolic tensors and other dtypes, ValueError for images of different sizes.
+    """
     try:
         images = to_numpy(images)
     except Exception as error:  # Each framework has its own for tensors that have no values yet.
@@ -427,7 +440,7 @@ def bring_to_size(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
 ) -> np.ndarray:
-    """One image `(height, width, 3)` at a size, float32: see `load_image`."""
+    """One image `(height, width, 3)` at a size, float32; options as of `load_image`, which has checked them."""
     if resize == "squash":
         return resize_images(pixels, size, interpolation)
     if pixels.dtype != np.uint8:
@@ -443,6 +456,7 @@ def bring_to_size(
 
 
 def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:
+    """The centre of images `(..., height, width, channels)`, of a size; `whole` rounds where it begins."""
     top, left = (whole((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]
 
@@ -456,6 +470,6 @@ def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[f
 
 
 def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
-    """What has to be there before a crop that keeps `fraction` of each side."""
+    """The size from which a crop of the centre that keeps `fraction` of each side leaves `size`."""
     # The margin is for fractions such as 384 / 438, which are no float64.
     return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)

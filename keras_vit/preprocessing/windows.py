@@ -150,6 +150,7 @@ def strips(size: tuple[int, int], values: int) -> Iterator[tuple[int, int]]:
 
 
 def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The linear mean of two arrays: `first` where the share is 0, `second` where it is 1."""
     return first + (second - first) * share
 
 

@@ -7,9 +7,9 @@ from keras_vit._lazy import lazy_names
 if TYPE_CHECKING:
     from keras_vit.preprocessing import LabelSet as LabelSet
     from keras_vit.preprocessing import label_set as label_set
-    from keras_vit.segmentation.evaluating import evaluate as evaluate
     from keras_vit.segmentation.metrics import MeanIoU as MeanIoU
     from keras_vit.segmentation.metrics import MeanIoUResult as MeanIoUResult
+    from keras_vit.segmentation.metrics import evaluate as evaluate
     from keras_vit.segmentation.metrics import mean_iou as mean_iou
     from keras_vit.segmentation.panoptic import PanopticQuality as PanopticQuality
     from keras_vit.segmentation.panoptic import PanopticQualityResult as PanopticQualityResult

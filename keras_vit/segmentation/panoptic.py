@@ -51,6 +51,10 @@ class PanopticQualityResult(TableResult):
         return np.where(segments[:, None], np.stack(shares, axis=1), np.nan)
 
     def _mean(self, column: int, stuff: bool | None = None) -> float:
+        """The mean of a column of `per_class` over the classes that are `stuff` or not, or over all.
+
+        Classes without segments do not count; NaN where no class has any.
+        """
         chosen = [k for k in range(len(self.matched)) if stuff is None or (k in self.stuff) is stuff]
         values = self.per_class[chosen, column]
         return float(np.nanmean(values)) if (~np.isnan(values)).any() else float("nan")
@@ -112,6 +116,7 @@ class PanopticQuality:
     """
 
     def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
+        """Sets all sums to 0; raises ValueError if `stuff` has a class that does not exist."""
         self.classes, self.stuff = whole_number("classes", classes, 1), tuple(sorted(stuff))
         if any(not 0 <= k < classes for k in self.stuff):
             raise ValueError(f"stuff must be classes of 0 to {classes - 1}, but {self.stuff} was given.")
@@ -136,7 +141,7 @@ class PanopticQuality:
         """
         if not isinstance(prediction, Segmentation) or prediction.task != "panoptic":
             raise TypeError(
-                f"prediction must be what segment(task='panoptic') gives, but {prediction!r:.80} was given."
+                f"prediction must be what segment(task='panoptic') returns, but {prediction!r:.80} was given."
             )
         labels = to_numpy(label)
         if labels.dtype.kind not in "iu":
@@ -167,15 +172,18 @@ class PanopticQuality:
     def _match(
         self, shared: dict[tuple[int, int], int], truths: dict[int, int], guesses: dict[int, int], crowd: set[int]
     ) -> None:
-        """Counts the segments of one picture; `shared` are the pixels of each pair of ids."""
+        """Adds the matched, invented and missed segments of one picture to the counts.
+
+        `shared` has the number of pixels for each pair of ids (labelled, predicted), `truths` and `guesses` the class
+        of each labelled and predicted id; `crowd` are the labelled ids that need not be found.
+        """
         area_true, area_guess = Counter[int](), Counter[int]()
         for (true, guess), pixels in shared.items():
             area_true[true] += pixels
             area_guess[guess] += pixels
         matched, invented, missed = self._counts
-        seen: set[int] = set()
-        crowds = {truths[true]: true for true in truths if true in crowd}
-        open_truths = {true for true in truths if true not in crowd}
+        found_truths: set[int] = set()
+        found_guesses: set[int] = set()
         for (true, guess), pixels in shared.items():
             if _VOID in (true, guess) or true in crowd or truths[true] != guesses[guess]:
                 continue
@@ -183,13 +191,17 @@ class PanopticQuality:
             if 2 * pixels > union:
                 matched[truths[true]] += 1
                 self._overlap[truths[true]] += pixels / union
-                open_truths.discard(true)
-                seen.add(guess)
-        for true in open_truths:
-            missed[truths[true]] += 1
+                found_truths.add(true)
+                found_guesses.add(guess)
+        for true, label in truths.items():
+            if true not in found_truths and true not in crowd:
+                missed[label] += 1
+        crowd_of_class = {truths[true]: true for true in truths if true in crowd}
         for guess, label in guesses.items():
-            excused = shared.get((_VOID, guess), 0) + shared.get((crowds.get(label, _VOID - 1), guess), 0)
-            if guess not in seen and area_guess[guess] and 2 * excused <= area_guess[guess]:
+            excused = shared.get((_VOID, guess), 0)
+            if label in crowd_of_class:
+                excused += shared.get((crowd_of_class[label], guess), 0)
+            if guess not in found_guesses and area_guess[guess] and 2 * excused <= area_guess[guess]:
                 invented[label] += 1
 
     def result(self, distribution: str | None = None) -> PanopticQualityResult:

@@ -85,22 +85,21 @@ def plot_beside_labels(
     `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
     and what `segment` returned.
     """
-    rows: tuple[list[Any], ...] = [], [], []
-    for pixels, ids, classes, found in shown:
-        pixels = pixels.clip(0, 255).astype("uint8")
-        rows[0].append(pixels)
+    pictures = [pixels.clip(0, 255).astype("uint8") for pixels, _, _, _ in shown]
+    labelled, predicted = [], []
+    for picture, (_, ids, classes, found) in zip(pictures, shown, strict=True):
+        labelled.append(_painted_by_class(picture, ids, classes))
         guesses = {part.id: part.label_id for part in found.segments}
-        for row, numbers, known in ((rows[1], ids, classes), (rows[2], found.map, guesses)):
-            colours = tuple(itertools.islice(safe_colours(), max(known.values(), default=0) + 1))
-            numbers = np.where(np.isin(numbers, [*known]), numbers, -1)
-            there = {key: colours[known[key]] for key in np.unique(numbers).tolist() if key in known}
-            row.append(_painted(pixels, numbers, there, 0.7))
-    tiles = [("", tile) for row in rows for tile in row]
+        predicted.append(_painted_by_class(picture, found.map, guesses))
+    tiles = [("", tile) for tile in (*pictures, *labelled, *predicted)]
     plot_map(tiles, path, title="Pictures, their labels, and what was found", columns=len(shown), side=2.0)
 
 
 def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
-    """The colour of each segment by its id."""
+    """The colour of each segment by its id: that of its class, or where none are given colours that differ.
+
+    Raises ValueError for the name of no label set, and where there are fewer colours than classes.
+    """
     if colours is None:
         return {segment.id: colour for segment, colour in zip(segments, safe_colours(), strict=False)}
     if isinstance(colours, str) and colours not in LABEL_SETS:
@@ -128,8 +127,19 @@ def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], op
     return painted.round().astype("uint8")
 
 
+def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int, int]) -> np.ndarray:
+    """The picture under its segments in the colours of their classes; ids that have no class are not painted."""
+    colours = tuple(itertools.islice(safe_colours(), max(classes.values(), default=0) + 1))
+    ids = np.where(np.isin(ids, [*classes]), ids, -1)
+    there = {key: colours[classes[key]] for key in np.unique(ids).tolist() if key in classes}
+    return _painted(pixels, ids, there, 0.7)
+
+
 def _middle(mask: np.ndarray) -> tuple[int, int]:
-    """A place far inside a mask: what is left when its edge is taken off again and again, on a grid of few places."""
+    """The row and column of a place far inside a mask.
+
+    The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
+    """
     step = max(1, max(mask.shape) // 96)
     left = mask[::step, ::step]
     if not left.any():

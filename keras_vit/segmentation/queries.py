@@ -31,7 +31,7 @@ INSIDE = 0.5  # the probability from which a pixel lies in a mask
 def segment_with_queries(
     model: EoMT, pixels: np.ndarray, task: str, stuff: Sequence[int], threshold: float, overlap: float, batch_size: int
 ) -> Segmentation:
-    """The segments of a picture `(height, width, 3)`; see `segment`."""
+    """The segments of a picture `(height, width, 3)` that an EoMT finds; the arguments are those of `segment`."""
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
     side, is_semantic = config.image_size[0], task == "semantic"
     crops, windows, inner = prepared(config, pixels, is_semantic)
@@ -56,9 +56,10 @@ def segment_with_queries(
 
 
 def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.ndarray, list[Window], Size]:
-    """What an EoMT takes of a picture `(height, width, 3)`, where it lies, and the size that the picture came to.
+    """The crops of a picture `(height, width, 3)` for an EoMT, their windows, and the size that the picture came to.
 
-    Crops that cover the `whole` picture, whose shorter side is the model's; or one with black beside the picture.
+    Where `whole`, crops cover the picture, whose shorter side becomes the model's; else there is one crop, in which the
+    longer side is the model's, with black beside the picture.
     """
     side = config.image_size[0]
     size = (pixels.shape[0], pixels.shape[1])
@@ -120,7 +121,11 @@ def _panoptic(
     threshold: float,
     overlap: float,
 ) -> Segmentation:
-    """Each pixel goes to the query with the largest score times probability, if it lies in that query's mask."""
+    """The panoptic segments of a picture, from the probabilities of each query's classes and from its mask.
+
+    Each pixel goes to the query with the largest score times probability, if it lies in that query's mask. Segments
+    that keep too little of their mask are dropped, and those of a class in `stuff` become one.
+    """
     labels, scores = shares.argmax(-1), shares.max(-1)
     queries = np.flatnonzero((labels != config.classes) & (scores > threshold))
     count = len(queries)
@@ -165,10 +170,13 @@ def _keeps_enough(share: float, overlap: float, preprocessing: str) -> bool:
 def _instances(
     at_size: Callable[[np.ndarray], Rows], shares: np.ndarray, size: Size, config: EoMTConfig, threshold: float
 ) -> Segmentation:
-    """Every query that is sure of its class and its mask; where they overlap, later ones lie above."""
+    """The instance segments of a picture: a segment for every query that is sure of its class and of its mask.
+
+    A score is that of the class times the mean probability inside the mask. Where masks overlap, later ones lie above.
+    """
     labels, scores = shares[:, :-1].argmax(-1), shares[:, :-1].max(-1)
     found = np.full(size, -1, "int32")
-    queries = np.flatnonzero(scores >= threshold)  # of the others, what the mask says of itself makes less
+    queries = np.flatnonzero(scores >= threshold)  # the mask's own probability only lowers a score
     total, count = np.zeros(len(queries)), np.zeros(len(queries))
     rows = at_size(queries)
     for start, stop in strips(size, max(len(queries), 1)):

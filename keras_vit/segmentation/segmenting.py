@@ -1,16 +1,35 @@
-"""From a picture to its segments."""
+"""From a picture of any size to its segments, and the way that a linear head takes there.
+
+With a linear head: crops that slide, several scales, mirror images, as the evaluations of DINOv2 and DINOv3 do it, and
+the notebook of TIPS with vectors of texts. Logits stay on the grids of patches until some rows of them are needed.
+"""
 
 import math
 import numbers
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from keras_vit._arguments import check_choice, whole_number
-from keras_vit.models import EoMT, LinearSegmenter
-from keras_vit.preprocessing.windows import read_picture
-from keras_vit.segmentation.patches import segment_patches
+import numpy as np
+
+from keras_vit._arguments import check_choice, softmax, to_numpy, whole_number
+from keras_vit._processes import fill_up
+from keras_vit.interpolation import opencv_resized
+from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig
+from keras_vit.preprocessing import Pipeline, resize_images
+from keras_vit.preprocessing.windows import (
+    Rows,
+    Window,
+    centre_margins,
+    largest,
+    merged,
+    read_picture,
+    rows_of,
+    sliding,
+    stretched,
+    strips,
+)
 from keras_vit.segmentation.queries import segment_with_queries
-from keras_vit.segmentation.results import Segmentation
+from keras_vit.segmentation.results import Segmentation, semantic
 
 TASKS = ("semantic", "panoptic", "instance")
 THRESHOLDS = {"panoptic": 0.8, "instance": 0.5}  # of transformers' post-processing
@@ -97,3 +116,98 @@ def segment(
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)
+
+
+def segment_patches(
+    model: LinearSegmenter, pixels: np.ndarray, scales: Sequence[float], flip: bool, batch_size: int
+) -> Segmentation:
+    """The class of each pixel of a picture `(height, width, channels)`, by the mean over scales and mirror images."""
+    config, size = model.config, (pixels.shape[0], pixels.shape[1])
+    images = []
+    for scale in scales:
+        image = _resized(pixels, config, scale).astype("float32")
+        images.append(image if config.include_preprocessing else config.pipeline.normalized(image))
+    if len(images) == 1 and not flip:  # a softmax would not change which is largest
+        rows, inner = _logits(model, images[0], batch_size)
+        return semantic(largest(rows, inner, size, config.classes), config.class_names)
+    maps: list[Rows] = []
+    for image in images:
+        maps.append(stretched(*_logits(model, image, batch_size), size))
+        if flip:
+            mirrored = stretched(*_logits(model, image[:, ::-1], batch_size), size)
+            maps.append(_mirrored(mirrored))
+    if not config.zero_shot:  # TIPS's are cosines, or shares already
+        maps = [_shares(rows) for rows in maps]
+    found = np.empty(size, "int32")
+    for start, stop in strips(size, config.classes):
+        total = sum((rows(start, stop) for rows in maps), np.zeros(()))
+        found[start:stop] = total.argmax(-1)
+    return semantic(found, config.class_names)
+
+
+def _mirrored(rows: Rows) -> Rows:
+    """The rows of a map with left and right exchanged."""
+    return lambda start, stop: rows(start, stop)[:, ::-1]
+
+
+def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) -> np.ndarray:
+    """A picture whose shorter side is the config's times a scale, truncated."""
+    height, width = pixels.shape[:2]
+    short = int(config.short_side * scale)
+    if config.pictures == "dinov2":
+        factor = short / min(height, width)  # mmcv's `rescale_size`, then OpenCV, which rounds bytes only
+        size = int(height * factor + 0.5), int(width * factor + 0.5)
+        return opencv_resized(pixels, size) if pixels.dtype == np.uint8 else resize_images(pixels, size)
+    is_tips = config.pictures.startswith("tips")
+    long = int(short * max(height, width) / min(height, width) + (0 if is_tips else 0.5))
+    size = (short, long) if height <= width else (long, short)
+    return Pipeline(size, filter="bicubic" if is_tips else "bilinear_pillow").resized(pixels, pixels.shape[2])[0]
+
+
+def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> tuple[Rows, tuple[int, int]]:
+    """A function that returns rows of a map of logits, and the size of that map.
+
+    Logits of overlapping crops are averaged, those of TIPS as shares, at the size of the image. `"tips_whole"` takes
+    the image in one piece, and its map is the grid of patches.
+    """
+    config, size = model.config, (image.shape[0], image.shape[1])
+    is_whole, is_tips = config.pictures == "tips_whole", config.pictures.startswith("tips")
+    windows = [Window(0, 0, *size)] if is_whole else sliding(size, config.crop_size, config.stride)
+    crop = windows[0][2:]
+    maps: list[Rows] = []
+    grid = size
+    for first in range(0, len(windows), batch_size):
+        crops = np.stack([window.of(image) for window in windows[first : first + batch_size]])
+        count = len(crops)
+        # Several batches have one shape: some backends compile for each.
+        if len(windows) > batch_size:
+            crops = fill_up(crops, batch_size)
+        crops = _stretched_to_patches(crops, config) if is_tips else _padded_to_patches(crops, config)
+        for logits in to_numpy(model.predict_on_batch(crops))[:count].astype("float32"):
+            grid = (logits.shape[0], logits.shape[1])
+            # The grid that the padding belongs to is stretched over the crop without it, as in the original.
+            maps.append(rows_of(logits) if is_whole else stretched(rows_of(logits), grid, crop))
+    if is_whole:
+        return maps[0], grid
+    maps = [_shares(rows) for rows in maps] if is_tips else maps
+    return merged(image.shape[1], windows, maps), size
+
+
+def _padded_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.ndarray:
+    """Crops with zeros around them up to whole patches (DINOv2)."""
+    margins = [(0, 0), *centre_margins(crops.shape[1:3], config.patch_size), (0, 0)]
+    # What is 0 after normalising.
+    grey = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.zeros(())
+    return np.pad(crops - grey, margins) + grey
+
+
+def _stretched_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.ndarray:
+    """Crops enlarged to whole patches, without antialiasing (TIPS)."""
+    pairs = zip(crops.shape[1:3], config.patch_size, strict=True)
+    size = tuple(-(-side // patch) * patch for side, patch in pairs)
+    return crops if size == crops.shape[1:3] else resize_images(crops, size, "bicubic_hf")
+
+
+def _shares(rows: Rows) -> Rows:
+    """The softmax over the classes of rows of logits."""
+    return lambda start, stop: softmax(rows(start, stop))

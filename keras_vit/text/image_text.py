@@ -39,12 +39,6 @@ from keras_vit.text.templates import AVERAGINGS, Templates, average, checked_nam
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
-# Files that say how texts are cut, the best first: SigLIP 1's tokenizer.json is what others made of its spiece.model.
-_WORDS = ("spiece.model", "tokenizer.json", "tokenizer.model", tokenizers.VOCABULARY)
-# What TIPS's authors cut texts with; transformers has made its tokenizer.json of it.
-_AUTHORS_WORDS = ("tokenizer.model", "tokenizer.json")
-TOKENIZER_FILES = (*_WORDS, "tokenizer_config.json", tokenizers.MERGES)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImageText(keras.Model):
@@ -84,6 +78,7 @@ class ImageText(keras.Model):
         temperature: float | None = None,
         **kwargs: Any,
     ) -> None:
+        """Makes the temperature, and a bias where one is given, as weights; ValueError as the class says."""
         super().__init__(**kwargs)
         check_choice("averaging", averaging, tuple(AVERAGINGS))
         lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
@@ -119,6 +114,7 @@ class ImageText(keras.Model):
         return "softmax" if self.logit_bias is None else "sigmoid"
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Logits float32 `(images, texts)`: cosines of the embeddings times the scale, plus the bias."""
         images, ids = inputs
         x, z = self.image_encoder(images, training=training), self.text_encoder(ids, training=training)
         x, z = (ops.normalize(ops.cast(rows, "float32"), axis=-1, epsilon=1e-12) for rows in (x, z))
@@ -128,16 +124,17 @@ class ImageText(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """As Keras's; without `y` text i belongs to image i."""
+        """The loss that the model was compiled with, where `y` is left out for the pairs: text i belongs to image i."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Keras's, on `(images, texts)`: pictures or their files, sentences or token ids; so is `validation_data`.
+        """Trains on `(images, texts)`: pictures or their files, sentences or token ids; `validation_data` likewise.
 
-        The loss compares all images of a batch with all texts. On several devices and in several processes of JAX, with
-        `training.data_parallel()`, that is the whole batch. Replicas of `tf.distribute` and connected processes without
-        a distribution would compare their own parts, and are refused with a ValueError.
+        Returns Keras's history; the other arguments are those of Keras's `fit`. The loss compares all images of a batch
+        with all texts. On several devices and in several processes of JAX, with `training.data_parallel()`, that is the
+        whole batch. Replicas of `tf.distribute` and connected processes without a distribution would compare their own
+        parts, and are refused with a ValueError.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
         processes = current()
@@ -156,11 +153,14 @@ class ImageText(keras.Model):
         return super().fit(self._pair(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Keras's, on what `fit` takes."""
+        """The loss and the metrics on what `fit` takes, as Keras's `evaluate`."""
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
-        """The `logits` of `(images, texts)`, all images with all texts; Keras's would be those of each batch alone."""
+        """The `logits` of `(images, texts)`, all images with all texts; Keras's would be those of each batch alone.
+
+        Raises ValueError for anything but such a pair.
+        """
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
         return self.logits(*x, batch_size=batch_size or 32)
@@ -177,6 +177,7 @@ class ImageText(keras.Model):
         return images, texts
 
     def get_config(self) -> dict[str, Any]:
+        """The config for Keras's files: both towers, serialized, and what is no weight, without the tokenizer."""
         towers = {name: getattr(self, name) for name in ("image_encoder", "text_encoder")}
         return {name: keras.saving.serialize_keras_object(tower) for name, tower in towers.items()} | {
             "bias": None if self.logit_bias is None else 0.0,
@@ -321,6 +322,7 @@ class ImageText(keras.Model):
         return zero_shot_segmenter(self, names, templates, mode, image_size, stride, batch_size)
 
     def _known_tokenizer(self) -> Tokenizer:
+        """The tokenizer; ValueError where there is none."""
         if self.tokenizer is None:
             raise ValueError(
                 "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
@@ -329,6 +331,10 @@ class ImageText(keras.Model):
         return self.tokenizer
 
     def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
+        """The token ids of texts, int32 `(texts, context)`.
+
+        Raises ValueError without tokenizer or texts, or for unknown ids.
+        """
         ids = self._known_tokenizer()(texts)
         if not len(ids):
             raise ValueError("texts must not be empty.")
@@ -387,7 +393,7 @@ def load_image_text(
     """
     if numerics is not None:
         check_choice("numerics", numerics, ("official", "publisher"))
-    path = find_checkpoint(source, beside=TOKENIZER_FILES)
+    path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
     known = like_of_options(like, architecture, None)
     file, sidecars = arrays_of_towers(path), read_sidecars(path, like=known)
     try:
@@ -417,8 +423,8 @@ def load_image_text(
         texts = TextEncoder(config, dtype=dtype)
     fill(texts, plan, str(source))
     kind = official or _kind_of(plan.dialect, sidecars, images, scale.bias is not None)
-    words = _AUTHORS_WORDS if official == tokenizers.TIPS else _WORDS
-    made, note = _tokenizer_of(Path(path), tokenizer, config, sidecars, kind, words)
+    words = tokenizers.AUTHORS_WORDS if official == tokenizers.TIPS else tokenizers.WORDS
+    made, note = tokenizers.find_tokenizer(Path(path), tokenizer, config, sidecars, kind, words)
     notes = [remark.text for remark in plan.warnings] + ([note] if note else [])
     if sidecars.config and sidecars.open_clip:
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
@@ -428,7 +434,7 @@ def load_image_text(
 
 
 def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
-    """Whose tokenizer and whose rules belong to the weights."""
+    """Whose tokenizer and averaging belong to weights of a layout, such as `"openai"`, `"big_vision"` or `"lit"`."""
     if dialect.startswith(tokenizers.TIPS):
         return tokenizers.TIPS
     if dialect == "flax":
@@ -439,7 +445,10 @@ def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bi
 
 
 def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bool, source: str) -> str | None:
-    """Whose rules are the official ones, None for those of the file; ValueError where no official code is like it."""
+    """Whose code is the official one for a text tower, such as `"big_vision"`; None where the file's own rules are.
+
+    Raises ValueError where no official code computes such a tower.
+    """
     if names.is_flax:
         return None
     if names.is_tips:
@@ -453,37 +462,3 @@ def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bo
             "numerics='publisher'."
         )
     return "openai" if config.gelu == "quick" else "open_clip"
-
-
-def _tokenizer_of(
-    path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str, words: Sequence[str]
-) -> tuple[Tokenizer | None, str | None]:
-    """The tokenizer of weights, None where none is found, and what a user should know of it."""
-    open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
-    clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
-    if given is None and kind.startswith("open") and not open_clip.get("hf_tokenizer_name"):
-        return tokenizers.clip_tokenizer(config, kind != "openai", clean), None
-    if given is None:
-        folder = path if path.is_dir() else path.parent
-        found = _tokenizer_file(folder, (path.with_suffix(".model").name, *words))
-        if found is None:
-            return None, "no tokenizer lies beside the weights"
-    else:
-        if not isinstance(given, (str, os.PathLike)):
-            raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
-        found = Path(given)
-        if not (found.is_file() and found.suffix in (".json", ".model")):
-            found = _tokenizer_file(found, _WORDS)
-        if found is None:
-            raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
-    if found.suffix == ".model":
-        kind = kind if kind in ("big_vision", "lit", tokenizers.TIPS) else "huggingface"
-        return tokenizers.from_sentencepiece(found, config, kind), None
-    made, lowers = tokenizers.from_json(found, config, kind, clean)
-    note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
-    return made, note if lowers else None
-
-
-def _tokenizer_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first of some files that a folder has."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -36,7 +36,7 @@ class Scale:
 
 
 def arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
-    """The arrays of a file; of an image tower of TIPS also those of the text tower's file beside it."""
+    """The arrays of a file by their names; of an image tower of TIPS also those of the text tower's file beside it."""
     file, text = pe.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
         return file
@@ -44,7 +44,10 @@ def arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
 
 
 def scale_of(file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars, source: str) -> Scale:
-    """What makes logits of cosines; ValueError where the file is half of a model."""
+    """The temperature and the bias of a file with both towers.
+
+    Raises ValueError where one of them or the image tower is missing, is no single number near 0, or belongs elsewhere.
+    """
     if names.is_tips:
         temperature = _temperature(file, plan, sidecars, source)
         _check_image_tower(plan, [f"{plan.prefix}{name}" for name in TEMPERATURES], source)
@@ -80,7 +83,10 @@ def _check_image_tower(plan: Plan, places: Sequence[str], source: str) -> list[s
 
 
 def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars, source: str) -> float:
-    """The temperature of a TIPS; published files of transformers say it in config.json only."""
+    """The temperature of a TIPS, of its array or, as in published files of transformers, of config.json.
+
+    Raises ValueError where neither has it, or the array is no single number above 0.
+    """
     name = next((found for name in TEMPERATURES for found in (f"{plan.prefix}{name}", name) if found in file), None)
     if name is None and "temperature_init_value" in sidecars.config:
         return float(np.float32(number(sidecars.config, "temperature_init_value", 1.0)))

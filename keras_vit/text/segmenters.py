@@ -53,7 +53,10 @@ def zero_shot_segmenter(
 
 
 def _as_written(tokenizer: tokenizers.Tokenizer, config: Any) -> tokenizers.Tokenizer:
-    """The tokenizer that leaves capitals, as the authors' notebook on segmentation, where SentencePiece's is there."""
+    """The tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
+
+    Where the tokenizer was not made from a SentencePiece model, it is returned as it is.
+    """
     model = next((file for file in tokenizer.files if file.suffix == ".model"), None)
     if model is None:
         return tokenizer

@@ -35,6 +35,7 @@ AVERAGINGS = {
 
 @functools.cache
 def _published() -> dict[str, list[str]]:
+    """The texts of `weights/zero_shot.json` by their names, which are read once."""
     return json.loads((weights_folder() / "zero_shot.json").read_text(encoding="utf-8"))
 
 
@@ -106,7 +107,10 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: Averaging) -> list[list[str]]:
-    """For each class the texts that stand for it."""
+    """For each class the texts that stand for it, one a template.
+
+    Raises ValueError where two names are one, or nothing is left of a name, once capitals and punctuation are gone.
+    """
     if averaging.canonical:
         words = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
         twins: dict[str, set[str]] = {}
@@ -122,7 +126,7 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
 
 
 def average(embeddings: np.ndarray, averaging: Averaging) -> np.ndarray:
-    """One row `(classes, D)` for each class of embeddings `(classes, texts, D)`."""
+    """One row `(classes, D)`, float64, for each class of embeddings `(classes, texts, D)`."""
     mean = unit_vectors(embeddings.astype("float64")).mean(1)
     return unit_vectors(mean) if averaging.renormalize else mean
 

@@ -10,6 +10,7 @@ import functools
 import gzip
 import html
 import importlib
+import os
 import re
 import string
 import warnings
@@ -21,12 +22,18 @@ import numpy as np
 
 from keras_vit._arguments import printable, require_packages
 from keras_vit._files import weights_folder
-from keras_vit.checkpoints.files import parse_json
+from keras_vit.checkpoints.files import Sidecars, parse_json
+from keras_vit.checkpoints.layouts.sidecars import mapping
 from keras_vit.models import TextConfig
 
 PADDING = 1024  # rows by which a table of tokens may be longer than the list of pieces
 CLIP_MERGES = "clip_merges.txt.gz"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # of CLIPTokenizer, where there is no tokenizer.json
+# Files that say how texts are cut, the best first: SigLIP 1's tokenizer.json is what others made of its spiece.model.
+WORDS = ("spiece.model", "tokenizer.json", "tokenizer.model", VOCABULARY)
+# What TIPS's authors cut texts with; transformers has made its tokenizer.json of it.
+AUTHORS_WORDS = ("tokenizer.model", "tokenizer.json")
+TOKENIZER_FILES = (*WORDS, "tokenizer_config.json", MERGES)
 _CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
@@ -57,7 +64,10 @@ class Tokenizer:
     files: tuple[Path, ...] = ()
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The ids of texts, int32 `(texts, context)`; warns where a text is cut."""
+        """The ids of texts, int32 `(texts, context)`; warns where a text is cut.
+
+        Raises TypeError unless they are strings, ValueError for half of a surrogate pair.
+        """
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
             raise TypeError(f"texts must be a string or several, but {texts!r:.80} was given.")
         texts = [texts] if isinstance(texts, str) else list(texts)
@@ -105,7 +115,7 @@ def _repaired(text: str) -> str:
 
 
 def _siglip_cleaned(text: str) -> str:
-    """As transformers' SiglipTokenizer, which puts no space where a `_` was."""
+    """Lower case without punctuation, as transformers' SiglipTokenizer, which puts no space where a `_` was."""
     return _spaced(text.lower().translate(_NO_PUNCTUATION))
 
 
@@ -132,7 +142,7 @@ def _library(name: str) -> Any:
 
 @functools.cache
 def _clip_pairs(start: str, end: str) -> Any:
-    """CLIP's byte pairs with the words that it, or open_clip, calls its special tokens."""
+    """CLIP's byte pairs, as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`."""
     tokenizers = _library("tokenizers")
     lines = gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
     merges = [tuple(line.split()) for line in lines if line]
@@ -145,7 +155,10 @@ def _clip_pairs(start: str, end: str) -> Any:
 
 
 def _splitting(model: Any, words: str, specials: list[str]) -> Any:
-    """Byte pairs for the words of a text, and for its special tokens."""
+    """A tokenizer that cuts a text into `words`, a regular expression, and these into the byte pairs of a model.
+
+    The tokens `specials` stay whole.
+    """
     tokenizers = _library("tokenizers")
     result = tokenizers.Tokenizer(model)
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(words), "removed", invert=True)
@@ -181,7 +194,10 @@ def _cleaning(name: Any) -> Callable[[str], str]:
 
 
 def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = None) -> Tokenizer:
-    """CLIP's tokenizer as OpenAI's code or open_clip has it: they call the special tokens by other words."""
+    """CLIP's tokenizer as OpenAI's code or open_clip has it, which call the special tokens by other words.
+
+    Raises ImportError without the library, ValueError if `clean` is unknown or the config is not that of a CLIP.
+    """
     words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
     pairs = _clip_pairs(*words)
     start, end = map(pairs.token_to_id, words)
@@ -190,9 +206,10 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = N
 
 
 def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
-    """The tokenizer of a `tokenizer.json` or a `vocab.json` with what its config says.
+    """The tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though the files say otherwise.
 
-    Also returns whether texts become lower case although the config says otherwise.
+    Raises ImportError without the library, ValueError if a file is damaged, lacks a special token, or is of other
+    weights.
     """
     library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
     try:
@@ -225,17 +242,13 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         clean_text = _FLAX[kind]
     elif kind.startswith("open"):
         clean_text = _cleaning(clean or "whitespace")
-    elif is_gemma and kind not in (
-        "hf_clip",
-        TIPS,
-    ):  # trained on lower case, which the class that the hub names leaves out
-        lowers = True
-        steps = [library.normalizers.Lowercase()]
-        if words.normalizer is not None:
-            steps.append(words.normalizer)
-        words.normalizer = library.normalizers.Sequence(steps)
     elif kind not in ("hf_clip", TIPS):
-        clean_text = _siglip_cleaned
+        # SigLIP 2 was trained on lower case, which the class that the hub names leaves out.
+        lowers = is_gemma
+        if is_gemma:
+            _lower_first(words)
+        else:
+            clean_text = _siglip_cleaned
     files = [path, path.with_name(MERGES)] if path.name == VOCABULARY else [path]
     if stated:
         files.append(sidecar)
@@ -243,6 +256,15 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         files.append(path.with_name("tokenizer.model"))
     made = Tokenizer(_ids_of(words), config.context, end, pad, start, clean_text, tuple(files))
     return _checked(made, words.get_vocab_size(), config), lowers
+
+
+def _lower_first(tokenizer: Any) -> None:
+    """Changes a tokenizer of the library `tokenizers`: texts become lower case before all else."""
+    normalizers = _library("tokenizers").normalizers
+    steps = [normalizers.Lowercase()]
+    if tokenizer.normalizer is not None:
+        steps.append(tokenizer.normalizer)
+    tokenizer.normalizer = normalizers.Sequence(steps)
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
@@ -271,9 +293,10 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
 
 
 def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
-    """As transformers' SiglipTokenizer: special tokens in a text count, what is between them is cleaned.
+    """A function from a text to its ids, as transformers' SiglipTokenizer makes them of a SentencePiece model.
 
-    Only what stands before the first special token begins with a space.
+    Special tokens that a text has are special; what stands between them is cleaned. Only what stands before the first
+    one begins with a space.
     """
     unknown = pieces.id_to_piece(pieces.unk_id())
     before = len(pieces.encode(unknown))
@@ -306,3 +329,45 @@ def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
             "of other weights."
         )
     return tokenizer
+
+
+# Which tokenizer belongs to weights
+
+
+def find_tokenizer(
+    path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str, words: Sequence[str]
+) -> tuple[Tokenizer | None, str | None]:
+    """The tokenizer of weights, `given` or found beside `path`, and a note for the user or None.
+
+    The tokenizer is None where none lies beside the weights; the note says so. Raises TypeError or FileNotFoundError
+    where `given` names no tokenizer, ImportError without the library that reads it, and ValueError if it is damaged or
+    belongs to other weights.
+    """
+    open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
+    clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
+    if given is None and kind.startswith("open") and not open_clip.get("hf_tokenizer_name"):
+        return clip_tokenizer(config, kind != "openai", clean), None
+    if given is None:
+        folder = path if path.is_dir() else path.parent
+        found = _tokenizer_file(folder, (path.with_suffix(".model").name, *words))
+        if found is None:
+            return None, "no tokenizer lies beside the weights"
+    else:
+        if not isinstance(given, (str, os.PathLike)):
+            raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
+        found = Path(given)
+        if not (found.is_file() and found.suffix in (".json", ".model")):
+            found = _tokenizer_file(found, WORDS)
+        if found is None:
+            raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
+    if found.suffix == ".model":
+        kind = kind if kind in ("big_vision", "lit", TIPS) else "huggingface"
+        return from_sentencepiece(found, config, kind), None
+    made, lowers = from_json(found, config, kind, clean)
+    note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
+    return made, note if lowers else None
+
+
+def _tokenizer_file(folder: Path, names: Sequence[str]) -> Path | None:
+    """The first of some files that a folder has."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -40,7 +40,7 @@ _IMAGE_STARTS = {"huggingface": "", "clip": "visual.", "pe": "visual.", "big_vis
 def save_image_text(
     both: ImageText, path: str | os.PathLike[str], layout: str = "huggingface", overwrite: bool = False
 ) -> None:
-    """Writes both towers in the names of transformers, open_clip, big_vision or TIPS; arrays come back bit for bit.
+    """Writes both towers as transformers, open_clip, Meta, big_vision or TIPS name them; arrays come back bit for bit.
 
     Files hold float32; weights in float64 are rounded, with a warning.
 
@@ -145,6 +145,7 @@ def _big_vision_names(both: ImageText) -> Names | None:
 
 
 def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
+    """The names and arrays of both towers, those of the image tower with `image_start` before them."""
     for name, values in extract(both.image_encoder, _image_layout(layout, image_start)):
         yield f"{image_start}{name}", values
     yield from _text_arrays(both, names)
@@ -158,6 +159,7 @@ def _image_layout(layout: str, image_start: str) -> Layout:
 
 
 def _text_arrays(both: ImageText, names: Names) -> Arrays:
+    """The names and arrays of the text tower, then the temperature and the bias, in the form that a layout has."""
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
     if names.is_tips:
         yield names.scale, np.asarray(_temperature(both), "float32")
@@ -193,7 +195,10 @@ def _check_tips(config: TextConfig, layout: str, is_tips: bool) -> None:
 
 
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
-    """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing."""
+    """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing.
+
+    Raises FileExistsError, before anything is written, if one of the files is there and `overwrite` is false.
+    """
     files = [] if both.tokenizer is None else [file for file in both.tokenizer.files if file.parent != folder]
     for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
         if (folder / name).exists() and not overwrite:
@@ -210,6 +215,7 @@ _CLASSES = {"clip": "CLIP", "siglip": "Siglip", "siglip2": "Siglip2", "tipsv2": 
 
 
 def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
+    """The JSON files of transformers for both towers; `sidecars` are those of the image tower."""
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
     family = "clip" if config.causal else "tipsv2" if config.pooling == "mean" else "siglip"
     if family == "siglip" and vision["model_type"] == "siglip2_vision_model":
@@ -266,6 +272,7 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
+    """The `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
     config = both.text_encoder.config
     stated = dict(
         sidecars["open_clip_config.json"] if "open_clip_config.json" in sidecars else _timms_tower(both, sidecars)

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
     from keras_vit.training.muon import Muon
     from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
-    from keras_vit.training.options import RunOptions
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
     from keras_vit.training.segmentation import MaskLoss, finetune_segmentation
+    from keras_vit.training.tasks import RunOptions
     from keras_vit.training.trainable import add_lora, freeze, layer_decay, load_adapters, save_adapters, unfreeze
 
 __getattr__ = lazy_names(__name__)

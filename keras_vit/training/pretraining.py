@@ -13,11 +13,19 @@ from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
 from keras_vit.training.lejepa import LeJEPA
-from keras_vit.training.options import RunOptions
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run import Trained, finetune
 from keras_vit.training.sharing import Batch
-from keras_vit.training.tasks import RATES, FineTuning, Model, Task, as_input, with_head, with_size_and_rates
+from keras_vit.training.tasks import (
+    RATES,
+    FineTuning,
+    Model,
+    RunOptions,
+    Task,
+    as_input,
+    with_head,
+    with_size_and_rates,
+)
 from keras_vit.zoo import create_model
 
 

@@ -25,7 +25,6 @@ from keras_vit.data.folders import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
 from keras_vit.training.muon import is_moved_by_muon
-from keras_vit.training.options import RunOptions, Settings, split_options
 from keras_vit.training.recipes import (
     Recipe,
     build_optimizer,
@@ -35,7 +34,7 @@ from keras_vit.training.recipes import (
 )
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Sharing, distributed, on_devices_of, reset_randomness
-from keras_vit.training.tasks import FineTuning, Model, Task
+from keras_vit.training.tasks import FineTuning, Model, RunOptions, Settings, Task, split_options
 from keras_vit.training.trainable import add_lora, freeze, layer_decay, save_adapters
 from keras_vit.zoo import load
 

@@ -15,7 +15,7 @@ import pytest
 import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
 from keras_vit.training import pretraining
-from keras_vit.training.options import Settings
+from keras_vit.training.tasks import Settings
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import assert_same_weights, weights_of
 

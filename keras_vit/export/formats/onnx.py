@@ -22,6 +22,7 @@ PRODUCTS = ["MatMul", "Gemm"]
 
 
 def _nodes(graph: Any) -> Any:
+    """Yields all nodes of a graph, also those of graphs inside them."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -30,7 +31,7 @@ def _nodes(graph: Any) -> Any:
 
 
 def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """TensorFlow writes the exact GELU with 1 - erf(x) as one operator, which ONNX does not have."""
+    """Replaces a node by 1 - erf(x): TensorFlow writes the exact GELU with erfc, which ONNX does not have."""
     shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
     context.remove_node(node.name)
     erf = context.make_node("Erf", node.input[:1], shapes=[shape], dtypes=[dtype])
@@ -41,6 +42,7 @@ def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
+    """Writes the lengths of the axes of an input or output into it: numbers, or names for lengths that are None."""
     names = ("batch", "height", "width", "channels")
     for dimension, length, name in zip(value.type.tensor_type.shape.dim, shape, names, strict=False):
         if length is None:

@@ -74,10 +74,8 @@ class OpenVINO(Format):
         self.import_runtime()
         import openvino
 
-        if sys.version_info >= (
-            3,
-            13,
-        ):  # where OpenVINO 2026.4 fails as it asks for TensorFlow's version: exec("del ...")
+        # There OpenVINO 2026.4 fails as it asks for TensorFlow's version: exec("del ...").
+        if sys.version_info >= (3, 13):
             import tensorflow as tf
             from openvino.frontend.tensorflow import utils
 

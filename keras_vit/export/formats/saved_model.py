@@ -76,6 +76,7 @@ class SavedModel(Format):
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a SavedModel with TensorFlow."""
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))

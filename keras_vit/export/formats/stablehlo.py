@@ -28,6 +28,7 @@ class StableHLO(Format):
     largest = FLATBUFFER
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the model as a function of images, for CPUs, GPUs and TPUs."""
         import jax
         from jax import export
 
@@ -43,6 +44,7 @@ class StableHLO(Format):
         path.write_bytes(export.export(function, platforms=("cpu", "cuda", "tpu"))(images).serialize())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with JAX."""
         import jax
         from jax import export
 

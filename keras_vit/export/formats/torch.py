@@ -27,6 +27,7 @@ class Torch(Format):
     any_size = "PyTorch's tracing cannot make position embeddings for sizes that it does not know yet"
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the model as a program of `torch.export`, with its weights."""
         import keras
         import torch
 
@@ -63,6 +64,7 @@ class Torch(Format):
         torch.export.save(program, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with PyTorch."""
         import torch
 
         module = torch.export.load(str(path)).module()
