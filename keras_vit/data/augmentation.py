@@ -72,6 +72,7 @@ class Augmentation:
     erasing_std: float | tuple[float, ...] = 0.5
 
     def __post_init__(self):
+        """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
         check_choice("crop", self.crop, CROPS)
         check_choice("erasing_fill", self.erasing_fill, ("pixel", "const"))
         if not isinstance(self.flip, bool):

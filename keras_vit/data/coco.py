@@ -55,7 +55,11 @@ def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segmen
 
 
 def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
-    """The instances of each picture that has some, without crowds. Arguments and errors are as of `panoptic_rows`."""
+    """The instances of each picture that has some, without crowds.
+
+    `names` as of `panoptic_rows`. Raises ValueError unless the file has annotations of COCO's form, and none that is
+    panoptic.
+    """
 
     def rows(about: Any) -> list[Instances]:
         places, found = class_numbers(about, names), {}
@@ -78,7 +82,8 @@ def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instan
 def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What the classes of an annotation are called, and which of them are stuff (`isthing` is 0).
 
-    `names` as of `panoptic_rows`; without them the categories' own, in the order of their ids.
+    `names` as of `panoptic_rows`; without them the categories' own, in the order of their ids. Raises ValueError if
+    there are more or fewer categories than names, or the file has another form.
     """
 
     def read(about: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -111,6 +116,7 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 
 
 def _categories(about: Any) -> list[tuple[int, str]]:
+    """The ids and names of an annotation's categories, in the order of the ids; ValueError if two have one id."""
     found = sorted((row["id"], row["name"]) for row in about["categories"])
     if len(dict(found)) < len(found):
         raise ValueError("two categories have one id")

@@ -71,6 +71,9 @@ def check_labels(
 ) -> tuple[np.ndarray, int]:
     """Labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels.
 
+    Raises TypeError unless they are numbers, ValueError if their shape or a value does not fit the target or the
+    classes.
+
     Args:
         labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`; only 0 and
             1 for `"multilabel"`; any finite numbers `(n,)` or `(n, 1)` for `"number"`, which become float32 `(n, 1)`.
@@ -218,7 +221,7 @@ def hold_out(examples: Examples, share: float, seed: int, split: str) -> Example
     """The examples without a share of them (`split="train"`), or only that share (others), which the seed decides.
 
     Stratified: each class has its share to within one image, and keeps one to train on; of several labels the rarest
-    one counts, and numbers are held out from small to large.
+    one counts, and numbers are held out from small to large. Raises ValueError if the share is no image, or too many.
     """
     groups, generator = _groups(examples), np.random.default_rng([seed, HOLDOUT])
     order = np.lexsort((generator.random(len(groups)), groups))
@@ -247,8 +250,9 @@ def shuffled(examples: Examples) -> Draw:
 def sampled(examples: Examples, sampling: str) -> Draw:
     """A function from a generator to the examples of an epoch: as many as there are, some of them several times.
 
-    A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an
-    image with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195).
+    A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an image
+    with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195). Raises
+    ValueError for regression, which has no classes.
     """
     if examples.target == "number":
         raise ValueError(f"sampling={sampling!r} is for classes, but the labels are numbers.")

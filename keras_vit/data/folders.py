@@ -41,7 +41,11 @@ NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
 def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-    """The images of a split, sorted by class and name; the arguments are those of `open_data`."""
+    """The images of a split, sorted by class and name; the arguments are those of `open_data`.
+
+    Raises FileNotFoundError without the folder, ValueError without that split or two classes, with classes that are
+    unknown, and for files that cannot be read unless `reading` skips them.
+    """
     root = Path(root)
     if not root.is_dir():
         what = "It is a file: data.open_table reads tables." if root.exists() else "There is no such folder."
@@ -161,6 +165,10 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
 
 
 def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
+    """All image files below a folder, sorted; other files are appended to `others`.
+
+    `above` are the real paths of the folders above it: ValueError if a link leads back to one of them.
+    """
     real = os.path.realpath(folder)
     if real in above:
         raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
@@ -325,7 +333,10 @@ def split_of(name: object) -> tuple[str, int] | None:
 
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
-    """From split to the best name of it; where there is only one of them, it is for tests and for validation."""
+    """From split to the best name of it; where there is only one of them, it is for tests and for validation.
+
+    Raises ValueError, which names the place `where`, if a split has two names that are equally good.
+    """
     known = [(split_of(name), name) for name in names]
     matches = [(place, name) for place, name in known if place is not None]
     result = {}
@@ -342,7 +353,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 
 
 def split_name(source: Any, split: str) -> str | None:
-    """The name of a split in a folder or a dict, such as `"val"`; None where there is none, or in other data."""
+    """The name of a split in a folder or a dict, such as `"val"`; None for folders without splits and other data."""
     if isinstance(source, Mapping):
         return str(_splits(source, "data")[split])
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):

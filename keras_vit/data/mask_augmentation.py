@@ -60,6 +60,7 @@ class MaskAugmentation:
     randaugment: ClassVar[None] = None
 
     def __post_init__(self) -> None:
+        """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
         if not isinstance(self.flip, bool):
             raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
         for name in ("scale", "fill"):
@@ -105,7 +106,11 @@ class MaskTransform:
     def of(
         cls, size: tuple[int, int], augmentation: Any, shuffle: bool, seed: int, channels: int, ignore: int
     ) -> "MaskTransform":
-        """The transform of a stream; an error where the augmentation is one of images without masks."""
+        """The transform of a stream; shuffled pictures without an augmentation are cropped at their size.
+
+        Raises TypeError for an augmentation of images without masks, ValueError for changes of colours that are no red,
+        green and blue.
+        """
         if augmentation is None and shuffle:
             augmentation = PLAIN
         if isinstance(augmentation, Augmentation):

@@ -161,6 +161,10 @@ class MaskedImages(Masks):
         )
 
     def _open(self, split: str, reading: Reading) -> "_Opened":
+        """The pictures of a split and their masks, in folders or arrays, each to be read by its number.
+
+        Raises FileNotFoundError, ValueError or TypeError if there are none, or not a mask for each.
+        """
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
         bad: list[BadImage] = []
         converted: list[BadImage] = []
@@ -170,8 +174,15 @@ class MaskedImages(Masks):
             files = [files[i] for i in keep]
             called = [str(path) for path, _ in files]
             digest = [(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files]
-            image, mask = (lambda i: load_image(files[i][0])), (lambda i: read_mask(files[i][1]))
-            return _Opened(called, image, mask, "folder of masks", digest, bad, converted)
+            return _Opened(
+                called,
+                image=lambda i: load_image(files[i][0]),
+                mask=lambda i: read_mask(files[i][1]),
+                kind="folder of masks",
+                digest=digest,
+                bad=bad,
+                converted=converted,
+            )
         images, masks = _arrays(source)
         called = [f"images[{i}]" for i in range(len(images))]
         digest = [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
@@ -300,7 +311,10 @@ def as_masks(
 
 
 def read_mask(path: Path) -> np.ndarray:
-    """The numbers `(height, width)` of a file of one number a pixel."""
+    """The numbers `(height, width)` of a file of one number a pixel.
+
+    Raises ValueError if it has colours, or cannot be read.
+    """
     from PIL import Image
 
     try:
@@ -314,8 +328,20 @@ def read_mask(path: Path) -> np.ndarray:
     return numbers
 
 
+def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarray:
+    """A mask at the size of its picture: of the nearest pixels, as the authors do, where only its scale is another.
+
+    Raises ValueError if its shape is another.
+    """
+    old, new = mask.shape[:2], picture.shape[:2]
+    if abs(new[0] * old[1] - new[1] * old[0]) > max(*old, *new):  # more than rounding
+        raise ValueError(f"{printable(file)} has {old[0]} x {old[1]} pixels, but its picture {new[0]} x {new[1]}.")
+    rows, columns = (np.arange(side) * before // side for before, side in zip(old, new, strict=True))
+    return mask[rows[:, None], columns]
+
+
 def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures and masks of what a pipeline yields."""
+    """Pictures and masks of what a pipeline yields, a pair or a dict; ValueError for anything else."""
     if isinstance(element, Mapping):
         found = [next((element[key] for key in keys if key in element), None) for keys in _KEYS]
     else:
@@ -335,6 +361,7 @@ def names_beside(source: Any) -> list[str] | None:
 
 
 def _arrays(source: Any) -> tuple[Any, Any]:
+    """The images and the masks of a pair; TypeError for anything else, ValueError for different lengths or none."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         kinds = "a folder of images/ and masks/, (images, masks), or a dict of these"
         raise TypeError(f"data must be {kinds}, but {type(source).__name__} was given.")
@@ -362,7 +389,10 @@ def _split_folders(root: Any) -> dict[str, tuple[Path, Path]]:
 
 
 def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
-    """Each picture of a split with its mask, sorted."""
+    """Each picture of a split with its mask, sorted; masks without a picture are left out with a warning.
+
+    Raises FileNotFoundError if a folder is missing, ValueError without pictures, or if one has no mask.
+    """
     folders = _split_folders(root)
     masks = next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
     pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, masks)

@@ -152,7 +152,10 @@ def _transform(
     seed: int,
     channels: int,
 ) -> ImageTransform | MaskTransform:
-    """What brings each image to size; an error where the augmentation does not fit the data."""
+    """What brings each image to size, with its mask where there are masks.
+
+    Raises TypeError or ValueError where the augmentation does not fit the data.
+    """
     if channels != 3 and getattr(augmentation, "randaugment", None) is not None:
         raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
     if getattr(source, "target", "class") == "mask":
@@ -164,7 +167,10 @@ def _transform(
 
 
 def _open_examples(source: Any, split: str, names: list[str] | None, reading: Reading) -> Examples:
-    """The images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets."""
+    """The images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets.
+
+    Raises TypeError for any other source, and the errors of what opens it.
+    """
     if hasattr(source, "open_examples"):
         return source.open_examples(split, names, reading)
     if isinstance(source, str) and source.startswith("tfds:"):

@@ -116,6 +116,7 @@ def randaugment_operation(
 
 
 def _check_image(image: np.ndarray) -> None:
+    """Raises TypeError unless it is a uint8 array, ValueError unless it is `(height, width, 3)` with pixels."""
     expected = "image must be a uint8 array (height, width, 3) with values 0..255"
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
         raise TypeError(f"{expected}, but {getattr(image, 'dtype', type(image).__name__)} was given.")
@@ -127,6 +128,7 @@ def _check_image(image: np.ndarray) -> None:
 
 
 def _autocontrast(image: np.ndarray, level: float) -> np.ndarray:
+    """Each channel stretched, so that its least value becomes 0 and its largest 255; the level does not count."""
     rows = image.reshape(len(image), -1)  # Whole rows first: loops over the three values of a pixel are slow.
     lowest = rows.min(axis=0).reshape(-1, 3).min(axis=0).astype("float32")
     highest = rows.max(axis=0).reshape(-1, 3).max(axis=0).astype("float32")
@@ -145,6 +147,7 @@ def _equalize(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _equalizing_table(channel: np.ndarray) -> np.ndarray:
+    """The table of 256 values that makes all values of a channel about equally frequent."""
     counts = np.bincount(np.ravel(channel), minlength=256)
     step = (channel.size - counts[counts.nonzero()[0][-1]]) // 255
     if step == 0:
@@ -167,6 +170,7 @@ def _solarize(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _color(image: np.ndarray, level: float) -> np.ndarray:
+    """The image mixed with its grey version, or made more colourful beyond level 0.5."""
     channels = [image[..., channel].astype("float32") for channel in range(3)]
     # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
     red, green, blue = (
@@ -184,6 +188,7 @@ def _contrast(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
+    """The image mixed with a smooth version of its inner pixels, or made sharper beyond level 0.5."""
     smooth = image.copy()
     if min(image.shape[:2]) < 3:
         return smooth  # no inner pixel
@@ -238,6 +243,7 @@ def _map_channels(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
 
 
 def _rotate(image: np.ndarray, level: float) -> np.ndarray:
+    """The image rotated around its middle by 30 degrees times the level."""
     angle = level * 30.0 * (math.pi / 180.0)
     cos, sin = math.cos(angle), math.sin(angle)
     bottom, right = image.shape[0] - 1, image.shape[1] - 1
@@ -272,6 +278,7 @@ def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
+    """A copy with a grey square around a pixel; ValueError if there is no centre, or it lies outside the image."""
     height, width, _ = image.shape
     if center is None:
         raise ValueError("Cutout needs center=(row, column).")

@@ -45,6 +45,10 @@ class SegmentAugmentation:
     cutmix: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
+        """Checks all fields and makes a tuple of the scales.
+
+        Raises TypeError or ValueError for a field that is out of its range.
+        """
         object.__setattr__(self, "scale", tuple(self.scale))
         for name in ("jitter", "flip"):
             if not isinstance(getattr(self, name), bool):
@@ -128,7 +132,10 @@ def augment_masks(
 
 
 def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
-    """A uint8 picture with one change of colours, as `torchvision.transforms.v2.functional.adjust_{name}`."""
+    """A uint8 picture with one change of colours, as `torchvision.transforms.v2.functional.adjust_{name}`.
+
+    Raises ValueError for an unknown change.
+    """
     check_choice("colour", name, CHANGES)
     values = picture.astype("float64")
     if name == "hue":

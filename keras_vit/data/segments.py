@@ -16,7 +16,6 @@ from keras_vit._arguments import (
     check_class_names,
     listing,
     pair,
-    printable,
     to_numpy,
     warn_caller,
     whole_number,
@@ -33,7 +32,7 @@ from keras_vit.data.coco import (
 )
 from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint
 from keras_vit.data.folders import image_files, pick_split, split_of
-from keras_vit.data.masks import MaskedImages, as_masks, names_beside, open_masks, read_mask
+from keras_vit.data.masks import MaskedImages, as_masks, mask_at_size, names_beside, open_masks, read_mask
 from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import label_set
@@ -241,7 +240,11 @@ def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
 
 
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedImages:
-    """Pictures with COCO's annotations, of which there are two kinds."""
+    """Pictures with COCO's annotations: panoptic ones where a folder of PNGs lies beside the file, else instances.
+
+    Raises FileNotFoundError for a missing picture or PNG, and ValueError for a file of another form; while reading,
+    ValueError for masks that do not fit their picture.
+    """
     known, stuff = named_categories(file, names)
     ids = file.with_suffix("")  # a folder, of panoptic ones
     find = pictures_by_name(folder, ids)
@@ -255,7 +258,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
         def read(i: int) -> tuple[np.ndarray, Targets]:
             picture, row = read_picture(paths[i]), rows[i]
             parts = [{"id": key, "label": label} for key, label in row.labels.items()]
-            numbers = _at_size(read_ids(ids / row.png), picture, ids / row.png)
+            numbers = mask_at_size(read_ids(ids / row.png), picture, ids / row.png)
             found = [key for key in np.unique(numbers).tolist() if key in row.labels]
             if not found:
                 raise ValueError(f"{ids / row.png} has none of the ids that {file.name} has of it.")
@@ -272,7 +275,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
             if None not in row.size and row.size != picture.shape[:2]:
                 raise ValueError(f"{file.name} has masks of {paths[i]} at {row.size}, but that is {picture.shape[:2]}.")
             try:
-                masks = [_at_size(instance_mask(one, *picture.shape[:2]), picture, file) for one in row.masks]
+                masks = [mask_at_size(instance_mask(one, *picture.shape[:2]), picture, file) for one in row.masks]
             except ValueError as error:
                 raise ValueError(f"{file.name}: of {paths[i]} {error}") from error
             return picture, {"masks": np.stack(masks), "labels": np.array(row.labels, "int32")}
@@ -285,7 +288,8 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     """Pictures of ADE20K: stuff of the semantic masks, and things of the instances' files.
 
     Of those the first channel is the number of the thing's class among things, from 1, and the second that of the
-    instance, 0 for none.
+    instance, 0 for none. Raises FileNotFoundError if a file of instances is missing; while reading, ValueError for
+    unknown things.
     """
     known = label_set("ade20k")
     things = [k for k in range(len(known.names)) if k not in known.stuff]
@@ -298,7 +302,7 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
         picture, found = semantic.read(i)
-        kinds, numbers, _ = np.moveaxis(_at_size(read_picture(files[i]), picture, files[i]).astype("int64"), -1, 0)
+        kinds, numbers, _ = np.moveaxis(mask_at_size(read_picture(files[i]), picture, files[i]).astype("int64"), -1, 0)
         ids = np.where(numbers > 0, 256 * kinds + numbers, 0)
         keys = [key for key in np.unique(ids).tolist() if key]
         if any(not 1 <= key // 256 <= len(things) for key in keys):
@@ -330,7 +334,10 @@ def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str
 
 
 def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
-    """Pictures of a folder with a file for each instance."""
+    """Pictures of a folder with a file for each instance; those without files are left out.
+
+    Raises FileNotFoundError without `images/`, ValueError if two pictures have one name, or a file names no class.
+    """
     if not (folder / "images").is_dir():
         raise FileNotFoundError(f"There is no folder {folder / 'images'} with the pictures of the instances.")
     pictures = {path.stem: path for path in image_files(folder / "images")}
@@ -352,28 +359,20 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
         picture, parts = read_picture(paths[i]), files[paths[i]]
-        masks = [_at_size(read_mask(part) > 0, picture, part) for part in parts]
+        masks = [mask_at_size(read_mask(part) > 0, picture, part) for part in parts]
         return picture, {"masks": np.stack(masks), "labels": np.array([known.index(labels[p]) for p in parts], "int32")}
 
     digest = tuple((part.name, part.stat().st_size) for part in labels)
     return SegmentedImages(tuple(map(str, paths)), read, len(known), known, "instance", digest=digest)
 
 
-def _at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarray:
-    """A mask at the size of its picture: of the nearest pixels, as the authors do, where only its scale is another.
-
-    Raises ValueError if its shape is another.
-    """
-    old, new = mask.shape[:2], picture.shape[:2]
-    if abs(new[0] * old[1] - new[1] * old[0]) > max(*old, *new):  # more than rounding
-        raise ValueError(f"{printable(file)} has {old[0]} x {old[1]} pixels, but its picture {new[0]} x {new[1]}.")
-    rows, columns = (np.arange(side) * before // side for before, side in zip(old, new, strict=True))
-    return mask[rows[:, None], columns]
-
-
 def _arrays(
     pictures: Any, targets: Sequence[Any], classes: int | None, names: tuple[str, ...] | None
 ) -> SegmentedImages:
+    """Pictures and targets in memory; pictures without a segment are left out.
+
+    Raises ValueError if there are not as many of both, or a label or the shape of masks does not fit.
+    """
     labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
     count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
     if len(pictures) != len(labels):
@@ -402,6 +401,7 @@ def _arrays(
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:
+    """The picture as uint8; fractions are rounded."""
     return picture if picture.dtype == np.uint8 else picture.round().clip(0, 255).astype("uint8")
 
 
@@ -430,6 +430,7 @@ class SegmentStream(ImageStream):
         shard: tuple[int, int] = (0, 1),
         prefetch: int = 1,
     ) -> None:
+        """Checks the sizes and starts the threads that read; ValueError if there are no pictures."""
         self.source, self.augmentation, self._seed = source, augmentation, seed
         self.image_size, self.batch_size = pair("image_size", image_size), whole_number("batch_size", batch_size, 1)
         self.class_names = None if source.class_names is None else list(source.class_names)
@@ -454,6 +455,7 @@ class SegmentStream(ImageStream):
         self._readers.shutdown(cancel_futures=True)
 
     def _make(self, step: int) -> tuple[Any, Any]:
+        """The pictures and targets of a step: in training crops, float32 `(pictures, *image_size, 3)`, else lists."""
         first = step * self.batch_size
         places = [divmod(first + i, self.examples) for i in range(self.length(step))]
         read = list(self._readers.map(lambda place: self._one(*place), places[share(len(places), self.shard)]))
@@ -464,7 +466,10 @@ class SegmentStream(ImageStream):
         return (np.stack(pictures) if pictures else np.zeros(shape)).astype("float32"), targets
 
     def _one(self, epoch: int, place: int) -> tuple[np.ndarray, Targets]:
-        """A picture of an epoch and its targets."""
+        """A picture of an epoch and its targets; in training a crop, of the next picture where one has no segment.
+
+        Raises ValueError if no crop of any picture has a segment.
+        """
         if self.augmentation is None:
             return self.source.read(place)
         first = int(self._order(epoch)[place])
@@ -480,7 +485,10 @@ class SegmentStream(ImageStream):
 
 
 def hold_out_segments(source: SegmentedImages, share_held: float, seed: int) -> tuple[SegmentedImages, SegmentedImages]:
-    """The pictures to train on and those of a share, which the seed draws, to evaluate on."""
+    """The pictures to train on and those of a share, which the seed draws, to evaluate on.
+
+    Raises ValueError if none is left to train on.
+    """
     order = np.random.default_rng([seed, ORDER]).permutation(len(source.names))
     held = max(1, round(share_held * len(order)))
     if held >= len(order):

@@ -53,7 +53,11 @@ def open_arrays(
     reading: Reading,
     target: str,
 ) -> Examples:
-    """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied."""
+    """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied.
+
+    Raises ValueError or TypeError if images or labels are no such, not as many, of one class in training, or not
+    finite; with `reading.skip` images that are not finite are left out.
+    """
 
     def name(i: int) -> str:
         return f"images[{i}]"
@@ -111,7 +115,11 @@ def _with_channels(images: np.ndarray, channels: int) -> np.ndarray:
 
 
 def open_tfds(name: str, split: str) -> Examples:
-    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`."""
+    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
+
+    Raises ImportError without the package, ValueError if the data set has no images with labels, no such split, or
+    cannot be read at random.
+    """
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
@@ -167,6 +175,7 @@ class Slices:
     """Arrays of what a model takes, and their labels, as a pipeline of batches."""
 
     def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
+        """Keeps both as arrays; ValueError unless they have one length."""
         self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
         shapes = self._images.shape, self._labels.shape
         if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
@@ -211,6 +220,10 @@ class PipelineStream(ImageStream):
         shard: tuple[int, int],
         target: str,
     ) -> None:
+        """Pulls the first batch, which tells the kind of labels.
+
+        Raises ValueError if there is none, or nobody says the classes.
+        """
         self.target, self.converted = target, []
         self._source, self._transform, self._skip, self.shard = source, transform, reading.skip, shard
         self._origin = {"source": type(source).__name__}
@@ -248,7 +261,10 @@ class PipelineStream(ImageStream):
         return self._lengths.get(step, self.batch_size)
 
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step; one thread at a time may ask."""
+        """The images and labels of a step, mixed and erased in training; one thread at a time may ask.
+
+        Raises EndOfData after the last batch of test data, ValueError if a pipeline ends in training.
+        """
         if step < self._next:
             self._restart()
         while True:
@@ -274,12 +290,16 @@ class PipelineStream(ImageStream):
         return images[rows], labels[rows]
 
     def _restart(self) -> None:
+        """Starts the pipeline anew; ValueError for an iterator that was begun."""
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
             raise ValueError("This iterator only goes forward. Give what it came from: a data set, or a list.")
         self._next, self._first, self._good = 0, None, self._good_batches()
 
     def _good_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Batches of good images and checked labels, epoch after epoch in training, also of single examples."""
+        """Yields batches of good images and checked labels, epoch after epoch in training, also of single examples.
+
+        Raises ValueError for bad ones unless they are skipped, and after 100 in a row.
+        """
         waiting: list[tuple[np.ndarray, np.ndarray]] = []
         bad_in_a_row = 0
         while True:
@@ -314,7 +334,10 @@ class PipelineStream(ImageStream):
         return images.astype("float32")
 
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
-        """The labels as `check_labels` returns them, or `None` if this is bad and left out."""
+        """The labels as `check_labels` returns them, or None for a bad batch, which is noted in `bad`.
+
+        Raises ValueError for a bad batch unless such are skipped.
+        """
         try:
             if self._transform is not None:
                 check_pixels(images, self._transform.channels, name=where, scaled="raise")
@@ -350,7 +373,7 @@ def one_pass(source: Any) -> Iterator[Any]:
 
 
 def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of what a pipeline yields."""
+    """Images and labels of what a pipeline yields, a pair or a dict; ValueError for anything else."""
     if isinstance(element, Mapping):
         images, labels = (next((element[k] for k in keys if k in element), None) for keys in (IMAGES, LABELS))
         if images is None or labels is None:

@@ -126,6 +126,7 @@ class ImageStream(Stream):
     _last: int | None = None
 
     def __init__(self, threads: int, prefetch: int) -> None:
+        """Starts the threads that make batches; subclasses have set all other attributes before."""
         self._prefetch = prefetch
         self._ahead: dict[int, Future] = {}
         self._threads = ThreadPoolExecutor(threads, "keras_vit_batch")
@@ -209,6 +210,7 @@ class ExampleStream(ImageStream):
         shard: tuple[int, int],
         sampling: str | None,
     ) -> None:
+        """Starts the threads that read; ValueError without images, or for worker processes without files."""
         self._data, self._transform, self._skip = examples, transform, reading.skip
         self._origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self._origin |= {} if sampling is None else {"sampling": sampling}
@@ -328,6 +330,10 @@ class ExampleStream(ImageStream):
         return -1
 
     def _read(self, i: int) -> np.ndarray | None:
+        """The pixels of an image, None for a bad one, which is noted in `bad`.
+
+        Raises ValueError for it unless such are skipped.
+        """
         try:
             return None if i in self._unreadable else self._data.read(i)
         except ImportError:  # a package is missing, the file is not to blame

@@ -60,7 +60,10 @@ class LabelTable:
         return any(split in IN_PLACE_OF for split in self.splits or ())
 
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-        """The images of a split, in the order of the rows."""
+        """The images of a split, in the order of the rows.
+
+        Raises ValueError if it has no rows, a class is unknown or has no row to train on, or a file cannot be read.
+        """
         splits = self.splits or [split] * len(self)
         chosen = split if split in splits else IN_PLACE_OF.get(split)
         rows = [i for i in range(len(self)) if splits[i] == chosen]
@@ -94,7 +97,10 @@ class LabelTable:
         )
 
     def _columns(self, rows: list[int], names: list[str]) -> np.ndarray:
-        """The labels of some rows, for classes in another order; one that is none of them is an error."""
+        """The labels of some rows, float32 `(rows, names)`, for classes in another order.
+
+        Raises ValueError if a row has a label that is none of the names.
+        """
         columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
         for name, column in columns.items():
             if name not in names and column.any():
@@ -200,7 +206,7 @@ class _Cells:
         return text
 
     def number(self, column: str, i: int, is_flag: bool) -> float:
-        """The number in a cell, or 0 or 1."""
+        """The number in a cell, of a flag 0 or 1; ValueError for anything else."""
         text = self.text(column, i)
         try:
             value = float({"true": 1, "false": 0}.get(text.lower(), text))
@@ -262,6 +268,10 @@ def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
+    """The columns of a CSV file, whose separator is the most frequent one in its first line, as lists of text.
+
+    Raises ValueError if it is no UTF-8, two columns have one name, or a row has more cells than there are columns.
+    """
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
             header = stream.readline()
@@ -283,7 +293,10 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
 
 
 def _columns(table: Any) -> dict[str, Sequence[Any]]:
-    """The columns of a pandas, polars or Arrow table, or of a dict, as lists."""
+    """The columns of a pandas, polars or Arrow table, or of a dict, as lists.
+
+    Raises TypeError for anything else, ValueError if they are not equally long.
+    """
     names = table if isinstance(table, dict) else getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
         kinds = "a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns"
@@ -306,7 +319,7 @@ def _text(cell: Any) -> str:
 
 
 def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
-    """`"train"`, `"test"` or `"validation"` for each row."""
+    """`"train"`, `"test"` or `"validation"` for each row; ValueError for a cell that says something else."""
     places = []
     for cell, row in zip(cells, rows, strict=True):
         place = split_of(cell)

@@ -74,6 +74,10 @@ class ViewAugmentation:
     cutmix: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
+        """Checks all fields and makes tuples of the areas.
+
+        Raises TypeError or ValueError for a field that is out of its range.
+        """
         whole_number("global_views", self.global_views, 1)
         whole_number("local_views", self.local_views, 0)
         if self.local_size is not None:
@@ -242,7 +246,7 @@ def open_views(
 
 
 def _examples(source: Any, reading: Reading) -> Examples:
-    """The training pictures of a source."""
+    """The training pictures of a source, a folder, arrays or a dict of these; TypeError for any other."""
     if isinstance(source, Mapping):
         source = pick_split(source, "train")
     if isinstance(source, (str, os.PathLike)):
@@ -256,7 +260,10 @@ def _examples(source: Any, reading: Reading) -> Examples:
 
 
 def _folder(root: Path, reading: Reading) -> Examples:
-    """All pictures below a folder, or below its `train/`."""
+    """All pictures below a folder, or below its `train/`.
+
+    Raises FileNotFoundError without the folder, ValueError without pictures.
+    """
     if not root.is_dir():
         raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")
     splits = [(split_of(entry.name), entry) for entry in sorted(root.iterdir()) if entry.is_dir()]

@@ -63,6 +63,7 @@ class Worker:
             self._process.wait()
 
     def _send(self, message: object) -> None:
+        """Sends a line of JSON to the process; RuntimeError if it has ended."""
         try:
             self._requests.write(json.dumps(message).encode() + b"\n")
             self._requests.flush()
