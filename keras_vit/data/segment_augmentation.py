@@ -66,6 +66,7 @@ class SegmentAugmentation:
         return {"size": new, "flip": flip, "top": top, "left": left, "colour": colour}
 
     def _colours(self, rng: np.random.Generator) -> list[tuple[str, float]]:
+        """Changes of colours and their factors, in the order of their use, each drawn in half of all cases."""
         ranges = {"brightness": (1 - 32 / 255, 1 + 32 / 255), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
         ranges["hue"] = (-0.05, 0.05)
         contrast_last = rng.random() < 0.5

@@ -127,7 +127,7 @@ def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
 def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
     """The layers whose weights a change from `old` to `new` cannot keep, and those of `fresh`.
 
-    Other classes are a wish for a new head. Anything else that would lose trained weights has to be asked for.
+    Other classes ask for a new head by themselves. Anything else that would lose trained weights has to be named.
 
     Raises:
         ValueError: if weights would be lost that `fresh` does not name; the message says how to name them.
@@ -143,10 +143,10 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
     if "final_norm" in changed and old.final_norm == "none":
         causes["final_norm"].add("encoder_norm")
     needed = set().union(*causes.values())
-    absent = set() if new.classes else {"head", "head_dist"}
-    for layer, field in (("projection", "projection"), ("pre_logits", "representation_size")):
-        absent |= set() if getattr(new, field, None) else {layer}
-    absent |= set() if getattr(new, "distillation_head", False) else {"head_dist"}
+    fields = {"head": "classes", "projection": "projection", "pre_logits": "representation_size"}
+    absent = {layer for layer, field in fields.items() if not getattr(new, field, None)}
+    if not (new.classes and getattr(new, "distillation_head", False)):
+        absent.add("head_dist")
     allowed = {*fresh, "head", "head_dist"} if "classes" in changed else set(fresh)
     lost = sorted(needed - absent - allowed)
     if lost:

@@ -43,6 +43,7 @@ class ModelConfig(Config):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
+        """Raises TypeError or ValueError unless there is a name for each class, and an activation has a name."""
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
             given = f"{self.classifier_activation!r} was given"
@@ -282,6 +283,7 @@ class ViTConfig(ModelConfig):
             self._need("distillation_head", projection=None, representation_size=None)
 
     def _check_grid(self) -> None:
+        """Raises ValueError, with the nearest sizes that fit, unless the image is a whole number of patches."""
         lengths = zip(("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True)
         for axis, size, cells, patch in lengths:
             step = patch * self.stem_stride
@@ -338,7 +340,9 @@ class ViTConfig(ModelConfig):
     @property
     def computed_tokens(self) -> int | None:
         """How many tokens the last block computes; None for all."""
-        return 1 + bool(self.distillation_head and self.classes) if self.class_token_only else None
+        if not self.class_token_only:
+            return None
+        return 2 if self.distillation_head and self.classes else 1
 
     @property
     def position_rows(self) -> int:
@@ -397,6 +401,7 @@ class BiTConfig(ModelConfig):
     model: ClassVar[str] = "BiT"
 
     def _check_together(self) -> None:
+        """Raises TypeError or ValueError unless the stages and the width are those of a ResNet."""
         super()._check_together()
         if not self.stages or not isinstance(self.stages, tuple):
             raise ValueError(f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
@@ -434,7 +439,10 @@ def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
-    """A number for each channel, from one for all of them or one for each; equal ones fit any number of channels."""
+    """A number for each channel, from one for all of them or one for each; equal ones fit any number of channels.
+
+    Raises TypeError unless they are numbers, ValueError unless there are as many as channels.
+    """
     values = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
         raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.")

@@ -65,6 +65,7 @@ class DenseModel(ImageModel):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
+        """Builds the backbone and the head on it; TypeError if the config is of another model."""
         if not isinstance(config, self.config_type):
             raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)
@@ -176,6 +177,7 @@ def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy:
 
 
 def _patches(backbone: VisionTransformer) -> Any:
+    """The symbolic output of the patch embedding, whose size a dynamic model has to know."""
     return backbone.get_layer("embedding").output
 
 

@@ -27,7 +27,7 @@ WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation",
 
 
 def _vit_config(name: str, value: Any) -> ViTConfig:
-    """The config of a backbone, from a mapping where a file says it."""
+    """The config of a backbone, from a mapping where a file says it; TypeError for anything else."""
     if isinstance(value, Mapping):
         return ViTConfig(**value)
     if not isinstance(value, ViTConfig):
@@ -61,6 +61,7 @@ class DenseConfig(Config):
     pipeline = property(operator.attrgetter("backbone.pipeline"), doc="How pictures become what the backbone takes.")
 
     def _check_together(self) -> None:
+        """Raises ValueError unless the backbone has no head, and a final norm that the model can read."""
         for name, value in WITHOUT_TOP.items():
             given = getattr(self.backbone, name)
             if given != value:
@@ -128,6 +129,7 @@ class EoMTConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:
+        """Raises ValueError for more blocks with queries than there are, or a backbone for images of any size."""
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
             raise ValueError(
@@ -178,6 +180,7 @@ class LinearSegmenterConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
+        """Raises ValueError unless blocks, stride and dropout fit each other."""
         super()._check_together()
         self._check_blocks(self.blocks)
         if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
@@ -211,6 +214,7 @@ class DepthConfig(DenseConfig):
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
     def _check_together(self) -> None:
+        """Raises ValueError unless the blocks rise and the least depth lies below the largest."""
         super()._check_together()
         self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth < float("inf"):
@@ -257,6 +261,7 @@ class DPTConfig(DepthConfig):
     model: ClassVar[str] = "DPT"
 
     def _check_together(self) -> None:
+        """Raises ValueError unless there are four blocks, an even width, and for DINOv2 a class token and metres."""
         super()._check_together()
         Integers(least=0, count=4)("blocks", self.blocks)
         if self.fusion_width % 2:

@@ -108,14 +108,21 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
 
 
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
-    """What can be asked for: the layer that returns it, and, for what lies inside a block, the name there."""
+    """What can be asked for: the layer that returns it, and, for what lies inside a block, the name there.
+
+    Raises TypeError unless it is a model of images of this package with one output for each image.
+    """
     if not isinstance(model, (VisionTransformer, BiT)):
         words = f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given"
         raise TypeError(f"{words}. Of a model that contains one, pass that: outer.get_layer(name).")
     config, layers = model.config, [layer.name for layer in model.layers]
     names = BIT_FEATURES if isinstance(model, BiT) else FEATURES
-    # Which layer returns what
-    given = {name: [x for x in givers if x in layers][-1] for name, givers in names.items() if {*givers} & {*layers}}
+    # Which layer returns what: of those that a name may stand for, the last that the model has
+    given: dict[str, str] = {}
+    for name, candidates in names.items():
+        there = [layer for layer in candidates if layer in layers]
+        if there:
+            given[name] = there[-1]
     if not isinstance(model, BiT):
         given["before_norm"] = f"block_{config.depth - 1}"
         if config.final_norm != "tokens":
@@ -206,6 +213,7 @@ def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
+    """Tokens `(batch, tokens, D)` as a map `(batch, rows, columns, D)`, without those before the patches."""
     config = model.config
     patches = model.get_layer("embedding").output if patches is None else patches
     layer = TokenMap(config.grid_size, config.prefix_tokens, dtype=tokens.dtype)

@@ -104,6 +104,7 @@ class AtLeast:
     advice: str = ""
 
     def __call__(self, name: str, value: Any) -> int:
+        """The value; TypeError unless it is an integer, ValueError if it is too small."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
         if value < self.least:
@@ -119,6 +120,10 @@ class Integers:
     count: int | None = None
 
     def __call__(self, name: str, values: Any) -> tuple[int, ...]:
+        """The values.
+
+        Raises TypeError unless they are a tuple of integers, ValueError for one too small or another number of them.
+        """
         if not isinstance(values, tuple):
             raise TypeError(f"{name} must be several integers, such as (3, 4), but {values!r} was given.")
         for value in values:
@@ -137,6 +142,7 @@ class Number:
     otherwise: str = ""
 
     def __call__(self, name: str, value: Any) -> float:
+        """The value; TypeError unless it is a number, ValueError if it does not fit."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number{self.otherwise}, but {value!r} was given.")
         if not self.fits(value):

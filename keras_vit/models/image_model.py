@@ -43,7 +43,10 @@ def _its_turn(model: Any, method: str) -> Any:
 
 
 def _checking_images(method: Callable[..., Any]) -> Any:
-    """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error."""
+    """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
+
+    It raises ValueError for None and for images that the model does not take, and lets one thread at a time in.
+    """
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -91,6 +94,7 @@ class ConfiguredModel(keras.Model):
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> dict[str, Any]:
+        """The config for Keras's files: the model's own, its dtype, and what is frozen or has adapters."""
         with without_importing_tensorflow():
             dtype = keras.dtype_policies.serialize(quantized_policies(self) or self._policy)
         return {
@@ -139,6 +143,10 @@ class ImageModel(ConfiguredModel):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
+        """Builds the model on new or given inputs.
+
+        Raises TypeError for a config of another model, ValueError for other inputs.
+        """
         if not isinstance(config, self.config_type):
             words = f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given"
             raise TypeError(f"{words}. For a variant of the paper use a factory such as keras_vit.{self.factory}().")
@@ -173,7 +181,10 @@ class ImageModel(ConfiguredModel):
 
     @contextlib.contextmanager
     def _checked(self, x: Any) -> Iterator[None]:
-        """Checks images, and restores the weights of a model of JAX where something fails while Keras has them."""
+        """Checks images, and restores the weights of a model of JAX where something fails while Keras has them.
+
+        Raises ValueError for images that the model does not take.
+        """
         spec = getattr(x, "element_spec", None)  # of tf.data
         batch = (spec[0] if isinstance(spec, tuple) else spec) if spec is not None else x
         if hasattr(keras.tree.flatten(batch)[0], "shape"):
@@ -226,11 +237,15 @@ class ImageModel(ConfiguredModel):
         return super().call(inputs, training=training, mask=mask)
 
     def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
-        """What the model computes of a tensor of images, where `call(layer, *args, **options)` replaces each layer."""
+        """What the model computes of a tensor of images, where `call(layer, *args, **options)` replaces each layer.
+
+        Raises ValueError for images that the model does not take.
+        """
         self._check_images(images)
         return call_layers(self, images, call)
 
     def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
+        """Raises ValueError, with what to do, unless images have the shape that the model takes."""
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
@@ -370,6 +385,7 @@ def _answer(layer: Any, *args: Any, **options: Any) -> Any:
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
+    """Raises ValueError unless a tensor is what `keras.Input` returns, of this shape."""
     if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
         words = f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given"
         raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")

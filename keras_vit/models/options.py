@@ -185,7 +185,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
 
 
 def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | None) -> dict[str, Any]:
-    """The changes that leave out all that comes after pooling."""
+    """The changes that leave out all that comes after pooling; ValueError for options that need a head."""
     of_head = {"class_names": None, "classifier_activation": None, "pre_logits": pre_logits or None} | changes
     for option in ("class_names", "pre_logits", "classifier_activation"):
         if of_head[option] is not None:

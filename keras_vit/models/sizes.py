@@ -71,30 +71,50 @@ def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
     width, norm = config.width, 2 * config.width
     total = sum(conv.weights + 2 * conv.filters for conv in resnet)  # a normalisation follows each
     total += math.prod(config.patch_size) * config.feature_map_channels * width
-    total += width * (config.patch_bias or config.preprocessing_folded)
+    if config.patch_bias or config.preprocessing_folded:
+        total += width
     total += (config.prefix_tokens + config.position_rows) * width
-    total += config.head_size // 4 if config.rotary_embedding == "dinov3" else 0
-    total += norm * (config.pre_norm + (config.final_norm != "none"))
-    biases = {"all": 4, "no_key": 3, "none": 1}[config.attention_bias]
-    block = 2 * norm + 4 * width**2 + biases * width + norm * config.attention_norm
-    hidden = config.mlp_width
-    plain_mlp = 2 * width * hidden + hidden + width
-    if config.tokens_mlp_width is not None:  # a perceptron across tokens in place of attention
-        tokens, mixed = math.prod(config.grid_size), config.tokens_mlp_width
-        block = 2 * norm + 2 * tokens * mixed + tokens + mixed
-    block += plain_mlp if config.mlp.startswith("plain") else 3 * width * hidden + 2 * hidden + width
-    block += 2 * hidden if config.mlp.endswith("norm") else 0
-    block += 0 if config.layer_scale is None else 2 * width
-    total += config.depth * block
+    if config.rotary_embedding == "dinov3":
+        total += config.head_size // 4
+    if config.pre_norm:
+        total += norm
+    if config.final_norm != "none":
+        total += norm
+    total += config.depth * _block_weights(config)
     if config.pooling == "map":
-        hidden = config.pooling_mlp_width or hidden
+        hidden = config.pooling_mlp_width or config.mlp_width
         total += width + 4 * (width**2 + width) + norm + 2 * width * hidden + hidden + width
     features = config.pooled_size
     if config.projection:
-        total, features = total + (features + config.projection_bias) * config.projection, config.projection
+        bias = config.projection if config.projection_bias else 0
+        total, features = total + features * config.projection + bias, config.projection
     if config.representation_size:
         total, features = total + (features + 1) * config.representation_size, config.representation_size
-    return total + (features + 1) * (config.classes or 0) * (1 + config.distillation_head)
+    heads = 2 if config.distillation_head else 1
+    return total + heads * (features + 1) * (config.classes or 0)
+
+
+def _block_weights(config: ViTConfig) -> int:
+    """The number of weights of one block: two normalisations, attention or an MLP across tokens, and an MLP."""
+    width, norm, hidden = config.width, 2 * config.width, config.mlp_width
+    total = 2 * norm
+    if config.tokens_mlp_width is None:
+        biases = {"all": 4, "no_key": 3, "none": 1}[config.attention_bias]
+        total += 4 * width**2 + biases * width
+        if config.attention_norm:
+            total += norm
+    else:
+        tokens, mixed = math.prod(config.grid_size), config.tokens_mlp_width
+        total += 2 * tokens * mixed + tokens + mixed
+    if config.mlp.startswith("plain"):
+        total += 2 * width * hidden + hidden + width
+    else:
+        total += 3 * width * hidden + 2 * hidden + width
+    if config.mlp.endswith("norm"):
+        total += 2 * hidden
+    if config.layer_scale is not None:
+        total += 2 * width
+    return total
 
 
 def count_macs(config: ViTConfig | BiTConfig) -> int:
@@ -134,6 +154,7 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
 
 
 def _linear_segmenter_weights(config: LinearSegmenterConfig) -> int:
+    """The weights of the head: a matrix, and batch normalisation unless its rows are vectors of texts."""
     read = len(config.blocks) * config.backbone.width
     if config.zero_shot:
         return read * config.classes
@@ -141,6 +162,7 @@ def _linear_segmenter_weights(config: LinearSegmenterConfig) -> int:
 
 
 def _eomt_weights(config: EoMTConfig) -> int:
+    """The weights of an EoMT beside its backbone: queries, upscaling and both heads."""
     width = config.backbone.width
     upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
     head_macs = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
@@ -152,6 +174,7 @@ def _linear_depth_weights(config: LinearDepthConfig) -> int:
 
 
 def _dpt_weights(config: DPTConfig) -> int:
+    """The weights of the head of DPT: readouts, reassembly, fusion and the last convolutions."""
     width, fused, has_token = config.backbone.width, config.fusion_width, config.design == "dinov2"
     total = 4 * (2 * width + 1) * width if has_token else 0
     for channels, factor in zip(config.widths, REASSEMBLE_FACTORS, strict=True):

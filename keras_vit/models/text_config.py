@@ -62,6 +62,7 @@ class TextConfig(Config):
     layer_scale: ClassVar[None] = None
 
     def _check_together(self) -> None:
+        """Raises ValueError unless padding, heads and pooling fit each other."""
         if self.pad_id is not None and self.causal:
             raise ValueError(
                 f"pad_id={self.pad_id} and causal=True were given: a causal tower needs no mask of padding."

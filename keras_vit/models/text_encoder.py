@@ -84,6 +84,7 @@ class TextEncoder(ConfiguredModel):
     def __init__(
         self, config: TextConfig, *, name: str | None = None, dtype: Any = None, trainable: bool = True
     ) -> None:
+        """Builds the model; TypeError if `config` is no `TextConfig`."""
         if not isinstance(config, TextConfig):
             raise TypeError(f"config must be a TextConfig, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)

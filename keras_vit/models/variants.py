@@ -279,7 +279,8 @@ Examples:
 def find_variant(name: str) -> str:
     """The name in `VARIANTS` or `BIT_VARIANTS` that `name` means: `"vit_b16"` and `"B/16"` are `"ViT-B/16"`.
 
-    Case and punctuation matter only where two names differ in nothing else: `"g/14"` is not `"G/14"`.
+    Case and punctuation matter only where two names differ in nothing else: `"g/14"` is not `"G/14"`. Raises TypeError
+    unless it is a string, ValueError, with the nearest names, if there is none.
     """
     if not isinstance(name, str):
         raise TypeError(f"variant must be a string such as 'ViT-B/16', but {name!r} was given.")

@@ -38,7 +38,7 @@ BEFORE_BLOCKS += ("position_embedding", "token_dropout", "pre_norm")
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
     """Applies a Vision Transformer to a symbolic batch of images `(batch, height, width, channels)`.
 
-    Gives `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` a
+    Returns `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` a
     token axis in between. `dtype` is a policy for all layers, but that the head computes in at least float32.
     """
     policy = keras.dtype_policies.get(dtype)
@@ -134,6 +134,7 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
 
 
 def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
+    """Block `i`, with attention or in an MLP-Mixer with a perceptron across tokens; its drop path rises with `i`."""
     common: dict[str, Any] = {
         "dropout": config.dropout,
         "drop_path": config.drop_path * i / max(config.depth - 1, 1),

@@ -28,6 +28,7 @@ class ContrastiveLoss(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The mean of both cross-entropies for each image, `(batch,)`."""
         rows, columns = (-ops.sum(y_true * ops.log_softmax(y_pred, axis=axis), axis=axis) for axis in (1, 0))
         return (rows + columns) / 2
 

@@ -53,12 +53,14 @@ class DistillationLoss(keras.losses.Loss):
         base: keras.losses.Loss | None = None,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for an unknown kind, or a number that is out of its range."""
         super().__init__(**kwargs)
         check_choice("kind", kind, KINDS)
         self.kind, self.alpha = kind, check_number("alpha", alpha)
         self.temperature, self.base = check_number("temperature", temperature), base or SoftmaxLoss()
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each image, `(batch,)`; columns of predictions are logits, the student's part, the teacher's."""
         classes = y_true.shape[-1]
         y_pred = ops.cast(y_pred, keras.backend.result_type(y_pred.dtype, "float32"))
         width = (y_pred.shape[-1] - classes) // 2
@@ -74,6 +76,7 @@ class DistillationLoss(keras.losses.Loss):
         return (1.0 - self.alpha) * self.base.call(y_true, logits) + self.alpha * distance
 
     def get_config(self) -> dict[str, Any]:
+        """The config for Keras's files, with the base loss serialized."""
         return {
             **super().get_config(),
             "kind": self.kind,
@@ -141,7 +144,7 @@ class Distillation(FineTuning):
 
 
 class DistilledAccuracy(keras.metrics.CategoricalAccuracy):
-    """Accuracy of the student's answer: of the mean of what its two heads say, or of its logits (`"features"`)."""
+    """The student's accuracy: of the mean of its two heads, or of its logits (`"features"`)."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__(name)

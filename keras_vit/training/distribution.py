@@ -202,6 +202,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
 
 def _need_jax() -> None:
+    """Raises RuntimeError on other backends than JAX."""
     if keras.backend.backend() != "jax":
         raise RuntimeError(
             "keras.distribution works on JAX only, and models are split there only: set KERAS_BACKEND=jax, or see "
@@ -210,6 +211,7 @@ def _need_jax() -> None:
 
 
 def _orbax() -> Any:
+    """Orbax's functions for checkpoints; RuntimeError on other backends than JAX, ImportError without Orbax."""
     _need_jax()
     require_packages("A checkpoint of a split model", ("orbax",), "orbax")
     from orbax.checkpoint import v1

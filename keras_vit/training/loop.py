@@ -21,11 +21,11 @@ import numpy as np
 from keras_vit._arguments import Code, Message, printable
 from keras_vit._files import locked, write_text
 from keras_vit._pictures import FAINT, GOOD, figure_for
-from keras_vit._processes import ALONE, Processes, scope_of
+from keras_vit._processes import ALONE, Processes
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
-from keras_vit.training.sharing import UNSHARED, Batch, Sharing, assign_everywhere, randomness_of_process
+from keras_vit.training.sharing import UNSHARED, Batch, Sharing, randomness_of_process, share_state, state_of
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
@@ -121,7 +121,7 @@ class Loop:
         return log
 
     def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
-        """The log of a run that was over, with figures of images to evaluate on that it did not have."""
+        """The log of a run that was over; images to evaluate on that it did not have are measured now."""
         if self.verbose:
             words = f"was over after {step:,} steps, and is not trained again"
             report(f"{self.title}: the run in {folder.path} {words}.")
@@ -138,6 +138,7 @@ class Loop:
         recorder: "_Recorder",
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> None:
+        """Trains from step `start` on with one `fit`, and marks in the log what callbacks of the user restored."""
         numbers = range(start * self.batches_per_step, self.steps * self.batches_per_step)
         together = _StopTogether(self.sharing.processes)
         model.fit(
@@ -166,6 +167,7 @@ class _Recorder(keras.callbacks.Callback):
     """Counts updates; evaluates, logs and saves. Callbacks of the user come after it and find all in `logs`."""
 
     def __init__(self, loop: Loop, step: int, log: Table) -> None:
+        """Begins at a step with the log up to there, whose seconds count on."""
         super().__init__()
         self.loop, self.step, self.log = loop, step, log
         self.bar = ProgressBar(loop.title, loop.steps, shown=loop.verbose, stays=True)
@@ -194,7 +196,7 @@ class _Recorder(keras.callbacks.Callback):
         if loop.keep == "best":
             _mark_kept(log)
             if log[-1]["kept"] and not loop.folder and loop.sharing.processes.first:
-                values = (keras.ops.convert_to_numpy(variable.value) for variable in _state(self.model))
+                values = (keras.ops.convert_to_numpy(variable.value) for variable in state_of(self.model))
                 self.best_state = [np.copy(value) for value in values]
         if loop.folder:
             loop.folder.save(self.model, self.step, log)
@@ -206,6 +208,7 @@ class _Recorder(keras.callbacks.Callback):
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
     def _advice(self, loss: float) -> str:
+        """The message about a loss that is not finite: between which steps, what to do, and what is kept."""
         before, folder = self.log[-1]["step"] if self.log else 0, self.loop.folder
         kept = f" {folder.path} still holds step {before}." if folder and self.log else ""
         return (
@@ -222,6 +225,7 @@ class _StopTogether(keras.callbacks.Callback):
         self._processes = processes
 
     def on_train_batch_end(self, number: int, logs: Any = None) -> None:
+        """Stops this process where any of them stops."""
         if self._processes.count > 1:
             self.model.stop_training = self._processes.any(self.model.stop_training)
 
@@ -241,6 +245,7 @@ def _best(log: list[dict[str, Any]]) -> int:
 
 
 def _mark_kept(log: list[dict[str, Any]]) -> None:
+    """Sets `kept` in every row of a log: true for the best alone."""
     best = _best(log)
     for number, row in enumerate(log):
         row["kept"] = number == best
@@ -308,6 +313,7 @@ class RunFolder:
     def __init__(
         self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
     ) -> None:
+        """Reads the settings of the run in the folder, if it goes on; ValueError as the class says."""
         self.path, self._processes, self._settings, self._measured = Path(path), processes, settings, {}
         record = self.path / "run.json"
         self._goes_on = resume and record.exists()
@@ -321,6 +327,7 @@ class RunFolder:
             raise ValueError(f"output must be a new folder or that of a run, but {self.path} holds other files.")
 
     def _check_same(self, record: Path) -> None:
+        """Raises ValueError if the folder's run has other settings or is damaged; keeps what was measured."""
         try:
             settings = dict(json.loads(record.read_text(encoding="utf-8")))
             self._measured = dict(settings.pop("measured", {}))
@@ -330,13 +337,10 @@ class RunFolder:
             raise ValueError(Message(words, Code("resume=False"), " starts again.")) from None
         now = _flat(json.loads(json.dumps(self._settings)))
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
-        changes = "; ".join(
-            f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new
-        )
+        changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new]
         if changes:
-            words = (
-                f"{self.path} holds a run with other settings: {printable(changes, 2000)}. Choose another output, or "
-            )
+            found = printable("; ".join(changes), 2000)
+            words = f"{self.path} holds a run with other settings: {found}. Choose another output, or "
             raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
@@ -347,7 +351,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other runs out, for as long as this one trains."""
+        """Keeps other runs out for as long as this one trains, and removes what killed or older runs have left.
+
+        Raises RuntimeError if another process trains there, ValueError if the folder cannot be written.
+        """
         if not self._processes.first:
             yield
             return
@@ -372,7 +379,10 @@ class RunFolder:
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:
-        """Puts the newest checkpoint into a compiled model: its step (0: none), whether the run was over, its log."""
+        """Puts the newest checkpoint into a compiled model; its step (0: none), whether the run was over, its log.
+
+        Raises ValueError if the checkpoint is damaged, or of another model.
+        """
         newest, arrays, about = max(self._checkpoints(), default=None), None, {}
         if newest is not None and self._processes.first:
             arrays, about = _read_state(self._checkpoint(newest), model)
@@ -387,8 +397,8 @@ class RunFolder:
     def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
         """Writes a checkpoint and `log.csv`; when it is complete, all older ones go but the one that is `kept`.
 
-        A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished`
-        has the weights that it returns.
+        A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished` has
+        the weights that it returns. Raises OSError, with what to do, if the disk is full.
         """
         if not self._processes.first:
             return
@@ -420,22 +430,9 @@ def _flat(data: Any, name: str = "") -> dict[str, Any]:
     return dict(itertools.chain.from_iterable(map(dict.items, leaves)))
 
 
-def _state(model: keras.Model) -> list[Any]:
-    """All that a run goes on from, random generators too."""
-    if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
-        with scope_of(model):
-            model.optimizer.build(model.trainable_variables)
-    return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]
-
-
-def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
-    """Gives a compiled model the state that process 0 has read, or that its own model has (None)."""
-    assign_everywhere(_state(model), arrays, processes)
-
-
 def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
     """Writes an `.npz`, array by array: HDF5 crashes where a disk is full."""
-    values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in _state(model))
+    values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in state_of(model))
     # The format knows no bfloat16: its bits are kept.
     arrays = (value.view("uint16") if value.dtype == "bfloat16" else value for value in values)
     numbered = ((str(number), value) for number, value in enumerate(arrays))
@@ -444,8 +441,11 @@ def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
 
 
 def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """The values of all variables, and what `_write_state` noted beside them. The model stays as it is."""
-    variables = [(tuple(variable.shape), str(variable.dtype)) for variable in _state(model)]
+    """The values of all variables, and what `_write_state` noted beside them. The model stays as it is.
+
+    Raises ValueError if the file is damaged, or its arrays are not those of the model.
+    """
+    variables = [(tuple(variable.shape), str(variable.dtype)) for variable in state_of(model)]
     wanted = [(shape, "uint16" if dtype == "bfloat16" else dtype) for shape, dtype in variables]
     try:
         file = read_npz(path)

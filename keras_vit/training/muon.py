@@ -50,6 +50,7 @@ class Muon(AdamW):
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for a number that is out of its range."""
         rest = (momentum_dtype, weight_decay, rate_multipliers)
         super().__init__(learning_rate, beta_1, beta_2, epsilon, *rest, **kwargs)
         self.momentum = check_number("momentum", momentum)

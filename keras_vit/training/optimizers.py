@@ -41,6 +41,7 @@ class ViTOptimizer(DecayingOptimizer):
     def __init__(
         self, learning_rate: Any, weight_decay: float | None, rates: Any, momentum_dtype: str | None, **kwargs: Any
     ) -> None:
+        """Checks the numbers, of which ValueError names one that is out of its range, and notes the schedule."""
         if isinstance(learning_rate, numbers.Real):
             check_number("learning_rate", learning_rate)
         for name, value in (("weight_decay", weight_decay), ("global_clipnorm", kwargs.get("global_clipnorm"))):
@@ -55,6 +56,7 @@ class ViTOptimizer(DecayingOptimizer):
         self.average_gradients: Callable[[list[Any]], list[Any]] | None = None
 
     def build(self, variables: list[Any]) -> None:
+        """Makes a momentum for each weight, and looks up the decay and the multiplier of each."""
         if self.built:
             return
         super().build(variables)
@@ -88,7 +90,10 @@ class ViTOptimizer(DecayingOptimizer):
         self._schedule = rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
 
     def clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """The gradients of an update, scaled where their common norm is too large; the norm is kept."""
+        """The gradients of an update, averaged over processes and scaled where their common norm is too large.
+
+        The norm before clipping goes into `gradient_norm`.
+        """
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
         grads, replicas = over_replicas(grads)
@@ -106,7 +111,10 @@ class ViTOptimizer(DecayingOptimizer):
     def exclude_from_weight_decay(
         self, var_list: Iterable[keras.Variable] | None = None, var_names: Iterable[str] | None = None
     ) -> None:
-        """Keeps kernels from decaying, by themselves or by patterns (regular expressions) that their names have."""
+        """Keeps kernels from decaying, by themselves or by patterns (regular expressions) that their names have.
+
+        Raises ValueError once the optimizer is built.
+        """
         if self.built:
             raise ValueError("exclude_from_weight_decay() has to be called before the optimizer is built.")
         self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(var_names or ())
@@ -141,6 +149,7 @@ class ViTOptimizer(DecayingOptimizer):
         self.assign_sub(variable, rate * direction)
 
     def get_config(self) -> dict[str, Any]:
+        """The config for Keras's files."""
         return {
             **super().get_config(),
             "ema_momentum": self._ema_momentum,
@@ -183,11 +192,12 @@ class MomentumSGD(ViTOptimizer):
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
         self.momentum = check_number("momentum", momentum)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight."""
+        """Updates one weight, and its momentum."""
         m = self.momentums[self.index_of(variable)]
         gradient = ops.cast(gradient, variable.dtype)
         direction = gradient + self._decayed_momentum(m, self.momentum, variable.dtype)
@@ -231,11 +241,13 @@ class AdamW(ViTOptimizer):
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
         self.beta_1, self.beta_2 = check_number("beta_1", beta_1), check_number("beta_2", beta_2)
         self.epsilon = epsilon
 
     def build(self, variables: list[Any]) -> None:
+        """Makes the momentums of `ViTOptimizer`, and a velocity for each weight that Adam moves."""
         if self.built:
             return
         super().build(variables)
@@ -248,7 +260,7 @@ class AdamW(ViTOptimizer):
         return True
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight."""
+        """Updates one weight, its momentum and its velocity, in place where a faster form does it."""
         index, dtype = self.index_of(variable), variable.dtype
         m, v = self.momentums[index], self.velocities[index]
         constants = (self._multipliers[index], self._decays[index], self.beta_1, self.beta_2, self.epsilon)
@@ -273,6 +285,7 @@ class AdamW(ViTOptimizer):
 
 
 def _stair(schedule: "WarmupDecay", progress: Any, after_warmup: Any) -> Any:
+    """The rate of a stair: the learning rate times the factor of the last boundary that was reached, at first 1."""
     factor = 1.0
     for boundary, value in zip(schedule.boundaries, schedule.factors, strict=True):
         factor = ops.where(after_warmup + schedule.warmup_steps >= boundary, value, factor)
@@ -353,6 +366,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         boundaries: Sequence[int] = (),
         factors: Sequence[float] = (),
     ) -> None:
+        """Keeps the arguments, of which shares become steps; ValueError as the class says."""
         check_choice("decay", decay, tuple(DECAYS))
         for name, value in (("steps", steps), ("learning_rate", learning_rate), ("end", end)):
             check_number(name, value)
@@ -387,7 +401,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _steps(name: str, value: int | float, total: int) -> int:
-    """A number of steps; a share of them becomes the nearest number of at least 1, as in big_vision."""
+    """A number of steps; a share of them becomes the nearest number of at least 1, as in big_vision.
+
+    Raises ValueError for a negative or broken number, or one that is not below `total`.
+    """
     if isinstance(value, float) and 0 < value < 1:
         return min(max(1, round(value * total)), total - 1)
     if value < 0 or value != int(value) or value >= total:
@@ -408,7 +425,10 @@ class _Loss(keras.losses.Loss):
         self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
-        """Labels, smoothed, and logits in at least float32."""
+        """Labels, smoothed, and logits in at least float32.
+
+        Raises ValueError unless the labels are rows of the logits' length.
+        """
         given, wanted = tuple(labels.shape), tuple(logits.shape)
         if len(given) != len(wanted) or given[-1] != wanted[-1]:
             raise ValueError(f"Labels must be one-hot (keras.ops.one_hot), of shape {wanted}, but {given} was given.")

@@ -133,6 +133,7 @@ class Plan(PlainData):
         return as_text(self.__rich__())
 
     def __rich__(self) -> "RenderableType":
+        """What rich draws: the facts, a row for each way, and the advice."""
         from rich.console import Group
 
         facts = {
@@ -243,10 +244,11 @@ def step_memory(
     """The memory of a training step on one device, for the images of one pass; other arguments as in `plan`."""
     weights = count_weights(config) // shards  # all but tokens, positions and normalisations is split
     copies = PRECISIONS[dtype] if dtype != "float32" else 0
+    slots = SLOTS[optimizer] + (1 if accumulate > 1 else 0)
     activations, workspace = _activations(config, PRECISIONS[dtype], shards, fused_attention)
     parts = {
         "weights": (_VARIABLE + copies) * weights,
-        "optimizer": _VARIABLE * weights * (SLOTS[optimizer] + (accumulate > 1)),
+        "optimizer": _VARIABLE * weights * slots,
         "gradients": _VARIABLE * weights,
         "activations": images * activations,
         "workspace": images * workspace,
@@ -300,6 +302,10 @@ def memory_bytes(memory: str | int) -> int:
 
 
 def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
+    """The config of a model, a file or a variant, with another size and classes where given; and what it is called.
+
+    Raises TypeError for anything else, ValueError for an unknown name.
+    """
     config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
     if isinstance(model, (str, os.PathLike)):
         name = str(model)

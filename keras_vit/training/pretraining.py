@@ -128,7 +128,7 @@ NO_TARGET = -1
 
 
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which patches are corrupted, and how.
+    """Which patches are corrupted, and how; ValueError for less than two patches.
 
     Returns:
         int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
@@ -187,6 +187,7 @@ class MaskedPatchLoss(keras.losses.Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each image, `(batch,)`: its share of the mean over the corrupted patches of the batch."""
         y_true = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
         counts = ops.cast(y_true >= 0, "float32")
@@ -199,6 +200,7 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
     """Share of the corrupted patches whose colour is named right."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds a batch; patches that were not corrupted do not count."""
         y_true = ops.cast(y_true, "int32")
         right = ops.cast(ops.cast(ops.argmax(y_pred, axis=-1), "int32") == y_true, "float32")
         counts = ops.cast(y_true >= 0, "float32")
@@ -211,7 +213,8 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """A model that predicts the colours of corrupted patches, on the encoder of another, with the same weights.
 
     It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
-    `(batch, N, 512)`.
+    `(batch, N, 512)`. Raises TypeError unless it is a Vision Transformer, ValueError if it takes any size or has one
+    patch.
     """
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")

@@ -175,6 +175,10 @@ class Recipe:
     first_mask_steps: int | None = None
 
     def __post_init__(self) -> None:
+        """Checks all fields and makes numbers of Python of them.
+
+        Raises TypeError or ValueError for a field out of its range.
+        """
         fields = vars(self)  # a frozen dataclass is changed here only
         for name, choices in _CHOICES.items():
             check_choice(name, fields[name], choices)
@@ -206,21 +210,24 @@ class Recipe:
     def replace(self, **changes: Any) -> "Recipe":
         """A copy with other values in some fields; `steps` and `epochs` take each other's place.
 
-        A warm-up of more than half of the new `steps` becomes a tenth of them, unless it is among the changes.
+        Warm-ups that would take more than half of the new `steps` become a tenth of them each, unless they are among
+        the changes. Raises the errors of the class.
         """
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if changes.get(one) is not None and changes.get(other) is None:
                 changes[other] = None
         new = dataclasses.replace(self, **changes)
+        if new.steps is None:
+            return new
+        tenth = new.steps // 10
         if new.backbone_warmup_steps is not None and not changes.keys() & {"warmup_steps", "backbone_warmup_steps"}:
-            both = new.warmup_steps + new.backbone_warmup_steps
-            if new.steps is not None and both > new.steps / 2:  # a tenth of the run each
-                tenth = new.steps // 10
+            if new.warmup_steps + new.backbone_warmup_steps > new.steps / 2:
                 return dataclasses.replace(new, warmup_steps=tenth, backbone_warmup_steps=tenth)
             return new
-        if new.steps in (None, self.steps) or "warmup_steps" in changes or new.warmup_steps <= max(new.steps / 2, 1):
-            return new
-        return dataclasses.replace(new, warmup_steps=new.steps // 10)
+        is_long = new.warmup_steps > max(new.steps / 2, 1)
+        if is_long and new.steps != self.steps and "warmup_steps" not in changes:
+            return dataclasses.replace(new, warmup_steps=tenth)
+        return new
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as data that JSON can hold."""
@@ -236,7 +243,10 @@ class Recipe:
         return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)})
 
     def total_steps(self, examples: int | None = None) -> int:
-        """Updates of the whole training, on as many images where the recipe counts epochs."""
+        """Updates of the whole training, on as many images where the recipe counts epochs.
+
+        Raises ValueError if it has neither steps nor epochs, or nobody says how many images there are.
+        """
         if self.steps is not None:
             return self.steps
         if self.epochs is None:
@@ -258,6 +268,7 @@ def refuse_unused(recipe: Recipe, **run: str) -> None:
 
 
 def _refuse(given: Any, default: Any, table: dict[str, dict[str, tuple[str, ...]]], run: dict[str, str]) -> None:
+    """Raises ValueError if a field of `given` is not as in `default` and the table has it for other runs."""
     for name, needs in table.items():
         value, unset = getattr(given, name), getattr(default, name)
         for axis, allowed in needs.items():

@@ -142,7 +142,10 @@ def finetune_segmentation(
 
 
 def _masks_to_evaluate_on(data: Any, masks: Masks, ignore: int, reduce_zero_label: bool) -> Masks:
-    """The data as masks with the classes of those that are trained on, in their order."""
+    """The data as masks with the classes of those that are trained on, in their order.
+
+    Raises ValueError if they have another class, or none of them are to evaluate on.
+    """
     if isinstance(data, Masks):
         return data.in_order(masks.class_names)
     if isinstance(data, Mapping) and not has_test_split(data):
@@ -164,6 +167,7 @@ class LinearSegmentation(Task):
         self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
+        """The stream of training pictures with their masks; TypeError if the recipe is for images without masks."""
         self.check_recipe(recipe, "mask")
         if not isinstance(recipe.augmentation, MaskAugmentation):
             raise TypeError(
@@ -177,7 +181,10 @@ class LinearSegmentation(Task):
         return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
 
     def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
-        """The segmenter that was given, or a new head on the model, for crops of the recipe's size."""
+        """The segmenter that was given, or a new head on the model, for crops of the recipe's size.
+
+        Raises TypeError for another kind of model, ValueError for classes or options that do not fit it.
+        """
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
@@ -223,12 +230,10 @@ class LinearSegmentation(Task):
             raise ValueError(
                 f"{words}. Load the model and give it in place of its file: then they are matched by name."
             )
-        for name, value, unset in (
-            ("layers", self.layers, 1),
-            ("pictures", self.pictures, "dinov2"),
-            ("frozen", self.frozen, True),
-            ("drop_path", recipe.drop_path, 0.0),
-        ):
+        unused = {"layers": 1, "pictures": "dinov2", "frozen": True, "drop_path": 0.0}
+        given = {**vars(self), "drop_path": recipe.drop_path}
+        for name, unset in unused.items():
+            value = given[name]
             if value != unset:
                 words = f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one"
                 raise ValueError(f"{words}. Give its backbone, or {name}={unset!r}.")
@@ -244,7 +249,10 @@ class LinearSegmentation(Task):
         return MaskLoss(self.ignore), None
 
     def batches(self, model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
-        """From the number of a batch to crops, filled up to whole patches as in DINOv2, and their masks."""
+        """From the number of a batch to crops, filled up to whole patches as in DINOv2, and their masks.
+
+        Raises ValueError if a batch cannot be divided evenly among devices or processes.
+        """
         config, shares = model.config, max(batch_shares(model), images.shard[1])
         if images.batch_size % shares:
             words = "batch normalisation takes the mean over the whole batch, so that all parts must be equally large"
@@ -300,6 +308,7 @@ class MaskLoss(keras.losses.Loss):
         self.ignore = ignore
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The loss of each picture, `(batch,)`."""
         labels = ops.cast(y_true, "int32")
         dtype = keras.backend.result_type(y_pred.dtype, "float32")
         logits = resize(ops.cast(y_pred, dtype), ops.shape(labels)[1:3], "half_pixel")
@@ -312,7 +321,7 @@ class MaskLoss(keras.losses.Loss):
 
 
 class Measured:
-    """The mean intersection over union on pictures with masks; each process measures its part of them."""
+    """The mean intersection over union during a run; each process measures its part of the pictures."""
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint

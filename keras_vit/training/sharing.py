@@ -15,7 +15,17 @@ import keras
 import numpy as np
 
 from keras_vit._keras import layers_inside
-from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, batch_shares, check_strategy, connect, fill_up, share
+from keras_vit._processes import (
+    ALONE,
+    ALONE_BY_NAME,
+    Processes,
+    batch_shares,
+    check_strategy,
+    connect,
+    fill_up,
+    scope_of,
+    share,
+)
 from keras_vit.layers import BatchNormalization
 
 Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs, targets and perhaps weights
@@ -26,7 +36,11 @@ _SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
 
 @contextlib.contextmanager
 def distributed(distribution: Distribution) -> Iterator[Processes]:
-    """Everything within is done by all processes of the program together; `distribution` as in `finetune`."""
+    """Everything within is done by all processes of the program together; `distribution` as in `finetune`.
+
+    Yields the processes. Raises TypeError or ValueError for another distribution than the backend has, RuntimeError
+    where processes cannot work together, and ConnectionError if another process ends.
+    """
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
         if backend != "jax":
@@ -120,7 +134,8 @@ class Sharing:
     def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
         """Lets an optimizer of this package average the gradients of all processes, where the backend does not.
 
-        For `mixed_float16` the model uses another one around it, which leaves out updates by what one process has seen.
+        Raises ValueError for `mixed_float16` in several processes: the model then uses another optimizer around this
+        one, which leaves out updates by what one process has seen.
         """
         if self.processes.apart and used is not optimizer:
             raise ValueError('mixed_float16 does not work in several processes on torch: dtype="mixed_bfloat16" does.')
@@ -153,6 +168,7 @@ class FilledBatches(keras.utils.PyDataset):
         return self._batches
 
     def __getitem__(self, index: int) -> tuple[Any, Any, np.ndarray]:
+        """Inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         inputs, targets = self._batch(index)
@@ -188,6 +204,19 @@ def assign_everywhere(
         arrays = [np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in variables]
     for variable, value in zip(variables, processes.broadcast(arrays), strict=True):
         variable.assign(value)
+
+
+def state_of(model: keras.Model) -> list[Any]:
+    """All variables that a run goes on from, random generators too; builds the optimizer if that has not been done."""
+    if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
+        with scope_of(model):
+            model.optimizer.build(model.trainable_variables)
+    return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]
+
+
+def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
+    """Gives a compiled model the state that process 0 has read, or that its own model has (None)."""
+    assign_everywhere(state_of(model), arrays, processes)
 
 
 def over_replicas(grads: list[Any]) -> tuple[list[Any], int]:

@@ -226,7 +226,10 @@ class FineTuning(Task):
     targets = ("class", "multilabel", "number")
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """The model with the recipe's image size and rates, and a head for the classes of the data."""
+        """The model with the recipe's image size and rates, and a head for the classes of the data.
+
+        Raises TypeError for a model with an output for each place.
+        """
         if isinstance(source, ImageModel):
             if not isinstance(source, (VisionTransformer, BiT)):
                 words = f"A {type(source).__name__} answers for each place, and images of one class have no such labels"
@@ -292,7 +295,8 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
     """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`).
 
-    Raises ValueError where a head that stays has been trained, and the recipe says what its biases begin with.
+    Raises ValueError where a new head is frozen, or where a head that stays has been trained and the recipe says what
+    its biases begin with.
     """
     names = tuple(images.class_names or ())
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
@@ -325,8 +329,9 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
 def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
     """The factor of each class in the loss, in the order of the classes; `given` is a recipe's `class_weight`.
 
-    `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
-    `(examples - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss.
+    `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs `(examples -
+    count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss. Raises ValueError for unknown
+    classes, and for `"balanced"` where the data does not say its labels.
     """
     if given is None:
         return None
@@ -364,6 +369,7 @@ class RankingPrecision(keras.metrics.MeanMetricWrapper):
 
 
 def _ranking_precision(y_true: Any, y_pred: Any) -> Any:
+    """The `RankingPrecision` of each image, `(batch,)`."""
     order = ops.argsort(-y_pred, axis=-1)
     true = ops.cast(ops.take_along_axis(y_true, order, axis=-1) > 0.5, "float32")
     share = ops.cumsum(true, axis=-1) / ops.arange(1, true.shape[-1] + 1, dtype="float32")

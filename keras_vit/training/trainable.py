@@ -61,6 +61,7 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 
 def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
+    """The names of the weights that patterns fit, or that lie in layers that do; the errors are those of `freeze`."""
     names = list(weights_by_path(model))
     if "backbone" in patterns and isinstance(model, DenseModel):
         patterns = [pattern for pattern in check_patterns("patterns", patterns) if pattern != "backbone"]
@@ -90,6 +91,7 @@ def _is_inside(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
+    """The weights that train now, by their names."""
     training = {id(weight) for weight in model.trainable_weights}
     return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
 
@@ -266,7 +268,8 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
     multipliers = {}
     passed = 0  # blocks so far, this one included
     for name in names:
-        passed += name in blocks
+        if name in blocks:
+            passed += 1
         after = passed == len(blocks) and name not in blocks
         multipliers[f"{name}/*"] = 1.0 if after else rate ** (len(blocks) + 1 - passed)
     return multipliers
