@@ -16,11 +16,11 @@ _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with fo
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write a file: a hidden name beside `path`, ending as it does, which takes its place at the block's end.
+    """Where to write a file: a hidden name beside `path`, which takes its place at the end of the `with` block.
 
-    If the block fails, what it wrote is removed, and what was at `path` stays. The file is on the disk before it gets
-    its name, so that a power cut cannot leave half of it either. Of several that write to one path at once, the last
-    one to end wins. A process that is killed leaves its temporary file behind (`.part-*`).
+    If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on the
+    disk before it gets its name, so that a power cut cannot leave half of it either. Of several that write to one path
+    at once, the last one to end wins. A process that is killed leaves its temporary file behind (`.part-*`).
     """
     path = Path(path)
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
@@ -99,7 +99,10 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
 
 
 def weights_folder() -> Path:
-    """The package's data files: in a wheel inside the package (`keras_vit/weights`), in a source checkout beside it."""
+    """The folder of the package's data files; FileNotFoundError if it is missing.
+
+    In a wheel it lies inside the package (`keras_vit/weights`), in a source checkout beside it.
+    """
     package = Path(__file__).resolve().parent
     for folder in (package / "weights", package.parent / "weights"):
         if folder.is_dir():

@@ -92,6 +92,7 @@ def figure_for(path: PathLike, width: float, height: float, **options: Any) -> I
     """A figure of 110 x 110 pixels for each unit to draw on within the `with` statement, in the package's colours.
 
     At the end it is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are matplotlib's.
+    Raises ValueError for another ending, ImportError without matplotlib.
     """
     suffix = "" if path is None else Path(path).suffix.lower()
     if path is not None and suffix not in FORMATS:

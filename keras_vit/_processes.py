@@ -286,7 +286,10 @@ class Place:
 
 
 def placement(environment: Mapping[str, str]) -> Place | None:
-    """Where torchrun's or Slurm's variables put this process; None without them or for one process."""
+    """Where torchrun's or Slurm's variables put this process; None without them or for one process.
+
+    Raises ValueError, which names the variable, if they make no sense.
+    """
 
     def number(name: str, default: int | None = None) -> int:
         text = environment.get(name, "" if default is None else str(default))
@@ -295,12 +298,8 @@ def placement(environment: Mapping[str, str]) -> Place | None:
         return int(text)
 
     if all(environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
-        index, count, port, host = (
-            number("RANK"),
-            number("WORLD_SIZE"),
-            number("MASTER_PORT"),
-            environment["MASTER_ADDR"],
-        )
+        index, count = number("RANK"), number("WORLD_SIZE")
+        host, port = environment["MASTER_ADDR"], number("MASTER_PORT")
         local_index, local_count = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
     elif number("SLURM_STEP_NUM_TASKS", 1) > 1:
         index, count, local_index = number("SLURM_PROCID"), number("SLURM_STEP_NUM_TASKS"), number("SLURM_LOCALID", 0)
@@ -319,6 +318,7 @@ def placement(environment: Mapping[str, str]) -> Place | None:
 
 
 def _connect_torch(place: Place) -> None:
+    """Joins this process with the others by torch.distributed, on the GPU of its number where there are GPUs."""
     import torch
 
     backend = "gloo"
@@ -331,6 +331,7 @@ def _connect_torch(place: Place) -> None:
 
 
 def _connect_jax(place: Place | None) -> None:
+    """Joins this process with the others by jax.distributed; RuntimeError if JAX has computed before."""
     import jax
 
     options: dict[str, Any] = {"heartbeat_timeout_seconds": 30}  # a machine that is lost is noticed within a minute
@@ -420,7 +421,10 @@ def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
 
 
 def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
-    """The model, or where copies lie on devices of several processes of JAX, a function for this process alone."""
+    """The model, or where copies lie on devices of several processes of JAX, a function for this process alone.
+
+    Raises ValueError if the model is divided among processes.
+    """
     if keras.backend.backend() != "jax" or all(weight.value.is_fully_addressable for weight in model.weights):
         return model
     if not all(variable.value.is_fully_replicated for variable in model.variables):

@@ -80,6 +80,7 @@ class PlainData:
 
 
 def _plain(value: Any) -> Any:
+    """A value as JSON can hold it: arrays as lists, results as dicts, NaN as None."""
     if isinstance(value, PlainData):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -224,6 +225,7 @@ class ProgressBar:
     def __init__(
         self, title: str, total: int | None = None, *, in_bytes: bool = False, shown: bool = True, stays: bool = False
     ) -> None:
+        """Prepares the bar; without a terminal, or if it is not shown, all methods do nothing."""
         self._bar = None
         if not shown:
             return  # rich need not be imported
@@ -291,12 +293,14 @@ class ProgressBar:
 
 
 def _text(*lines: object) -> "Text":
+    """Lines as text of rich, in which nothing controls the terminal."""
     from rich.text import Text
 
     return Text("\n".join(map(printable, lines)))
 
 
 def _value(row: Mapping[str, Any], key: str) -> str:
+    """The text of a cell: numbers rounded, `-` for None, with `~` before what was deduced."""
     value = row[key]
     if value is None:
         return "-"

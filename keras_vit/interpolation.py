@@ -152,6 +152,7 @@ def area_samples(old: int, new: int) -> Samples:
 
 
 def _method(name: str | Method) -> Method:
+    """The method of a name in `METHODS`, or the method itself; ValueError for an unknown name."""
     if isinstance(name, Method):
         return name
     if name not in METHODS:

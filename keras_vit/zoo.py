@@ -85,7 +85,10 @@ from_checkpoint = load
 
 
 def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
-    """The model of a file of Keras, changed by its `with_config` where options are given."""
+    """The model of a file of Keras, changed by its `with_config` where options are given.
+
+    Raises ValueError for options that such a file has no use for, or that its model cannot have.
+    """
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
             raise ValueError(f"{path} says all of its model itself: leave {option}={options[option]!r} out.")
@@ -99,7 +102,10 @@ def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
 
 
 def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
-    """The model of any other file: its config is read and changed, then the model is built and filled."""
+    """The model of any other file: its config is read and changed, then the model is built and filled.
+
+    Raises the errors of `load`: ValueError for an unknown layout, damage, or an option that the source cannot honour.
+    """
     reading: dict[str, Any] = {name: options.get(name) for name in OF_SOURCES}
     path, head = (path, find_checkpoint(options["head"])) if "head" in options else pair_in(path)
     path, name_or_path = find_checkpoint(path), path
@@ -222,7 +228,10 @@ def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dyna
 
 
 def _with_names_beside(config: Any, path: Source) -> Any:
-    """The config with the names of a `classes.txt` beside a file that has no names itself."""
+    """The config with the names of a `classes.txt` beside a file that has no names itself.
+
+    Where that file makes no sense, the config as it is, with a warning: the model is usable.
+    """
     if not getattr(config, "classes", None) or config.class_names is not None:
         return config
     try:

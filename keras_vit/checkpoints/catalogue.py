@@ -133,6 +133,7 @@ def find_entry(name: str) -> Entry:
 
 
 def _augreg_entry(stem: str) -> Entry:
+    """The entry of an AugReg checkpoint, read off the settings in its name; ValueError for other names."""
     known, number = _read("catalogue.json")["augreg"], r"\d+(?:\.\d+)?"
     models, pretraining, fine_tuning = ("|".join(known[key]) for key in ("models", "pretraining", "fine_tuning"))
     match = re.fullmatch(
@@ -246,7 +247,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 class _Row(dict[str, Any]):
     def __missing__(self, column: str) -> Any:
-        """The old spelling of one column is known for one more version."""
+        """The value of a column by its old spelling, with a warning; KeyError for other columns."""
         if column != "licence":
             raise KeyError(column)
         warnings.warn("The column 'licence' is called 'license' now.", DeprecationWarning, stacklevel=2)
@@ -331,6 +332,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 
 
 def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
+    """The rows of a family, all for None; TypeError unless it is a name, ValueError if there are none."""
     if family is None:
         return rows
     if not isinstance(family, str):
@@ -427,7 +429,7 @@ def best_augreg(
 
 
 def _best(rows: list[dict[str, Any]], accuracy: str, **conditions: str) -> dict[str, Any]:
-    """The row with the highest accuracy among those with these values in these columns."""
+    """The row with the highest accuracy among those with these values in these columns; ValueError if there is none."""
     for column, value in conditions.items():
         spelling = plain_variant if column == "name" else str
         fitting = [row for row in rows if spelling(row[column]) == spelling(value)]

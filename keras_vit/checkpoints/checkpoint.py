@@ -84,7 +84,10 @@ def open_checkpoint(
 
 
 def _plan(path: str | os.PathLike[str], numerics: str | None, **told: Any) -> Plan:
-    """How a file is read by the first layout that recognises it, with what the user (`told`) and its note say."""
+    """How a file is read by the first layout that recognises it, with what the user (`told`) and its note say.
+
+    Raises ValueError if no layout does, or the file, its note and the user contradict each other.
+    """
     file, source = open_file(path), str(path)
     sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **told)
     try:
@@ -177,8 +180,9 @@ def load_model(
 ) -> "models.VisionTransformer | models.BiT":
     """Builds the model that `config` describes and fills it from a file, each weight once.
 
-    `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are
-    resized), and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
+    `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are resized),
+    and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`. Raises ValueError if
+    arrays are missing, damaged or left over, or the grid of the position embeddings is not known.
     """
     source = str(path)
     check_arrays(plan, source)
@@ -311,7 +315,10 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
 
 
 def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
-    """The file that a path means in a layout that is stored as safetensors."""
+    """The file that a path means in a layout that is stored as safetensors.
+
+    Raises ValueError for the ending of another kind.
+    """
     if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
         advice = "pass a name that ends in .safetensors, or a folder"
         raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
@@ -319,7 +326,10 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 
 
 def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool) -> None:
-    """Writes a dense model for transformers, or as an `.npz` of our own."""
+    """Writes a dense model for transformers, or as an `.npz` of our own.
+
+    Raises ValueError for a layout that has no place for it.
+    """
     config = model.config
     if layout is None and path.suffix == ".npz":
         write_npz(path, extract(model, described.LAYOUT), described.note_of_dense(config), overwrite)
@@ -421,7 +431,7 @@ def _check_heads(plan: Plan, heads: int | None, source: str) -> None:
 
 
 def _with_official_numbers(plan: Plan, source: str) -> Plan:
-    """The plan with the computation, the preprocessing and the size of vit_jax and big_vision."""
+    """The plan with the numerics and size of vit_jax and big_vision; ValueError if no model of theirs is like it."""
     if not isinstance(plan.stored, ViTConfig):
         return plan
     if plan.stored.rotary_embedding == "pe":
@@ -440,7 +450,7 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _with_metas_numbers(plan: Plan, source: str) -> Plan:
-    """The plan of a perception encoder with the computation and preprocessing of Meta's code."""
+    """The plan of a Perception Encoder with the numerics of Meta's code; ValueError for places of another grid."""
     stored = plan.stored
     if stored.rotary_grid not in (None, stored.grid_size):
         words = f"counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}"
@@ -451,7 +461,10 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:
-    """The plan with the grid that somebody knows, instead of the one guessed from the number of patches."""
+    """The plan with the grid that somebody knows, instead of the one guessed from the number of patches.
+
+    Raises ValueError if the grid has another number of patches, or the model no position embeddings.
+    """
     config, (rows, columns) = plan.stored, pair("grid_size", grid_size)
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
@@ -464,7 +477,10 @@ def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:
 
 
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
-    """The plan with the class names and what else a file's note says; the note may be a stranger's."""
+    """The plan with the class names and what else a file's note says; the note may be a stranger's.
+
+    Names that make no sense are left out, for a warning; other fields that do are a ValueError.
+    """
     stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:
         if not isinstance(names, list | None):

@@ -141,6 +141,7 @@ def find_recommended(variant: str) -> str:
     """The name of the checkpoint that `pretrained=True` loads, which is on this machine afterwards.
 
     The recommended one of the variant; where nobody has that, the most similar one that the Hub has, with a warning.
+    Raises DownloadError if that is not to be had either.
     """
     entry = recommended(variant)
     try:
@@ -225,6 +226,7 @@ class _Wanted:
 
 
 def _wanted(source: Entry | str) -> _Wanted:
+    """What to look for in mirror and cache, and where to fetch it, for an entry of the catalogue or an address."""
     if isinstance(source, str):
         return _Wanted(source, _name_in_cache(source), (), (source,), source.partition("?")[0].endswith(".npz"), None)
     in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
@@ -265,7 +267,10 @@ def _name_in_cache(address: str) -> str:
 
 
 def _published(text: str) -> Entry | str:
-    """The entry that is published at an address; the address, as one that can be downloaded from, if none is."""
+    """The entry that is published at an address; the address itself, to download from, if none is.
+
+    Raises ValueError for anything but https, http or gs with a host.
+    """
     scheme, _, rest = text.partition("://")
     text = _BUCKETS + urllib.parse.quote(rest) if scheme.lower() == "gs" else text
     host = None
@@ -285,7 +290,10 @@ def _published(text: str) -> Entry | str:
 
 
 def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
-    """The file of a published checkpoint, or the same weights from a repository of the Hub."""
+    """The file of a published checkpoint, or the same weights from a repository of the Hub, with a warning.
+
+    Raises DownloadError, with all attempts, if neither is to be had.
+    """
     try:
         return fetch(entry)
     except DownloadError as refused:
@@ -361,7 +369,10 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
 
 
 def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:
-    """Fetches a file from one address, checks it and moves it to `target`."""
+    """Fetches a file from one address, checks it and moves it to `target`.
+
+    Raises ValueError for a wrong or incomplete file, and the errors of the connection.
+    """
     from pooch import HTTPDownloader
 
     responses: list[Any] = []

@@ -81,7 +81,10 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
 
 
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
-    """The arrays of an `.npz` file, and what `write_npz` noted beside them. Pickled objects are never loaded."""
+    """The arrays of an `.npz` file, and what `write_npz` noted beside them. Pickled objects are never loaded.
+
+    Raises ValueError if it is no such file, damaged, or has no arrays.
+    """
     path = pathlib.Path(path)
 
     def name_of(member: str) -> str | None:
@@ -103,6 +106,7 @@ def _note_in(text: str | bytes) -> dict[str, Any] | None:
 
 
 def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
+    """An array of an `.npz` file, whose values are not read yet; ValueError for pickles, unknown types and damage."""
     where = printable(repr(name), 100)
     try:
         version = np.lib.format.read_magic(file)
@@ -137,7 +141,8 @@ def write_npz(
 ) -> None:
     """Writes arrays one by one, only one of which has to exist at a time, to an uncompressed `.npz`.
 
-    The note is small JSON data in the archive's comment, where NumPy and others pass over it: at most 65,535 bytes.
+    The note is small JSON data in the archive's comment, where NumPy and others pass over it. Raises FileExistsError
+    unless `overwrite`, ValueError for a note of more than 65,535 bytes.
     """
     path = _new(path, overwrite)
     comment = json.dumps(note, ensure_ascii=False).encode() if note else b""
@@ -155,7 +160,10 @@ def write_npz(
 
 
 def _new(path: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
-    """A path that may be written to, in a folder that is there."""
+    """A path that may be written to, in a folder that is made where it is missing.
+
+    Raises FileExistsError for a file that is there unless `overwrite`, FileNotFoundError without the folder above.
+    """
     path = pathlib.Path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
@@ -164,7 +172,10 @@ def _new(path: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
 
 
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
-    """The arrays of a `.safetensors` file. Its library checks that they fill it without gaps and overlaps."""
+    """The arrays of a `.safetensors` file. Its library checks that they fill it without gaps and overlaps.
+
+    Raises ValueError if it is no such file, damaged, without arrays, or of types that are not read.
+    """
     from safetensors import SafetensorError, safe_open
 
     if kind_of(path) != "safetensors":
@@ -197,7 +208,10 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
 
 
 def _read_shards(path: pathlib.Path) -> ArrayFile:
-    """The arrays of all shards that a `model.safetensors.index.json` lists."""
+    """The arrays of all shards that a `model.safetensors.index.json` lists.
+
+    Raises FileNotFoundError for a missing shard, ValueError where one has other arrays than the index says.
+    """
     arrays: dict[str, StoredArray] = {}
     files = shards_of(path)
     for shard in sorted(set(files.values())):
@@ -214,7 +228,10 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
 
 
 def shards_of(path: pathlib.Path) -> dict[str, str]:
-    """The file of each array that the index of a split `.safetensors` lists; nothing for a file that is no index."""
+    """The file of each array that the index of a split `.safetensors` lists; nothing for a file that is no index.
+
+    Raises ValueError if the index is damaged, or names a file that does not lie beside it.
+    """
     if not path.name.endswith(".json"):
         return {}
     files = parse_json(_read(path), str(path)).get("weight_map")
@@ -232,7 +249,10 @@ def write_safetensors(
     overwrite: bool = False,
     note: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header."""
+    """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header.
+
+    Raises FileExistsError unless `overwrite`, ValueError for two arrays of one name or a type that is not read.
+    """
     from safetensors.numpy import save_file
 
     path = _new(path, overwrite)
@@ -261,7 +281,7 @@ def write_with_sidecars(
 ) -> None:
     """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files.
 
-    Nothing is written where one of them exists, unless `overwrite`.
+    Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`.
     """
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
     for file in (path, *(path.with_name(name) for name in (*sidecars, *(file.name for file in copies)))):
@@ -301,7 +321,11 @@ def text_of_pair(name: str) -> str | None:
 
 
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The file with weights in a folder (see `choose_weights`); a file is given back as it is."""
+    """The file with weights in a folder (see `choose_weights`); a file is returned as it is.
+
+    Raises TypeError unless it is a path, IsADirectoryError for a folder without weights, ValueError for one with
+    several.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
     folder = pathlib.Path(path)
@@ -372,7 +396,10 @@ def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none."""
+    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none.
+
+    Raises ValueError if one of them cannot be the name of a class.
+    """
     file = _folder(path) / CLASSES
     if not file.is_file():
         return None
@@ -388,7 +415,10 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """The object that untrusted JSON says, with each name once. Parsed, it may take forty times as many bytes."""
+    """The object that untrusted JSON says, with each name once; ValueError for anything else.
+
+    Parsed, it may take forty times as many bytes.
+    """
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError:
@@ -401,6 +431,7 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dict; ValueError where a name stands twice."""
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
@@ -415,6 +446,7 @@ def _folder(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _read(file: pathlib.Path) -> bytes:
+    """The bytes of a small file; ValueError for more than `LONGEST`."""
     with file.open("rb") as opened:
         data = opened.read(LONGEST + 1)
     if len(data) > LONGEST:

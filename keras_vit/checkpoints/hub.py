@@ -49,6 +49,7 @@ class DownloadError(OSError):
         advice: str = "",
         unreachable: bool = False,
     ) -> None:
+        """Makes the message of an outline, the attempts (where, and what was said there) and advice."""
         self.message, self.advice, self.unreachable = message, advice, unreachable
         self.attempts = attempts or []
         listing = [f"  {where}\n    {answer}" for where, answer in self.attempts]
@@ -124,7 +125,10 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
 
 
 def _weights(address: HubAddress, names: list[str]) -> str:
-    """The name of the file with weights among those of the repository, or of its folder that the address names."""
+    """The name of the file with weights among those of the repository, or of its folder that the address names.
+
+    Raises DownloadError if there is none, ValueError if there are several.
+    """
     if address.file in names:
         return address.file
     folder = f"{address.file}/" if address.file else ""
@@ -142,7 +146,10 @@ def _weights(address: HubAddress, names: list[str]) -> str:
 
 
 def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
-    """A file of a repository, from the cache or from the Hub. What comes from there is compared with its hash."""
+    """A file of a repository, from the cache or from the Hub. What comes from there is compared with its hash.
+
+    Raises DownloadError if it cannot be fetched, or arrives damaged; then it is removed.
+    """
     import huggingface_hub as hub
 
     # A mirror may name no commit.
@@ -166,7 +173,10 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
 
 
 def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
-    """The names of the files that an index lists, each once; none for a file that is no index."""
+    """The names of the files that an index lists, each once; none for a file that is no index.
+
+    Raises DownloadError if the index is damaged.
+    """
     try:
         return sorted(set(shards_of(path).values()))
     except ValueError as error:
@@ -174,7 +184,10 @@ def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
 
 
 def _cached(address: HubAddress, reason: str, error: Exception | None = None) -> pathlib.Path:
-    """The file of weights, if the library's cache has all of it; `reason` says why the Hub was of no use."""
+    """The file of weights in the library's cache; `reason` says why the Hub was of no use.
+
+    Raises DownloadError, with that reason, if the cache has not all of it.
+    """
     from huggingface_hub import constants, snapshot_download
 
     missing = "it"

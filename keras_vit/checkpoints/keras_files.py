@@ -58,7 +58,8 @@ def save_model(
     """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
 
     A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
-    that note. Where a file cannot be written, on a full disk for example, what was there before is kept.
+    that note. Where a file cannot be written, on a full disk for example, what was there before is kept. Raises
+    FileExistsError unless `overwrite`, ValueError for an ending or a layout that does not do, OSError for a full disk.
     """
     check_format(path, layout)
     path = pathlib.Path(path)
@@ -90,7 +91,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 
     What the file says about its model is checked before anything is built: it is one of this package, and its weights
     fit into the file. The weights are read by the HDF5 library. It has no checksums for them, so that damage may go
-    unnoticed in a `.weights.h5`, and it is no reader for files made to attack it: take those as `.npz`.
+    unnoticed in a `.weights.h5`, and it is no reader for files made to attack it: take those as `.npz`. Raises
+    FileNotFoundError without the file, ValueError if it is damaged or holds another kind of model.
     """
     import keras
 
@@ -168,7 +170,10 @@ def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> l
 
 
 def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
-    """What a file says about its model, None where it says nothing; and the bytes that its weights may have."""
+    """What a file says about its model, None where it says nothing; and the bytes that its weights may have.
+
+    Raises ValueError if it is damaged, or has members that files of this package do not have.
+    """
     if path.suffix == ".keras":
         try:
             with zipfile.ZipFile(path) as archive:
@@ -191,7 +196,10 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
 
 
 def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
-    """The config in what a file says about its model; None if it is not of this package."""
+    """The config in what a file says about its model; None if it is not of this package.
+
+    Raises ValueError if it makes no sense.
+    """
     try:
         model = json.loads(text)
         name = model.get("class_name") if isinstance(model, dict) else None

@@ -62,7 +62,10 @@ def find_like(name: Any) -> Like:
 
 
 def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
-    """What `like=` means, or `architecture=`, which it replaces; a DeprecationWarning of that and of `heads=`."""
+    """What `like=` means, or `architecture=`, which it replaces; a DeprecationWarning of that and of `heads=`.
+
+    Raises TypeError or ValueError for names that nobody knows, both at once, or heads that are no number.
+    """
     if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
         raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
     if heads is not None or architecture is not None:

@@ -65,6 +65,7 @@ class Extent:
         return data
 
     def _compare(self, buffer: memoryview) -> None:
+        """Raises ValueError unless the bytes have the checksum of the file; it is computed once."""
         checksum = 0
         for piece in self._pieces(0, self.size, buffer):
             checksum = zlib.crc32(piece, checksum)
@@ -76,7 +77,7 @@ class Extent:
     def _pieces(self, first: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
         """Reads into a buffer piece by piece; a shorter one is used again for each.
 
-        Read, not mapped: a mapped file that somebody shortens meanwhile ends the process.
+        Read, not mapped: a mapped file that somebody shortens meanwhile ends the process; here it is a ValueError.
         """
         with self.path.open("rb") as file:
             file.seek(self.start + first)
@@ -92,7 +93,7 @@ class PackedExtent(Extent):
     """A compressed member of a zip archive."""
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """As `Extent.read`; all of it is unpacked each time."""
+        """As `Extent.read`; all of it is unpacked each time. Raises ValueError if it cannot be unpacked."""
         self.check_unchanged()
         data = aligned_zeros((size,), np.uint8)
         try:
@@ -195,6 +196,7 @@ class ArrayFile(Mapping[str, StoredArray]):
         container: str = "",
         outside: Sequence[str] = (),
     ) -> None:
+        """Keeps what was read of a file; its values come later."""
         self.path, self.note, self.container, self.outside = path, note or {}, container, list(outside)
         self._arrays = arrays
 
@@ -226,6 +228,8 @@ def read_members(
     describe: Callable[[str, Extent, IO[bytes]], T],
 ) -> tuple[dict[str, T], bytes]:
     """What the members of a zip archive are, once it is clear that they fit into the file, and the archive's comment.
+
+    Raises ValueError if it is damaged, would unpack to too much, or has two members of one name.
 
     Args:
         path: The archive.

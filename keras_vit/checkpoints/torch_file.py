@@ -44,7 +44,10 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the 
 
 
 def read_torch(path: pathlib.Path) -> ArrayFile:
-    """The arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state."""
+    """The arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state.
+
+    Raises ValueError if it is damaged, holds no state dict, or asks for code to be run.
+    """
     with path.open("rb") as file:
         older = file.read(2) == b"\x80\x02"
     root, storages = _read_older(path) if older else _read_zip(path)
@@ -75,7 +78,10 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
 
 
 def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
-    """What the pickle says, and the storages."""
+    """What the pickle says, and the storages by their keys.
+
+    Raises ValueError if the file is damaged or in another byte order.
+    """
 
     def name_of(member: str) -> str | None:
         name = member.partition("/")[2]
@@ -103,7 +109,10 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
 
 def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
-    """As `_read_zip`, for the older form."""
+    """As `_read_zip`, for the older form, in which pickles and storages follow each other.
+
+    Raises ValueError if the file is damaged or in another byte order.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         stream = io.BytesIO(file.read(LONGEST))
@@ -135,6 +144,7 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
 
 def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
+    """An array of a file, whose values are not read yet; ValueError unless it lies in its storage without overlaps."""
     storage, offset, shape, strides = tensor
     if type(storage) is not Storage or storage.key not in storages:
         raise ValueError("is in a storage that the file does not have")
@@ -287,7 +297,10 @@ _NAMES: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of a class or function that the pickle names; classes of TorchScript are `_Object`s."""
+        """The stand-in of a class or function that the pickle names; classes of TorchScript are `_Object`s.
+
+        Raises ValueError for any other name: nothing is imported.
+        """
         if module == "__torch__" or module.startswith("__torch__."):
             return _Object
         if (module, name) not in _NAMES:
@@ -297,7 +310,7 @@ class _Unpickler(pickle.Unpickler):
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
-        """The storage that the pickle refers to, which lies beside it."""
+        """The storage that the pickle refers to, which lies beside it; ValueError for anything else."""
         match pid:
             case ("storage", str(stored), str(key), _, int(count), *view):
                 if stored in _STORAGES.values() and abs(count) < 2**60 and not any(view):
@@ -306,7 +319,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
-    """The plain data, with `Storage`, `Tensor` and `_Object` objects, of the pickle that a stream begins with."""
+    """The plain data, with `Storage`, `Tensor` and `_Object` objects, of the pickle that a stream begins with.
+
+    Raises ValueError if it is damaged, too long, or names something else; then nothing of it was run.
+    """
     start, tuples = stream.tell(), 0
     try:
         # Python's unpickler takes memory for the largest number under which a pickle remembers a value.
@@ -315,7 +331,8 @@ def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
                 raise ValueError(f"it has more than {MOST_STEPS:,} instructions")
             if instruction.name in ("PUT", "LONG_BINPUT") and argument not in range(MOST_STEPS):
                 raise ValueError(f"it remembers a value under the number {argument:,}")
-            tuples += instruction.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+            if instruction.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
+                tuples += 1
             if tuples > MOST_TUPLES:
                 raise ValueError(f"it has more than {MOST_TUPLES:,} tuples")
         stream.seek(start)

@@ -97,6 +97,7 @@ class BaseLayer(keras.layers.Layer):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         # Where the caller does not say whether it trains, only Keras knows.
+        """Computes the layer, without Keras's bookkeeping where nobody can see the difference (`is_plain`)."""
         if options.get("training") is None or not args or not is_plain(self, *args, *options.values()):
             return super().__call__(*args, **options)
         if not self.takes_training:
@@ -104,6 +105,7 @@ class BaseLayer(keras.layers.Layer):
         return self.call(*args, **options)
 
     def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer and of its base classes in this package, for Keras's files."""
         config = super().get_config()
         for cls in type(self).__mro__:
             if cls.__module__.startswith("keras_vit.") and "__init__" in vars(cls):
@@ -136,6 +138,7 @@ class Renamed:
 
     def __getattr__(self, name: str) -> Any:
         # No properties: Keras looks at all of these when it saves.
+        """An attribute by its old name, with a DeprecationWarning; AttributeError for a name that nobody knows."""
         new = type(self).renamed.get(name)
         if new is not None:
             warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)
@@ -154,6 +157,7 @@ class CompositeLayer(BaseLayer):
     """
 
     def get_config(self) -> dict[str, Any]:
+        """The config of a layer with layers inside it; where these are quantized, with the dtype policy of each."""
         config = super().get_config()
         policies = quantized_policies(self)
         if policies is not None:
@@ -312,6 +316,7 @@ class _Unwritten(initializers.Initializer):
         self.stddev = stddev
 
     def __call__(self, shape: tuple[int, ...], dtype: DType = None) -> Tensor:
+        """A tensor whose memory is not touched before it is written."""
         backend = keras.backend.backend()
         if backend == "tensorflow":
             import tensorflow as tf
@@ -433,6 +438,7 @@ class Dense(keras.layers.Dense, BaseLayer):
         super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
 
     def save_own_variables(self, store: Any) -> None:
+        """Writes kernel and bias as they are, and adapters beside them with their scale."""
         if not self.lora_enabled:
             super().save_own_variables(store)
             return
@@ -446,7 +452,10 @@ class Dense(keras.layers.Dense, BaseLayer):
         store[_SCALE] = np.asarray(self.lora_alpha / self.lora_rank, "float64")
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel."""
+        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel.
+
+        Raises ValueError for adapters of another rank, none where the layer has some, and any for a quantized kernel.
+        """
         values = {name: store[name] for name in store.keys()}
         factors = [values.pop(name) for name in _FACTORS if name in values]
         scale = values.pop(_SCALE, None)

@@ -37,6 +37,7 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         super().__init__(**{**kwargs, "axis": -1, "momentum": momentum, "epsilon": epsilon})
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
+        """Normalises each channel: in training by the moments of the whole batch, which the running ones follow."""
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         x = ops.cast(inputs, float32_or_better(inputs.dtype))

@@ -42,6 +42,7 @@ class DoublingConvolution(BaseLayer):
     """A transposed convolution of 2x2 in steps of 2: each place becomes four, so that it is a product."""
 
     def build(self, input_shape: Shape) -> None:
+        """Makes a kernel for squares of two pixels, and a bias."""
         width = input_shape[-1]
         self.kernel = self.add_weight(
             name="kernel", shape=(width, 2, 2, width), initializer=initializer("glorot_uniform")
@@ -91,6 +92,7 @@ class UpscaleBlock(CompositeLayer):
         self.activation = activation
 
     def build(self, input_shape: Shape) -> None:
+        """Makes both convolutions and the normalisation between them."""
         self.conv1 = DoublingConvolution(dtype=self.dtype_policy, name="conv1")
         self.conv2 = DepthwiseConvolution(dtype=self.dtype_policy, name="conv2")
         self.norm = self.inner_norm("norm", input_shape, _NORM_EPSILON)

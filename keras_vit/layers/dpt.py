@@ -20,6 +20,7 @@ class Convolution(BaseLayer):
     """A convolution with an odd kernel and zeros on every side, half a kernel wide: one place for each step."""
 
     def __init__(self, filters: int, size: int, strides: int = 1, bias: bool = True, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.size = size
@@ -76,6 +77,7 @@ class Reassemble(CompositeLayer):
     """
 
     def __init__(self, width: int, factor: float, readout: int | None = None, **kwargs: Any) -> None:
+        """Keeps the arguments; ValueError for a factor that is none of `REASSEMBLE_FACTORS`."""
         super().__init__(**kwargs)
         check_choice("factor", factor, REASSEMBLE_FACTORS)
         self.width = width
@@ -83,6 +85,7 @@ class Reassemble(CompositeLayer):
         self.readout = readout
 
     def build(self, input_shape: Shape) -> None:
+        """Makes the projections, and the convolution that changes the size unless the factor is 1."""
         shape, policy = input_shape, self.dtype_policy
         if self.readout is not None:
             self.readout_projection = self.inner_dense("readout_projection", shape, self.readout)
@@ -154,6 +157,7 @@ class FeatureFusion(CompositeLayer):
         self.use_bias = bias
 
     def build(self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None) -> None:
+        """Makes the residual units, one without `skip` and two with it, and the projection."""
         for name in ("unit1", "unit2") if self.use_skip else ("unit2",):
             unit = ResidualConvUnit(self.use_bias, dtype=self.dtype_policy, name=name)
             unit.build(x_shape)
@@ -163,6 +167,7 @@ class FeatureFusion(CompositeLayer):
     def call(
         self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
+        """The fused map `(batch, rows, columns, D)` at the size of `like`, or at twice its own."""
         if self.use_skip:
             x = x + self.unit1(resize(skip, ops.shape(x)[1:3], "half_pixel"), training=training)
         x = self.unit2(x, training=training)
@@ -214,6 +219,7 @@ class DepthHead(CompositeLayer):
         max_depth: float = 1.0,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for an output that is none of `DEPTH_OUTPUTS`."""
         super().__init__(**kwargs)
         check_choice("output", output, DEPTH_OUTPUTS)
         self.hidden = hidden
@@ -223,6 +229,7 @@ class DepthHead(CompositeLayer):
         self.max_depth = max_depth
 
     def build(self, x_shape: Any, patches_shape: Shape | None = None) -> None:
+        """Makes three convolutions."""
         channels, half = x_shape[-1], x_shape[-1] // 2
         for name, filters, size, inputs in (
             ("conv1", half, 3, channels),
@@ -234,6 +241,7 @@ class DepthHead(CompositeLayer):
             setattr(self, name, inner)
 
     def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
+        """Depth `(batch, height, width)`: at twice the size of the map, or with `patches` at that of their image."""
         x = self.conv1(x, training=training)
         places, factors = (x, (2, 2)) if patches is None else (patches, self.patch_size)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
@@ -274,6 +282,7 @@ class DepthBins(CompositeLayer):
     def __init__(
         self, min_depth: float = 0.001, max_depth: float = 10.0, bins: int = 256, factor: int = 4, **kwargs: Any
     ) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.min_depth = min_depth
         self.max_depth = max_depth
@@ -286,6 +295,7 @@ class DepthBins(CompositeLayer):
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         # The original resizes before the linear function. The other way round is the same but for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
+        """Depth `(batch, height, width)`: the mean of the bins' centres, weighted by their scores."""
         x = widened(self.scores(x, training=training))
         x = resize(x, [n * self.factor for n in ops.shape(x)[1:3]], "half_pixel")
         x = ops.relu(x) + LEAST_SHARE

@@ -41,6 +41,7 @@ class MAPHead(CompositeLayer):
         skipped_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.heads = heads
         self.mlp_width = mlp_width
@@ -49,6 +50,7 @@ class MAPHead(CompositeLayer):
         self.skipped_tokens = skipped_tokens
 
     def build(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> None:
+        """Makes the probe, attention, normalisation and MLP."""
         policy, width = self.dtype_policy, tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
         self.attention = MultiHeadAttention(self.heads, dtype=policy, name="attention")

@@ -56,6 +56,7 @@ class MixerBlock(SameShape, ResidualBlock):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; a generator of seeds only where paths are dropped."""
         super().__init__(**kwargs)
         self.tokens_mlp_width = tokens_mlp_width
         self.mlp_width = mlp_width
@@ -67,6 +68,7 @@ class MixerBlock(SameShape, ResidualBlock):
         self.seed_generator = SeedGenerator() if drop_path else None
 
     def build(self, x_shape: Shape) -> None:
+        """Makes both perceptrons and normalisations; ValueError if the number of tokens is not known."""
         _, tokens, width = x_shape
         if tokens is None:
             raise ValueError(f"{self.name!r} mixes a fixed number of tokens, but was given the shape {x_shape}.")
@@ -79,6 +81,7 @@ class MixerBlock(SameShape, ResidualBlock):
         self.mlp.build(x_shape)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """The tokens `(batch, tokens, D)` after mixing across tokens and across channels."""
         path_seeds = self.draw(training, self.drop_path, self.drop_path)
         seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
 

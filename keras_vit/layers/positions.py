@@ -103,6 +103,7 @@ class RotaryEmbedding(BaseLayer):
         **kwargs: Any,
     ) -> None:
         # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
+        """Keeps the arguments; ValueError for an unknown kind, or a size that is no multiple of 4."""
         super().__init__(autocast=False, **kwargs)
         check_choice("kind", kind, ROTARY_EMBEDDINGS)
         if size % 4 or size < 4:
@@ -113,6 +114,7 @@ class RotaryEmbedding(BaseLayer):
         self.reference_grid = None if reference_grid is None else tuple(reference_grid)
 
     def build(self, patches_shape: Shape, scale_shape: Shape | None = None) -> None:
+        """Makes DINOv3's periods, a weight that does not train; the other kinds have none."""
         if self.kind == "dinov3":
             self.periods = self.add_weight(
                 name="periods",
@@ -124,6 +126,10 @@ class RotaryEmbedding(BaseLayer):
             )
 
     def call(self, patches: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Sines and cosines `(2, tokens, size)`, float32, of the angles by which blocks turn queries and keys.
+
+        Tokens before the patches have the angle 0.
+        """
         _, rows, columns, _ = ops.shape(patches)
         if self.kind == "dinov3":
             frequencies = (2 * math.pi) / ops.convert_to_tensor(self.periods)

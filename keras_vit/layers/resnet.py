@@ -49,6 +49,7 @@ class StdConv2D(BaseLayer):
         folded: bool = False,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.kernel_size = kernel_size
@@ -59,6 +60,7 @@ class StdConv2D(BaseLayer):
         self.folded = folded
 
     def build(self, input_shape: Shape) -> None:
+        """Makes the kernel, which is standardised at each call unless it is folded."""
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
@@ -81,6 +83,8 @@ class StdConv2D(BaseLayer):
         return conv(x, ops.cast(self.standardized_kernel(), x.dtype), self.strides, self.padding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """The shape `(batch, rows, columns, filters)`; None stays None."""
+
         def length(n: int | None) -> int | None:
             if n is None:
                 return None
@@ -191,11 +195,13 @@ class ResNetUnit(_Bottleneck):
     def __init__(
         self, filters: int, strides: int = 1, folded: bool = False, epsilons: str = "official", **kwargs: Any
     ) -> None:
+        """Keeps the arguments; ValueError for epsilons that are none of `STEM_EPSILONS`."""
         super().__init__(filters, strides, folded, **kwargs)
         check_choice("epsilons", epsilons, tuple(STEM_EPSILONS))
         self.epsilons = epsilons
 
     def build(self, input_shape: Shape) -> None:
+        """Makes three convolutions and their normalisations, and a projection where the shape changes."""
         before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         epsilon, *_ = STEM_EPSILONS[self.epsilons]
         self.projected = before != outer or self.strides != 1
@@ -210,6 +216,7 @@ class ResNetUnit(_Bottleneck):
             self.gn_proj = self._norm("gn_proj", outer, epsilon)
 
     def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
+        """A built convolution with the epsilons of this unit."""
         _, epsilon, inside = STEM_EPSILONS[self.epsilons]
         policy = self.dtype_policy
         layer = StdConv2D(filters, size, strides, "same", epsilon, inside, self.folded, dtype=policy, name=name)
@@ -217,6 +224,7 @@ class ResNetUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """The map after three convolutions, each normalised, added to the shortcut."""
         shortcut = x
         if self.projected:
             shortcut = self.gn_proj(self.conv_proj(x, training=training), training=training)
@@ -243,6 +251,7 @@ class BiTUnit(_Bottleneck):
     """
 
     def build(self, input_shape: Shape) -> None:
+        """Makes three convolutions with a normalisation before each, and a projection where the shape changes."""
         before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         self.projected = before != outer or self.strides != 1
         self.gn1 = self._norm("gn1", before, GROUP_NORM_EPSILON)
@@ -260,6 +269,7 @@ class BiTUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """The map after three normalised convolutions, added to the shortcut (pre-activation)."""
         y = activated(self.gn1, x, "relu", training)
         shortcut = self.conv_proj(y, training=training) if self.projected else x
         y = activated(self.gn2, self.conv1(y, training=training), "relu", training)

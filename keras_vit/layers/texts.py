@@ -26,6 +26,7 @@ class AddTextPositions(BaseLayer):
     """
 
     def build(self, input_shape: Shape) -> None:
+        """Computes the table of sines and cosines, which is no weight."""
         length: Any = input_shape[1]
         width: Any = input_shape[2]
         omega = 10_000.0 ** -np.linspace(0, 1, width // 2)
@@ -91,6 +92,7 @@ class TextPooling(BaseLayer):
     """
 
     def __init__(self, kind: str, end_id: int | None = None, pad_id: int | None = None, **kwargs: Any) -> None:
+        """Keeps the arguments; ValueError for an unknown kind."""
         super().__init__(**kwargs)
         check_choice("kind", kind, TEXT_POOLINGS)
         self.kind = kind
@@ -98,6 +100,7 @@ class TextPooling(BaseLayer):
         self.pad_id = pad_id
 
     def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
+        """One vector for each text, `(batch, D)`: of a token, or the mean of those that are no padding."""
         if self.kind in ("last", "first"):
             return tokens[:, -1 if self.kind == "last" else 0]
         if self.kind == "mean":

@@ -52,6 +52,7 @@ class PatchEmbedding(BaseLayer):
         self.use_bias = bias
 
     def build(self, input_shape: Shape) -> None:
+        """Makes a kernel for one patch, and a bias where it has one."""
         self.kernel = self.add_weight(
             name="kernel",
             shape=(*self.patch_size, input_shape[-1], self.width),
@@ -71,6 +72,7 @@ class PatchEmbedding(BaseLayer):
         return (input_shape[0], *self._grid(input_shape), self.width)
 
     def _grid(self, shape: Shape) -> Shape:
+        """Rows and columns of patches, None where they are not known; ValueError unless the patches fit."""
         for axis, size, patch in zip(("height", "width"), shape[1:3], self.patch_size, strict=True):
             if size is not None and (size % patch or not size):
                 raise ValueError(
@@ -200,6 +202,7 @@ class PatchDropout(BaseLayer):
     """
 
     def __init__(self, rate: float = 0.5, prefix_tokens: int = 1, ordered: bool = False, **kwargs: Any) -> None:
+        """Keeps the arguments; a generator of seeds only where patches are dropped."""
         super().__init__(**kwargs)
         self.rate = rate
         self.prefix_tokens = prefix_tokens
@@ -207,6 +210,7 @@ class PatchDropout(BaseLayer):
         self.seed_generator = SeedGenerator() if rate else None
 
     def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
+        """The tokens, in training without some of the patches; with a rotation, a list of both."""
         (seed,) = self.draw(training, self.rate)
         if seed is not None:
             places = self._kept(tokens, seed)
@@ -252,6 +256,7 @@ class _AddTable(SameShape):
         return 0
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
+        """The tokens plus the table, which is resized to the grid of `patches` if that is another; then dropout."""
         table, rows = ops.convert_to_tensor(self.table), self._table_prefix
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             table = self._resized(*ops.shape(patches)[1:3])
@@ -296,6 +301,7 @@ class AddPositionEmbedding(_AddTable):
         register_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for an unknown interpolation."""
         super().__init__(**kwargs)
         check_choice("interpolation", interpolation, tuple(METHODS))
         self.grid_size = tuple(grid_size)
@@ -339,6 +345,7 @@ class AddSinCosPositionEmbedding(_AddTable):
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.grid_size = tuple(grid_size)
         self.prefix_tokens = prefix_tokens
@@ -372,6 +379,7 @@ class TokenPooling(BaseLayer):
     """
 
     def __init__(self, mode: str = "token", prefix_tokens: int = 1, token: int = 0, **kwargs: Any) -> None:
+        """Keeps the arguments; ValueError for an unknown mode."""
         super().__init__(**kwargs)
         check_choice("mode", mode, ("token_dist", "token", "avg", "token_avg"))
         self.mode = mode
@@ -379,6 +387,7 @@ class TokenPooling(BaseLayer):
         self.token = token
 
     def call(self, tokens: Tensor) -> Tensor:
+        """One vector for each image: `(batch, D)`, or `(batch, 2 D)` for a token beside the mean of the patches."""
         if self.mode == "token":
             return tokens[:, self.token]
         if self.mode == "token_dist":

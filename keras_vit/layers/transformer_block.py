@@ -75,6 +75,7 @@ class MultiHeadAttention(CompositeLayer):
         causal: bool = False,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for an unknown kind of bias or rotary embedding."""
         super().__init__(**kwargs)
         check_choice("bias", bias, ATTENTION_BIASES)
         check_choice("rotary_embedding", rotary_embedding, (None, *ROTARY_EMBEDDINGS))
@@ -90,6 +91,10 @@ class MultiHeadAttention(CompositeLayer):
     def build(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> None:
+        """Makes the four projections, and a normalisation where there is one.
+
+        Raises ValueError unless heads divide the width.
+        """
         width: Any = tokens_shape[-1]
         if width % self.heads:
             raise ValueError(
@@ -116,6 +121,7 @@ class MultiHeadAttention(CompositeLayer):
         training: bool | None = None,
         seeds: list[Any] | None = None,
     ) -> Tensor:
+        """What the queries read of the tokens, `(batch, queries, D)`; without `queries` each token is one."""
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
         query, key = self._query_and_key(tokens, queries, rotation, training)
@@ -131,6 +137,10 @@ class MultiHeadAttention(CompositeLayer):
         return attention_weights(query, key, self.causal)
 
     def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
+        """Queries and keys by heads, turned where positions are rotary.
+
+        Raises ValueError for a rotation too many or too few.
+        """
         query, key = self._projected(self.query, queries, training), self._projected(self.key, tokens, training)
         kind = self.rotary_embedding
         if (rotation is None) != (kind is None):
@@ -162,6 +172,7 @@ class _HiddenLayer(SameShape, CompositeLayer):
     def __init__(
         self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
     ) -> None:
+        """Keeps the arguments; a generator of seeds only where there is dropout."""
         super().__init__(**kwargs)
         self.width = width
         self.use_norm = norm
@@ -226,6 +237,7 @@ class MLP(_HiddenLayer):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for an unknown activation."""
         check_choice("gelu", gelu, MLP_ACTIVATIONS)
         super().__init__(width, norm, epsilon, dropout, **kwargs)
         self.gelu = gelu
@@ -378,6 +390,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         causal: bool = False,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; ValueError for an unknown kind of MLP."""
         super().__init__(**kwargs)
         check_choice("mlp", mlp, MLPS)
         self.heads = heads
@@ -398,6 +411,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
     def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
+        """Makes attention, the MLP, both normalisations, and layer scale where there is some."""
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         common = (self.heads, self.attention_dropout, self.attention_bias, self.attention_norm, self.epsilon)
@@ -425,6 +439,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         activations: Any = None,
         training: Any = None,
     ) -> Any:
+        """The tokens after the block; with `activations`, a list of these and then the tokens."""
         _check_activations(activations)
         block_seeds = self.draw(training, self.dropout, self.drop_path, self.drop_path)
         seeds = [block_seeds, *self.draw_inner_seeds(training, self.attention, self.mlp)]
@@ -437,6 +452,7 @@ class TransformerBlock(Renamed, ResidualBlock):
     def _block(
         self, x: Any, rotation: Any, offset: Any, allowed: Any, seeds: list[Any], activations: Any, training: Any
     ) -> Any:
+        """What `call` returns, computed in the order of equations 2 and 3 with given seeds."""
         (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
 
@@ -463,6 +479,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(self, x: Any, *others: Any, activations: Any = None, **options: Any) -> Any:
+        """The symbolic outputs of a call, with those of `activations` before them."""
         _check_activations(activations)
         shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
         weights = keras.KerasTensor((x.shape[0], self.heads, shape[1], x.shape[1]), float32_or_better(dtype))

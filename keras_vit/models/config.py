@@ -213,6 +213,7 @@ class ViTConfig(ModelConfig):
     model: ClassVar[str] = "VisionTransformer"
 
     def _check_together(self) -> None:
+        """Raises TypeError or ValueError unless the fields fit each other; makes pixel means one for each channel."""
         super()._check_together()
         self._check_tokens()
         self._check_head()

@@ -43,6 +43,7 @@ def _name(path: str, layout: str) -> str:
 
 
 def _rows(config: BiTConfig, layout: str) -> list[Row]:
+    """The rows of a BiT in a layout, for `"bit_tf"` with axes of length 1 where the older code has them."""
     shapes: dict[str, tuple[int, ...]] = {}
     vector, matrix = ((), (1, 1)) if layout == "bit_tf" else ((1, 1, 1), ())
 

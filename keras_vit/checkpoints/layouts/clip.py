@@ -126,7 +126,10 @@ def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any
 
 
 def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
-    """Which GELU it computes; OpenAI's where nothing tells it."""
+    """Which GELU it computes: as its JSON file or `like` says, OpenAI's where nothing does.
+
+    Raises ValueError if `like` names another kind of model.
+    """
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
         advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"
@@ -139,6 +142,7 @@ def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
 
 
 def _pooling(vision: Mapping[str, Any]) -> str:
+    """The pooling that open_clip's `vision_cfg` says; ValueError for one that is not computed here."""
     for key, harmless in _HARMLESS.items():
         if vision.get(key, harmless) not in (harmless, None):
             raise _not_known(key, vision[key])
@@ -164,6 +168,7 @@ _ACCEPTED = {
 
 
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
+    """The `open_clip_config.json` of an image tower."""
     vision = {
         "image_size": list(config.image_size),
         "layers": config.depth,

@@ -93,6 +93,7 @@ HEADS = (
 
 
 def _rows(config: LinearSegmenterConfig, names: Names) -> list[Row]:
+    """The rows of a linear segmentation head: its batch normalisation and its matrix."""
     into = config.backbone.width * len(config.blocks)
     parts = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
     rows = [Row(f"{names.norm}.{part}", f"head_norm/{path}", (into,)) for part, path in parts.items()]

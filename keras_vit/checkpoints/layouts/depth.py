@@ -209,7 +209,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
-    """The backbone in a file of both, whose names come after `start`; `is_hub` for that of transformers."""
+    """The plan of the backbone in a file of both, whose names come after `start`; `is_hub` for that of transformers.
+
+    Raises ValueError if there is no backbone of a known kind.
+    """
     like = None if sidecars.architecture else sidecars.like
     known = Sidecars(like=like, heads=sidecars.heads, grid_size=sidecars.grid_size)
     if is_hub:
@@ -244,7 +247,11 @@ def _blocks(depth: int) -> tuple[tuple[int, ...], list[Remark]]:
 
 
 def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
-    """What depth means: what the user says of it, else what the name of the file suggests; nothing in the file does."""
+    """What depth means: what the user says of it, else what the name of the file suggests; nothing in the file does.
+
+    Returns fields of the config, and remarks on what was assumed. Raises ValueError if nobody tells, or `max_depth`
+    makes no sense.
+    """
     given, name = sidecars.max_depth, pathlib.Path(sidecars.name).name.lower()
     if given == "relative" and not is_dinov2:
         return {"metric": False, "max_depth": 1.0}, []
@@ -288,7 +295,10 @@ def _check(config: Mapping[str, Any], key: str, *expected: Any) -> Any:
 
 
 def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
-    """What config.json says of depth, and preprocessor_config.json of pictures."""
+    """The fields that config.json says of depth, and preprocessor_config.json of preprocessing.
+
+    Raises ValueError for what is not computed here.
+    """
     for key, value in _STATED.items():
         _check(config, key, value)
     backbone = mapping(config, "backbone_config")

@@ -251,7 +251,10 @@ def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
 def _backbone(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[ViTConfig, Trunk]:
-    """The config of the Vision Transformer, and what was assumed of it."""
+    """The config of the Vision Transformer, and what was assumed of it.
+
+    Raises ValueError if an array is missing, or JSON files and arrays contradict each other.
+    """
     stated = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:
@@ -296,6 +299,7 @@ def _backbone(
 
 
 def _activation(config: Mapping[str, Any]) -> str:
+    """The activation that config.json says; ValueError for an unknown one."""
     value = config.get("hidden_act", "gelu")
     known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
     if not isinstance(value, str) or value not in known:
@@ -304,6 +308,7 @@ def _activation(config: Mapping[str, Any]) -> str:
 
 
 def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:
+    """The layout of an EoMT whose backbone has the names of a family; `theta` is the base of rotary periods."""
     return Layout(
         "eomt",
         functools.partial(_rows, family=family, names=names, written=written),
@@ -348,6 +353,7 @@ def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
 
 
 def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
+    """The config.json and preprocessor_config.json of transformers for an EoMT."""
     backbone, size = config.backbone, config.image_size[0]
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
     names = {**library_configs.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}

@@ -55,6 +55,7 @@ _DEFAULT_SIZE = 224  # pixels: what the published files without position embeddi
 
 
 def _rows(config: ViTConfig, layout: str) -> list[Row]:
+    """The rows of a Vision Transformer in the names of big_vision, or of vit_jax, whose blocks are called otherwise."""
     if config.tokens_mlp_width is not None:
         return mixer.flax_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
@@ -358,7 +359,7 @@ def _grid(arrays: Arrays, known: tuple[int, int] | None) -> tuple[tuple[int, int
 
 
 def stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
-    """How many units each stage of the ResNet has."""
+    """How many units each stage of the ResNet has, by the numbers in names; ValueError if numbers are left out."""
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     highest = bounded(max(map(max, units), default=0))
     if highest > len(units):

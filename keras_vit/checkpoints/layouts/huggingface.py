@@ -381,7 +381,10 @@ def _check_value(key: str, value: Any, expected: list[str]) -> None:
 def _end(
     arrays: Mapping[str, StoredArray], stated: Mapping[str, Any], name: str, family: Family
 ) -> tuple[Fields, list[str]]:
-    """From the tokens to the answer, and which arrays take no part in it."""
+    """The fields for what follows the blocks, and the arrays that take no part in it.
+
+    Raises ValueError for a head that such a model does not have, or another activation of its pooler.
+    """
     has = arrays.keys().__contains__
     pooler = [array for array in arrays if array.startswith("pooler.")]
     attention = [array for array in arrays if array.startswith("head.")]

@@ -12,7 +12,6 @@ from keras_vit.models import ViTConfig
 # timm
 
 TIMM_ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
-
 _TIMM_POOLINGS = {"token": "token", "token_dist": "token", "avg": "avg", "map": "map", "none": ""}
 # timm's hybrids, by the units in the stages of their ResNet: no argument changes them.
 _HYBRIDS = {
@@ -228,6 +227,7 @@ def _only_patches_have_positions(config: ViTConfig) -> bool:
 
 
 def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """The name of a timm model of the class Eva, and the arguments that make it this one."""
     if config.rotary_embedding == "pe":
         return _pe_arguments(config)
     arguments: dict[str, Any] = {
@@ -382,6 +382,7 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def _config(config: ViTConfig) -> dict[str, Any]:
+    """The config.json of transformers for a model."""
     family = family_to_write(config)
     flat, name = family in ("clip", "siglip", "siglip2", "tipsv2"), _TRANSFORMERS[family][0]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
@@ -460,6 +461,7 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
 
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:
+    """The preprocessor_config.json of transformers for a model."""
     height, width = config.pipeline.prepared_size
     if naflex.is_naflex(config):
         return naflex.preprocessor(config)

@@ -80,7 +80,10 @@ def flax_rows(config: ViTConfig, old: bool = False) -> list[Row]:
 
 
 def flax_config(arrays: Mapping[str, StoredArray], grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
-    """The config that the arrays tell, and whether they have the old spelling; `grid` is what somebody knows."""
+    """The config that the arrays tell, and whether they have the old spelling; `grid` is what somebody knows.
+
+    Raises ValueError where the old spelling does not tell patches from hidden units.
+    """
     height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches

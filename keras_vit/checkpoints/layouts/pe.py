@@ -44,6 +44,7 @@ FAMILY = dataclasses.replace(
 
 
 def _rows(config: ViTConfig) -> list[Row]:
+    """The rows of a Perception Encoder in Meta's names: trunk, attention pooling and projection."""
     rows = pytorch.trunk_rows(config, FAMILY)
     if config.pooling == "map":
         rows += pytorch.packed("attn_pool.attn.in_proj_", pytorch.POOLED_ATTENTION, config.width, config.width)

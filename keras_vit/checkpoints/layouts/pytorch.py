@@ -388,7 +388,7 @@ def square_patch(values: int) -> tuple[int, int]:
 
 
 def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
-    """Which of the projections to queries, keys and values have a bias."""
+    """Which of the projections to queries, keys and values have a bias; ValueError for a combination nobody has."""
     shared = family.own_biases or [f"{family.attention[0]}bias"] * 3
     names = [f"{name}.bias" for name in family.attention[:3]] if len(family.attention) == 4 else shared
     biased = tuple(f"{block}{name}" in arrays for name in names)
@@ -402,7 +402,10 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
 def _heads(
     sidecars: Sidecars, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
 ) -> tuple[int, list[Remark]]:
-    """The number of attention heads, which no array tells, and what a user should know of it."""
+    """The number of attention heads, which no array tells, and what a user should know of it.
+
+    Raises ValueError if nobody tells, or the number does not divide the width.
+    """
     given, like = sidecars.heads, sidecars.like
     if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
         raise ValueError(f"Its config says the number of heads is {printable(stated, 60)}, expected an integer.")

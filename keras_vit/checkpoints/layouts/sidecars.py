@@ -46,7 +46,10 @@ def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter
 def preparation_in(
     config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
 ) -> Fields:
-    """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out."""
+    """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out.
+
+    Raises ValueError for a mode or a filter that is not computed here.
+    """
     fields = {**default, **means_in(config.get("mean"), config.get("std"))}
     crop, mode = config.get(crop_key, config.get("crop_pct")), config.get(mode_key)
     if mode_key == "crop_mode" and is_number(crop) and 0 < crop <= 1:
@@ -225,7 +228,10 @@ def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
 
 
 def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
-    """The size to which images are resized (a number is the shorter edge), and the size that is cut out."""
+    """The size to which images are resized (a number is the shorter edge), and the size that is cut out.
+
+    Raises ValueError for a combination that is not computed here.
+    """
     crops = stated.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
     size = _edges(stated, "size", stated.get("shortest", bool(crops)))
@@ -246,7 +252,10 @@ def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _edges(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
-    """The length of the shorter edge, or height and width; None where the config does not say it."""
+    """The length of the shorter edge, or height and width; None where the config does not say it.
+
+    Raises ValueError for any other form.
+    """
     value = config.get(key)
     if value is None:
         return None
@@ -297,7 +306,10 @@ def plain_architecture(name: Any) -> str:
 
 
 def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
-    """What the JSON files beside a file say, and the user; `is_trunk` is for a tower of open_clip's that is timm's."""
+    """What the JSON files beside a file say, and the user; `is_trunk` is for a tower of open_clip's that is timm's.
+
+    Raises ValueError if the user contradicts them.
+    """
     given = sidecars.architecture
     if is_trunk and sidecars.open_clip:
         vision = mapping(sidecars.open_clip, "model_cfg", "vision_cfg")

@@ -112,6 +112,7 @@ OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", 
 
 
 def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
+    """The rows of a text tower in the names of a layout: embeddings, blocks, norm and projection."""
     width, family, depth = config.width, names.family, range(config.depth)
     first = (1,) if family is _FLAX else ()
     rows = [Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width))]
@@ -198,6 +199,7 @@ def text_layout(names: Names, linear_projection: bool) -> Layout:
 
 
 def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
+    """The kind of text tower in a file, its names, and what stands before them; None where there is none."""
     is_tips = not any(_POSITIONS.search(name) for name in file)
     for kind, names in NAMES.items():
         if names.is_tips and not is_tips:
@@ -301,7 +303,10 @@ def _check_context(stated: Any, context: int) -> None:
 
 
 def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
-    """What the `text_config` says, or what its class says where it says nothing."""
+    """The fields that the `text_config` says, or that its class has where it says nothing.
+
+    Raises ValueError for another kind of model, or an activation that is not computed here.
+    """
     types = ("clip", "clip_text_model")
     if kind == "siglip":
         types = ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
@@ -328,7 +333,10 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
 
 
 def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
-    """What the `text_config` of a TIPS says, and what its authors take where there is none."""
+    """The fields that the `text_config` of a TIPS says, and what its authors take where there is none.
+
+    Raises ValueError if it says what no TIPS has, or contradicts the arrays.
+    """
     stated = mapping(sidecars.config, "text_config")
     if sidecars.config.get("model_type", "tipsv2") != "tipsv2":
         given = printable(sidecars.config["model_type"], 60)
@@ -352,7 +360,10 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
 def _from_open_clip(
     model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
-    """What the `text_cfg` says; files of OpenAI say it by lying alone."""
+    """The fields that the `text_cfg` says; files of OpenAI, which lie alone, say their activation by that.
+
+    Raises ValueError for what is not computed here, or where nobody tells the activation.
+    """
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
     tokens = mapping(stated, "tokenizer_kwargs")
     unknown += [f"tokenizer_kwargs.{key}" for key, value in tokens.items() if key not in _TOKENIZER_KEYS and value]

@@ -99,11 +99,6 @@ def _first(table: Mapping[str, Any], architecture: str) -> Any:
     return next((value for pattern, value in table.items() if re.search(pattern, architecture)), None)
 
 
-def _default_preparation(architecture: str) -> Fields:
-    """How images are prepared for a model of timm, where no `pretrained_cfg` says it."""
-    return _first(_PREPARATIONS, architecture)
-
-
 # Rows
 
 
@@ -145,6 +140,7 @@ def _names_to_write(config: ViTConfig) -> Family:
 
 
 def _stem_rows(config: ViTConfig) -> list[Row]:
+    """The rows of a hybrid's ResNet in timm's names."""
     rows = []  # as timm's `models/resnetv2.py` has them
     for conv in convolutions(config):
         if not conv.stage:  # without stages, it stands in no module of its own
@@ -187,7 +183,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """How a file is read."""
     is_naflex = bool(pytorch.prefixes_of(file, naflex.TIMM_ANCHOR))
     if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
-        return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, _default_preparation)
+        return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, functools.partial(_first, _PREPARATIONS))
     found = pytorch.collect(file, naflex.TIMM_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
     arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in found.arrays.items()}
     stated = timm_stated(sidecars, found.module == _TRUNK)
@@ -357,7 +353,7 @@ def _heads(stated: TimmStated, width: int) -> Any:
 
 
 def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
-    """Which GELU timm computes: what a model is called with, or by its name."""
+    """Which GELU timm computes, by a model's arguments or else by its name; ValueError for an unknown one."""
     activation = arguments.get("act_layer")
     if activation is None:
         return _first(_GELUS, architecture)
@@ -368,7 +364,10 @@ def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
-    """The fields of the config that say which ResNet a file has; none for a file without one."""
+    """The fields of the config that say which ResNet a file has; none for a file without one.
+
+    Raises ValueError for more stages than any known model has.
+    """
     if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in arrays):
         return {}
     pattern = rf"^{re.escape(_STEM)}stages\.(\d+)\.blocks\.(\d+)\."
@@ -384,6 +383,7 @@ def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
 
 
 def _interpolation(architecture: str, family: Family, registers: bool) -> str:
+    """The rule by which the code of those who trained a model resizes its position embeddings."""
     if family.title in ("Facebook MAE", "Facebook I-JEPA"):
         return "bicubic_hf"
     if family.title == "Facebook DINO" or (family.title == "Facebook DINOv2" and not registers):
@@ -394,7 +394,10 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
 def _end(
     arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields
 ) -> tuple[Fields, list[Remark]]:
-    """From the tokens to the answer."""
+    """The fields for what follows the blocks, and remarks on what was assumed.
+
+    Raises ValueError for a pooling that is not computed here.
+    """
     has, asked = arrays.keys().__contains__, stated.pooling
     if asked not in (None, *_POOLINGS):
         raise ValueError(f"its config says that it pools by {printable(asked, 60)}, which is not known here.")
@@ -447,9 +450,9 @@ def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fi
     if stated.preprocess:
         return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
     if stated.architecture:
-        default = _default_preparation(stated.architecture)
+        default = _first(_PREPARATIONS, stated.architecture)
     elif fields["rotary_embedding"] == "pe":
-        default = _default_preparation("vit_pe_")
+        default = _first(_PREPARATIONS, "vit_pe_")
     elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
         default = preparation(CLIP, "shortest", 1.0)
     elif fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":

@@ -91,6 +91,7 @@ def rows(config: ViTConfig, family: Family | None = None, hub: bool = False) -> 
 
 
 def _scenic_rows(config: ViTConfig) -> list[Row]:
+    """The rows of a TIPS in the names of Scenic."""
     width, tokens = config.width, _SCENIC_TOKENS
     found = [
         Row(f"{tokens}embedding/kernel", "embedding/kernel", (*config.patch_size, config.channels, width)),
@@ -252,6 +253,7 @@ def check_writable(config: ViTConfig, layout: str = "tips") -> None:
 
 
 def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
+    """Yields why a layout of TIPS has no place for a model."""
     known = HEADS.get(config.width, config.width // 64 if config.width % 64 == 0 else config.heads)
     if config.layer_scale is None:
         yield "it has no layer scale (Scenic's have none: layout 'tips_scenic')"
