@@ -73,23 +73,23 @@ def open_checkpoint(
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
-    is_told = any(option is not None for option in (like, architecture, heads))
-    known = like_of_options(like, architecture, heads) if is_told else None
-    told: dict[str, Any] = {"like": known, "heads": heads, "grid_size": grid_size}
-    told["image_size"] = None if image_size is None else pair("image_size", image_size)
+    is_stated = any(option is not None for option in (like, architecture, heads))
+    known = like_of_options(like, architecture, heads) if is_stated else None
+    stated: dict[str, Any] = {"like": known, "heads": heads, "grid_size": grid_size}
+    stated["image_size"] = None if image_size is None else pair("image_size", image_size)
     if head is None:
-        return _plan(path, numerics, max_depth=max_depth, **told)
-    backbone = _plan(path, None, **told)
-    return _plan(head, None, image_size=told["image_size"], max_depth=max_depth, backbone=backbone)
+        return _plan(path, numerics, max_depth=max_depth, **stated)
+    backbone = _plan(path, None, **stated)
+    return _plan(head, None, image_size=stated["image_size"], max_depth=max_depth, backbone=backbone)
 
 
-def _plan(path: str | os.PathLike[str], numerics: str | None, **told: Any) -> Plan:
-    """How a file is read by the first layout that recognises it, with what the user (`told`) and its note say.
+def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> Plan:
+    """How a file is read by the first layout that recognises it, with what the user (`stated`) and its note say.
 
     Raises ValueError if no layout does, or the file, its note and the user contradict each other.
     """
     file, source = open_file(path), str(path)
-    sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **told)
+    sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **stated)
     try:
         plan = _plan_of_dense(file, sidecars)
     except ValueError as error:
@@ -116,8 +116,8 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **told: Any) -> Pl
         plan = settle(plan, sidecars.like, source)
     plan = _with_outside(plan, file)
     if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
-        asked = plan.stored.replace(image_size=sidecars.image_size).grid_size
-        grid = asked if np.prod(asked) == np.prod(plan.stored.grid_size) else None
+        grid_at_size = plan.stored.replace(image_size=sidecars.image_size).grid_size
+        grid = grid_at_size if np.prod(grid_at_size) == np.prod(plan.stored.grid_size) else None
     if grid is not None:
         plan = _with_grid(plan, grid, source)
     plan = _with_note(plan, file.note, source)
@@ -159,7 +159,7 @@ def _refuse_foreign(names: Collection[str]) -> None:
 
 
 def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
-    """The layouts in the order in which they are asked: first whose JSON files lie beside; only Flax's have slashes."""
+    """The layouts in the order in which they are tried: first whose JSON files lie beside; only Flax's have slashes."""
     first = ["tips"]  # which config.json, or the .npz, tells from a DINOv2 with one register
     if not any("/" in name for name in names):
         first += ["clip"] if sidecars.open_clip else []
@@ -425,9 +425,9 @@ def inspect_checkpoint(
 
 def _check_heads(plan: Plan, heads: int | None, source: str) -> None:
     """Raises ValueError if the user says of a file of Flax another number of heads than its arrays."""
-    told = getattr(plan.stored, "heads", None)
-    if plan.layout.settled_by is None and heads not in (None, told):
-        raise ValueError(f"heads={heads} was given, but the arrays of {source} tell that it has {told}.")
+    heads_of_arrays = getattr(plan.stored, "heads", None)
+    if plan.layout.settled_by is None and heads not in (None, heads_of_arrays):
+        raise ValueError(f"heads={heads} was given, but the arrays of {source} tell that it has {heads_of_arrays}.")
 
 
 def _with_official_numbers(plan: Plan, source: str) -> Plan:

@@ -85,14 +85,14 @@ def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
     return Like(architecture)
 
 
-def check_like(config: ModelConfig, like: Like, told: tuple[str, ...], source: str) -> None:
-    """Raises ValueError where a variant has other sizes or parts than the arrays, or another value of a told field."""
+def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source: str) -> None:
+    """Raises ValueError where a variant has other sizes or parts than the arrays, or other `stated` fields."""
     known, image_model = like.config, getattr(config, "backbone", config)
     if known is None:
         return
     if not isinstance(image_model, ViTConfig):
         raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} holds none: leave it out.")
-    compared = [field for field in (*_SIZES, *_PARTS, *told) if getattr(image_model, field) != getattr(known, field)]
+    compared = [field for field in (*_SIZES, *_PARTS, *stated) if getattr(image_model, field) != getattr(known, field)]
     theirs = [f"{field}={getattr(image_model, field)!r}" for field in compared]
     ours = [f"{field}={getattr(known, field)!r}" for field in compared]
     if (image_model.layer_scale is None) != (known.layer_scale is None):

@@ -14,7 +14,7 @@ _QUERIES = {"recipe": ("--recipe segmentation/eomt_...",)}
 _HEAD = {"task": ("--task classification",), "way": ("the head",)}
 _FEW_SHOT = {"task": ("--task classification",), "way": ("--few-shot",)}
 _REPORTED = {"task": ("--task classification",), "way": ("the head", "--knn")}
-# For options of a command, what a command line has to ask for, along the axes of `asked_for`; others always apply.
+# For options of a command, what a command line has to ask for, along the axes of `modes_of`; others always apply.
 ONLY: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
     "finetune": {
         "crop mixup cutmix erasing sampling class_weight patch_drop randaugment teacher": _CLASSES,
@@ -48,7 +48,7 @@ def kind_of_data(data: str) -> str:
     return "digits" if data == "digits" and not os.path.exists(data) else "folders"
 
 
-def asked_for(values: Mapping[str, Any]) -> dict[str, str]:
+def modes_of(values: Mapping[str, Any]) -> dict[str, str]:
     """What a command line asks for, by axis, in the words of messages."""
     way = "the head"
     if values.get("few_shot") is not None:
@@ -71,10 +71,10 @@ def asked_for(values: Mapping[str, Any]) -> dict[str, str]:
 
 def refuse_unused(command: str, given: Collection[str], values: Mapping[str, Any]) -> None:
     """Raises ValueError if an option that was given does not apply to what the command line asks for."""
-    asked = asked_for(values)
+    modes = modes_of(values)
     for names, needs in ONLY.get(command, {}).items():
         for name in names.split():
             for axis, allowed in needs.items():
-                if name in given and asked[axis] not in allowed:
+                if name in given and modes[axis] not in allowed:
                     flag = f"--{name.replace('_', '-')}"
-                    raise ValueError(f"{flag} is for {' and '.join(allowed)}, not for {asked[axis]}: leave it out.")
+                    raise ValueError(f"{flag} is for {' and '.join(allowed)}, not for {modes[axis]}: leave it out.")

@@ -223,10 +223,10 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
 
     picture = _picture()
     prepared = np.asarray(model.preprocess(picture))
-    asked = answer(path.parent, Image.fromarray(picture), prepared)
-    if asked is None or not asked[1]:
+    result = answer(path.parent, Image.fromarray(picture), prepared)
+    if result is None or not result[1]:
         return None
-    pixels, theirs = asked
+    pixels, theirs = result
     for kind, expected in theirs.items():
         if kind == "tokens":  # what every image model has, compared where the answers are not the same things
             model = load(name, include_top=False, pooling="none")
@@ -259,14 +259,14 @@ def _picture() -> np.ndarray:
 
 
 def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
-    """The package that a file was made for, by what lies beside it, and how it is asked."""
+    """The package that a file was made for, by what lies beside it, and the function that runs it."""
     if (path.parent / "open_clip_config.json").is_file():
         return "open_clip", _ask_open_clip
     config = path.parent / "config.json"
-    told = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    if "architecture" in told:
+    config_json = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    if "architecture" in config_json:
         return "timm", _ask_timm
-    return "transformers", _ask_transformers if "model_type" in told else None
+    return "transformers", _ask_transformers if "model_type" in config_json else None
 
 
 def _ask_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:

@@ -138,9 +138,9 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
         total -= round(share * (projections / 2 + attention + mlp))
     if config.pooling == "map":
         # Keys and values of all tokens, one query, one output, one token through the MLP.
-        asked = tokens if config.map_prefix else patches
+        read_tokens = tokens if config.map_prefix else patches
         pooled_hidden = config.pooling_mlp_width or hidden
-        total += 2 * (asked + 1) * width**2 + 2 * asked * width + 2 * width * pooled_hidden
+        total += 2 * (read_tokens + 1) * width**2 + 2 * read_tokens * width + 2 * width * pooled_hidden
     ends = tokens if config.pooling == "none" else 1
     features = config.pooled_size
     for units in (config.projection, config.representation_size, config.classes):

@@ -103,8 +103,8 @@ def _timm_problems(config: ViTConfig) -> Iterator[str]:
         yield "it has a SwiGLU and register tokens without a class token"
     if mlp == "swiglu" and not eva and epsilon != 1e-6:
         yield "timm's models with a SwiGLU have the epsilon 1e-6"
-    usual_epsilon = 1e-5 if rotary == "dinov3" else 1e-6
-    if eva and epsilon != usual_epsilon:
+    default_epsilon = 1e-5 if rotary == "dinov3" else 1e-6
+    if eva and epsilon != default_epsilon:
         yield f"timm's models of that kind have another epsilon than {epsilon}"
     parts = config.pre_norm or pooling == "map" or mlp == "plain_norm"
     if eva and parts:

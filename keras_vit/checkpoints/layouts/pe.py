@@ -141,10 +141,10 @@ def timm_fields(
     Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
     """
     grids = (grid for pattern, grid in _TIMM_GRIDS.items() if re.search(pattern, architecture))
-    own = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
+    grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
     found: dict[str, Any] = {
         **COMPUTES,
-        "rotary_grid": image_size_in(arguments.get("ref_feat_shape")) or next(grids, own),
+        "rotary_grid": image_size_in(arguments.get("ref_feat_shape")) or next(grids, grid),
         "pooling_heads": arguments.get("attn_pool_num_heads") or POOLING_HEADS,
     }
     if "attn_pool.latent" in arrays:

@@ -398,10 +398,10 @@ def _end(
 
     Raises ValueError for a pooling that is not computed here.
     """
-    has, asked = arrays.keys().__contains__, stated.pooling
-    if asked not in (None, *_POOLINGS):
-        raise ValueError(f"its config says that it pools by {printable(asked, 60)}, which is not known here.")
-    pooling = None if asked is None else _POOLINGS[asked]
+    has, stated_pooling = arrays.keys().__contains__, stated.pooling
+    if stated_pooling not in (None, *_POOLINGS):
+        raise ValueError(f"its config says that it pools by {printable(stated_pooling, 60)}, which is not known here.")
+    pooling = None if stated_pooling is None else _POOLINGS[stated_pooling]
     special = has("cls_token") or trunk["register_tokens"] > 0
     pools_all = stated.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
@@ -409,9 +409,8 @@ def _end(
     if has("attn_pool.latent"):
         pooling = "map"
         if special:
-            fields["map_prefix"] = (
-                "norm_pre.weight" in arrays or pools_all or stated.architecture.startswith("test_vit3")
-            )
+            is_test_vit3 = stated.architecture.startswith("test_vit3")
+            fields["map_prefix"] = "norm_pre.weight" in arrays or pools_all or is_test_vit3
     elif pooling is None:
         averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
         mean = has("fc_norm.weight") or not has("cls_token") or averages or pe.is_timms(arrays)
