@@ -16,7 +16,7 @@ _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with fo
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write a file: a hidden name beside `path`, which takes its place at the end of the `with` block.
+    """Yields the path to write a file to: a hidden name beside `path`, whose place it takes at the block's end.
 
     If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on the
     disk before it gets its name, so that a power cut cannot leave half of it either. Of several that write to one path

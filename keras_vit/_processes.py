@@ -161,9 +161,10 @@ class Processes:
 
     def _exchange(self, data: bytes) -> list[bytes]:
         """The bytes of every process, in the order of their numbers."""
-        lengths = [int(length.view("int64")[0]) for length in self._all_gather(np.array([len(data)]).view("uint8"))]
-        # Powers of two: JAX compiles for every length.
-        padded = np.zeros(1 << max(max(lengths) - 1, 63).bit_length(), "uint8")
+        length = np.array([len(data)], "int64")
+        lengths = [int(part.view("int64")[0]) for part in self._all_gather(length.view("uint8"))]
+        # All are padded to the next power of two, at least 64: JAX compiles for every length.
+        padded = np.zeros(max(64, 1 << (max(lengths) - 1).bit_length()), "uint8")
         padded[: len(data)] = np.frombuffer(data, "uint8")
         return [part[:n].tobytes() for part, n in zip(self._all_gather(padded), lengths, strict=True)]
 
@@ -259,7 +260,7 @@ def connect(distribution: str | None = None) -> Processes:
 
 
 def current() -> Processes:
-    """Which of how many processes this one is, as far as they are connected."""
+    """This process's number and the number of processes, as far as they are connected."""
     backend = keras.backend.backend()
     if backend == "torch":
         from torch import distributed
@@ -391,7 +392,10 @@ def check_strategy(strategy: Any) -> None:
 
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """Where a model has to be copied, compiled and trained: within TensorFlow's strategy that it was made in."""
+    """The context in which a model has to be copied, compiled and trained: TensorFlow's strategy that it was made in.
+
+    Raises RuntimeError for a strategy over several processes; on other backends the context does nothing.
+    """
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     check_strategy(model.distribute_strategy)

@@ -44,14 +44,16 @@ class Table(list[dict[str, Any]]):
         return text.getvalue()
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RichTable]":
-        """The table that rich draws; where it is too wide, without the last columns, which it then names."""
+        """Yields the table that rich draws; where it is too wide, without the last columns, which it then names."""
         from rich import box
         from rich.table import Table as RichTable
 
         columns = dict(self.columns or {key: key.replace("_", " ") for key in (self[0] if self else {})})
         numbers = {key for key in columns if key == "size" or any(isinstance(row[key], (int, float)) for row in self)}
-        longest = {key: max([len(title), *(len(_value(row, key)) for row in self)]) for key, title in columns.items()}
-        widths = {key: width if key in numbers else min(width, _NARROW) for key, width in longest.items()}
+        widths = {}
+        for key, title in columns.items():
+            width = max([len(title), *(len(_value(row, key)) for row in self)])
+            widths[key] = width if key in numbers else min(width, _NARROW)  # text can be broken into lines
         left_out = []
         while len(columns) > 1 and sum(widths[key] + 3 for key in columns) > options.max_width:
             left_out.insert(0, columns.popitem()[1])

@@ -326,7 +326,8 @@ def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:
     """A picture `(height, width, channels)` as sums of samples, of rows and then of columns; float32.
 
-    For parts of pictures in training: a matrix would be made anew for every crop.
+    Rows and columns are the samples that each new one is made of. For parts of pictures in training: a matrix would be
+    made anew for every crop.
     """
     # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     count = pixels.shape[-1]

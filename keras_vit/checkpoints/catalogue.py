@@ -192,7 +192,7 @@ def repositories(name: str) -> tuple[str, ...]:
 
 
 def nearest_with_repository(entry: Entry) -> Entry | None:
-    """Where `repositories` does not know a checkpoint, the nearest of the same variant, classes and image size."""
+    """The most similar checkpoint on the Hub of the same variant, classes and image size, or None."""
     if repositories(entry.name):
         return None
     others = [find_entry(name) for name in _read("catalogue.json")["hub"]]

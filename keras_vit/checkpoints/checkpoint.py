@@ -301,7 +301,7 @@ def to_checkpoint(
 
 
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
-    """What stands beside the arrays of a model: the grid, and what reading would take otherwise in this layout."""
+    """The note to write beside the arrays of a model: its grid, and what its layout's arrays leave open."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)} | dict(layout.unstated(config))
     note: dict[str, Any] = {"written_by": "keras_vit"}
     if isinstance(config, ViTConfig):

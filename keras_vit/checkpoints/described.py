@@ -69,7 +69,10 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> DenseConfig
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file is read; ValueError for options that say what the file says."""
+    """The plan by which a file with a config in its note is read.
+
+    Raises ValueError for options that say what the note says.
+    """
     given = {name: getattr(sidecars, name) for name in ("grid_size", "heads", "like", "max_depth")}
     for option, value in {"head": sidecars.backbone, **given}.items():
         if value is not None:

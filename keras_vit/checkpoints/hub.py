@@ -70,7 +70,7 @@ class HubAddress:
 
 
 def parse_hub_address(text: str) -> HubAddress:
-    """What an address of the Hub says; ValueError if it is none."""
+    """The parts of an address of the Hub: repository, revision and file; ValueError if it is none."""
     match = _ADDRESS.fullmatch(text)
     repository, revision, file = match.groups() if match else ("..", None, None)
     revision = revision and urllib.parse.unquote(revision)

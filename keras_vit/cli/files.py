@@ -107,7 +107,10 @@ def _description(source: str, facts: dict[str, Any]) -> Result:
     examples=("imagenet21k/ViT-B_16",),
 )
 def download(options: Namespace) -> Result:
-    """Fetches the file."""
+    """Fetches a checkpoint into the cache, where it is not there yet, and returns where it is and its size.
+
+    Raises the errors of `find_checkpoint`.
+    """
     from keras_vit.checkpoints import find_checkpoint
 
     path = find_checkpoint(options.name)

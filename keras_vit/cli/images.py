@@ -148,7 +148,7 @@ def classify(options: Namespace) -> Result:
 
 
 def _names_in(options: Namespace) -> list[str]:
-    """The names that --names or --names-from say."""
+    """The names that `--names` or `--names-from` say; FileNotFoundError without that file."""
     check_exists(options.names_from)
     if options.names is not None:
         return [name.strip() for name in options.names.split(",")]
@@ -215,7 +215,10 @@ def _metres(text: str) -> float | str:
     ),
 )
 def depth(options: Namespace) -> Result:
-    """Writes the depth of each picture; the result has its least and its largest depth."""
+    """Writes the depth of each picture; the result has its least and its largest depth.
+
+    Raises the errors of `estimate` and `plot`, and before Keras starts those of paths that do not do.
+    """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit.depth import estimate, plot
@@ -262,7 +265,10 @@ def depth(options: Namespace) -> Result:
     ),
 )
 def segment(options: Namespace) -> Result:
-    """Writes the segments of each picture; the result has how many there are, and the largest."""
+    """Writes the segments of each picture; the result has how many there are, and the largest.
+
+    Raises the errors of `segment` and `plot`, and before Keras starts those of paths that do not do.
+    """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit import segmentation
@@ -432,7 +438,10 @@ def similar(options: Namespace) -> Result:
     examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
 )
 def duplicates(options: Namespace) -> Result:
-    """Finds pairs of images that are almost the same, and draws them if there is an output."""
+    """Finds pairs of images that are almost the same, and draws them if there is an output.
+
+    Raises FileNotFoundError for a missing file or folder, and the errors of `find_duplicates`.
+    """
     check_exists(options.features, options.folder)
     start_keras()
     from keras_vit import evaluation

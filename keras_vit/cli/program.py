@@ -186,7 +186,7 @@ def _print(result: Result, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _own_warnings(command: Command) -> Iterator[None]:
-    """Warnings of this package are a line each; those of others, which a user of the program cannot act on, go."""
+    """Within it, warnings of this package are printed as a line each, and those of other packages left out."""
     package = str(Path(__file__).parents[1])
 
     def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:

@@ -218,7 +218,7 @@ def _smooth(image: np.ndarray) -> np.ndarray:
 
 
 def _blend(degenerate: np.ndarray | np.float32, image: np.ndarray, level: float) -> np.ndarray:
-    """From the degenerate image (factor 0) over the image (factor 1) and beyond: float32 to uint8."""
+    """uint8 values on the line from a degenerate image through the image, further along with the level."""
     mixed = image - degenerate
     mixed *= np.float32(level * 1.8 + 0.1)
     mixed += degenerate
@@ -261,7 +261,7 @@ def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
 def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
-    """The number of the pixel that each pixel of the result shows; `height * width` is none."""
+    """The number of the pixel that each pixel of a moved image shows, row by row; `height * width` for none."""
     a, b, c, d, e, f = np.array(matrix, "float32")
     columns = np.arange(width, dtype="float32")
     rows = np.arange(height, dtype="float32")[:, None]

@@ -221,7 +221,7 @@ def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str
 
 
 def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
-    """Pictures with semantic masks, of which each class that occurs is a segment."""
+    """The pictures of a split with semantic masks, of which each class that occurs is a segment."""
     examples = masks.open_examples(split, None, Reading())
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
@@ -325,7 +325,7 @@ def _instance_folders(source: Any) -> dict[str, Path]:
 
 
 def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str) -> SegmentedImages:
-    """The pictures of a split, with the classes of the training pictures."""
+    """The pictures of a split, with the classes of the training pictures; of `"train"` with the others as `tests`."""
     train = _instance_folder(pick_split(folders, "train"), names)
     if split == "train" and len(folders) == 1:
         return train

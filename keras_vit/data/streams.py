@@ -260,8 +260,8 @@ class ExampleStream(ImageStream):
             return [image for image, _ in good], [mask for _, mask in good]
         augmentation = self._transform.augmentation
         mixes = self.endless and bool(augmentation.mixup or augmentation.cutmix)
-        # Both mix an image with the one before it, which for the first one of a part is in another part.
-        before = places[part.start - 1 :][:1] if mixes and part != slice(0, len(places)) else []
+        # Both mix an image with the one before it; for the first of a part, that is the last of another part.
+        before = [places[part.start - 1]] if mixes and part != slice(0, len(places)) else []
         images, indices = self._transformed(step, [*before, *places[part]])
         if self.target == "mask":  # the transform returns the mask behind the channels of the image
             return images[..., :-1], images[..., -1].astype("int32")
@@ -298,7 +298,7 @@ class ExampleStream(ImageStream):
         return (images, indices) if good.all() else (images[good], indices[good])
 
     def _places(self, step: int) -> list[tuple[int, int]]:
-        """(epoch, index) of the images of a batch. Where an epoch ends within a batch, the next one fills it."""
+        """The (epoch, index) of each image of a batch; where an epoch ends within a batch, the next one fills it."""
         first = step * self.batch_size
         if not self.endless:
             return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]

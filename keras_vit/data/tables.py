@@ -219,7 +219,7 @@ class _Cells:
         return value
 
     def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:
-        """The labels of a row."""
+        """The labels of a row: one, or in multilabel data those between separators; ValueError for none of a class."""
         if target == "class":
             return [self.text(column, i)]
         value = self.columns[column][i]

@@ -125,10 +125,7 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
 
 
 def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
-    """Yields (path of a picture, its depth in metres) of a folder with `images/` and `depth/`, in the order of names.
-
-    A map of depth is a PNG of 16 bits, in millimetres, of its picture's name. Of those of NYU's size, pixels outside
-    Eigen's crop are set to 0, which does not count.
+    """Yields pictures and metres of a folder with `images/` and `depth/`, whose files have the same names.
 
     Args:
         folder: With NYU Depth v2's 654 test pictures, and PNGs of 16 bits in millimetres.

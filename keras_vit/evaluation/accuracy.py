@@ -269,14 +269,14 @@ def _refuse_unused(target: str, given: dict[str, Any]) -> None:
 def _with_outputs(
     predict: Callable[[np.ndarray], np.ndarray], pairs: Pairs, views: str | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Images, the outputs for them, averaged over the views of each, and labels, batch by batch."""
+    """Yields images, the mean of the outputs for the views of each, and labels, batch by batch."""
     for images, labels in pairs:
         outputs = [predict(view) for view in _views(images, views)]
         yield images, sum(outputs[1:], outputs[0]) / len(outputs), labels
 
 
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
-    """Images alone, with their mirror images, or crops of them in their size with the mirror images of these."""
+    """Yields the images; with views also their mirror images, or crops of them and the crops' mirror images."""
     cut: Callable[[np.ndarray], Iterable[np.ndarray]] = _crops if views == "crops" else lambda batch: [batch]
     yield from cut(images)
     if views is not None:
@@ -386,7 +386,7 @@ class _Counts:
     def result(
         self, processes: Processes, class_names: tuple[str, ...] | None, started: float, mistakes: tuple[Mistake, ...]
     ) -> AccuracyResult:
-        """The figures over all processes."""
+        """The `AccuracyResult` of all that was added, in all processes."""
         images, correct, within, loss = map(processes.total, (self.images, self.correct, self.within, self.loss))
         examples = int(images.sum())
         return AccuracyResult(

@@ -146,7 +146,10 @@ def _source(name: str) -> str:
 
 
 def _row(name: str, data: Any) -> dict[str, Any]:
-    """One row of the ledger."""
+    """The row of a checkpoint: its hashes, how far it is from its publisher's code, and published figures beside ours.
+
+    Raises whatever keeps the model from being loaded or compared.
+    """
     path = find_checkpoint(name)
     model: Any = load(name)
     commit = path.parts[path.parts.index("snapshots") + 1] if "snapshots" in path.parts else None
@@ -251,7 +254,7 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
 
 
 def _picture() -> np.ndarray:
-    """RGB with 8 bits: colours that run smoothly, and noise."""
+    """A picture to compare on, uint8 `(270, 360, 3)`, the same each time: colours that run smoothly, and noise."""
     rows, columns = np.mgrid[0:270, 0:360] / 360
     waves = [np.sin(9 * rows + 2), np.cos(7 * columns), np.sin(11 * rows * columns + 5 * columns)]
     noise = np.random.default_rng(0).normal(size=(*rows.shape, 3))

@@ -150,7 +150,7 @@ def _row(
     figures: str = "",
     error: Exception | None = None,
 ) -> dict[str, Any]:
-    """One row; with an error, why nothing could be compared."""
+    """One row of a `VerificationTable`; with an error, why nothing could be compared."""
     result = f"{'agrees' if agrees else 'differs'}{figures}" if error is None else f"failed: {printable(error, 120)}"
     return {
         "repository": repository,
@@ -256,7 +256,9 @@ def verify_figures(
         raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
     figures = figures_on(data)
     measured = [row for row in listed if row["repository"] in chosen and row["figure"] in figures]
-    if not measured or (set(chosen) - {row["repository"] for row in measured} and "all" not in (names, *names)):
+    others = set(chosen) - {row["repository"] for row in measured}  # whose figures are of other data
+    wants_all = names == "all" or "all" in tuple(names)
+    if not measured or (others and not wants_all):
         wanted = sorted({row["figure"] for row in listed if row["repository"] in chosen} - figures)
         raise ValueError(f"data is for {', '.join(sorted(figures))}, but {', '.join(wanted)} was to be measured.")
     if batch_size is not None and all(row["figure"] not in _ACCURACIES for row in measured):
@@ -300,7 +302,7 @@ def figures_on(data: Any) -> set[str]:
 
 
 def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
-    """One row: the figure that is measured beside the published one."""
+    """One row: the figure that is measured beside the published one, or why it could not be measured."""
     path = data if isinstance(data, (str, os.PathLike)) else ""
     about = published["repository"], path, published["figure"], "the catalogue's figures"
     compute, allowed = _MEASURES[published["figure"]]
@@ -367,7 +369,7 @@ def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Says which of thousands of pictures a ValueError is about."""
+    """Within it, a ValueError gets the name of the picture that it is about."""
     try:
         yield
     except ValueError as error:

@@ -325,7 +325,7 @@ def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
 
 
 def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
-    """An error of the same kind that says what it means for the user."""
+    """An error of the same kind whose message ends with what it means for the user: nothing was written."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     end = f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
     if isinstance(error, OSError):

@@ -108,7 +108,10 @@ def _run(command: list[str], environment: Mapping[str, str], failed: str) -> Non
 
 
 def write_job(folder: str | Path, path: str | Path) -> None:
-    """The process that writes: the model in a folder to a path, as the job beside it says."""
+    """Writes a file in a process of its own: the model in a folder to a path, as the job beside it says.
+
+    It leaves `result.json` in the folder. Errors end the process, and its output says which.
+    """
     import keras
 
     from keras_vit.export.served_model import Signature

@@ -66,7 +66,7 @@ def patch_attention(
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """`patch_attention` of several blocks in one pass.
+    """`patch_attention` of several blocks in one pass, by block.
 
     Args:
         model: As in `attention_maps`.

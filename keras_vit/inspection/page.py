@@ -288,7 +288,7 @@ def _weights(model: VisionTransformer | BiT) -> Section:
 
 
 def _layers(model: VisionTransformer | BiT) -> Section:
-    """The layers in order, blocks that are alike once."""
+    """The section with the layers in order, blocks that are alike once."""
     blocks = [layer for layer in model.layers if layer.name.startswith("block_")]
     boxes = []
     for layer in model.layers:
@@ -337,7 +337,7 @@ def _pairs(pairs: Mapping[str, Any]) -> Html:
 
 
 def _bars(rows: Iterable[tuple[str, float, str]]) -> Html:
-    """Bars: each a name, a share of 1 and words beside it."""
+    """Rows of a name, a bar for a share of 1, and words beside it, as an element."""
     parts = []
     for name, share, words in rows:
         bar = tag("span", tag("i", style=f"width: {100 * share:.1f}%"), class_="bar")
@@ -353,7 +353,7 @@ def _tile(index: int, address: Html | None = None, words: str = "the image", bar
 
 
 def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, scale: Html | str = "") -> Html:
-    """One image of tiles `(count, height, width, 3)`, uint8, in rows and columns on a transparent ground."""
+    """A figure of one image, in which tiles `(count, height, width, 3)`, uint8, stand in rows and columns."""
     count, height, width = tiles.shape[:3]
     rows = -(-count // columns)
     tiles = np.concatenate([tiles, np.full((count, height, width, 1), 255, "uint8")], -1)

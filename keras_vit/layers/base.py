@@ -71,7 +71,7 @@ def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any
 
 
 def _noting(name: str) -> Any:
-    """A method of `torch.nn.Module` that registers hooks, which also notes that it was called."""
+    """A method of `torch.nn.Module` that registers hooks, and notes that there are some."""
 
     def register(self: Any, *arguments: Any, **options: Any) -> Any:
         self.watched = True

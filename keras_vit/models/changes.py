@@ -220,7 +220,10 @@ def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
-    """The patch embedding for pixels: w (p / (255 std) - mean / std) is w / (255 std) p, less w mean / std."""
+    """Kernel and bias of a patch embedding that normalises pixels itself, by path.
+
+    w (p / (255 std) - mean / std) is w / (255 std) p, less w mean / std.
+    """
     layer = model.get_layer("embedding")
     kernel = keras.ops.convert_to_numpy(keras.ops.cast(layer.kernel, "float32")).astype("float64")
     bias = keras.ops.convert_to_numpy(keras.ops.cast(layer.bias, "float32")) if layer.use_bias else 0.0

@@ -80,7 +80,7 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
 
 def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
-    """The ResNet of a hybrid, section 3.1; the official `models_resnet.py` and `models_vit.py`."""
+    """The feature map of a hybrid's ResNet (section 3.1), as the official `models_resnet.py` and `models_vit.py`."""
     folded = config.stem_folded
     norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
     options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": folded}
@@ -165,7 +165,7 @@ def _layer_norm(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
 
 
 def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
-    """One vector for each image, or all tokens."""
+    """One vector for each image, `(batch, D)`, or without pooling all tokens."""
     if config.pooling == "none":
         return tokens
     if config.pooling == "map":

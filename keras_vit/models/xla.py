@@ -41,7 +41,7 @@ def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: b
 
 
 def _block(model: keras.Model) -> keras.layers.Layer:
-    """The layer of a model's graph with the most parameters, of those whose kind is there more than once."""
+    """The layer with the most parameters among those whose kind occurs more than once in a model's graph."""
     graphs = [layer for layer in layers_inside(model) if isinstance(layer, keras.Model)]
     layers = [layer for graph in graphs for layer in graph.layers if layer.weights and hasattr(layer, "input")]
     kinds = Counter(map(type, layers))

@@ -462,7 +462,7 @@ def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], 
 
 
 def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[float], int]) -> tuple[int, int]:
-    """The smallest size that keeps the aspect ratio and covers another; `whole` makes integers."""
+    """The smallest size in an image's aspect ratio that covers another size; `whole` makes integers."""
     height, width = shape
     if least[0] * width >= least[1] * height:
         return least[0], whole(width * least[0] / height)

@@ -44,9 +44,9 @@ def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
 
 
 def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int]) -> list[Window]:
-    """Crops at equal distances, row by row; the last ones are shifted into the picture (mmsegmentation).
+    """Windows at equal distances, row by row, that cover a picture; the last ones are shifted into it (mmsegmentation).
 
-    Where the picture is smaller than a crop, crops are as large as the picture.
+    Where the picture is smaller than a crop, windows are as large as the picture.
     """
     sides = tuple(map(min, crop, size))
     starts = []
@@ -57,7 +57,10 @@ def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int
 
 
 def spread(size: tuple[int, int], side: int) -> list[Window]:
-    """The least number of squares that cover a picture whose shorter side is theirs, evenly overlapping (EoMT)."""
+    """The least number of square windows of a side that cover a picture whose shorter side is the same (EoMT).
+
+    They overlap evenly along the longer side.
+    """
     count = math.ceil(max(size) / side)
     overlap = (count * side - max(size)) / (count - 1) if count > 1 else 0.0
     starts = [int(i * (side - overlap)) for i in range(count)]

@@ -215,7 +215,7 @@ class PanopticQuality:
 def read_panoptic(
     folder: Source, names: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, np.ndarray, dict[int, int], set[int]]]:
-    """Pictures and segments of a folder in the format of COCO's panoptic annotations.
+    """Yields pictures and their segments of a folder in the format of COCO's panoptic annotations.
 
     Args:
         folder: With a file `*panoptic*.json`, also in `annotations/`; beside it a folder of its name with the PNGs of

@@ -116,7 +116,7 @@ class Plan(PlainData):
     best: Option | None
 
     def advice(self) -> str:
-        """What to do, in a sentence or two."""
+        """What to do, in a sentence or two: the best way, or what would help where nothing fits."""
         best = self.best
         if best is None:
             least = min(self.options, key=lambda option: option.memory.peak)

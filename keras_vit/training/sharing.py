@@ -243,7 +243,7 @@ def reset_randomness(model: keras.Model, seed: int) -> None:
 
 @contextlib.contextmanager
 def randomness_of_process(model: keras.Model, processes: Processes) -> Iterator[None]:
-    """Dropout that differs from process to process, where each computes its part by itself.
+    """Within it, dropout differs from process to process, where each computes its part by itself.
 
     With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
     its numbers, so that its checkpoint serves any number of processes.

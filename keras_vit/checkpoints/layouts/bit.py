@@ -79,7 +79,7 @@ def recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """How a file is read."""
+    """The plan by which a BiT is read; ValueError for several models, missing arrays or shapes of another model."""
     prefixes, top = _prefixes(file, layout), _TOP[layout]
     check_single(prefixes)
     prefix = best_prefix(prefixes)
@@ -111,7 +111,7 @@ def _check_writable(config: BiTConfig, layout: str) -> None:
 
 
 def _problems(config: BiTConfig, layout: str) -> Iterator[str]:
-    """What a layout cannot say of a config."""
+    """Yields the reasons for which the layout has no place for a model of the config."""
     if config.folded:
         yield FOLDED
     if config.classes and config.pooling == "none":

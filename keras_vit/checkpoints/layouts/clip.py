@@ -85,7 +85,7 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTCo
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file is read."""
+    """The plan by which an image tower of CLIP is read; ValueError for what is not computed here."""
     found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
     stored, trunk = config(found.arrays, sidecars)
     remarks = list(trunk.remarks)

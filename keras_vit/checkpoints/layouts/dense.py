@@ -123,7 +123,7 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars, backbone: ViTC
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a head and its backbone are read; ValueError where that is missing, no ViT, or does not fit the head."""
+    """The plan by which a head and its backbone are read; ValueError where the backbone is missing or does not fit."""
     backbone, arrays = sidecars.backbone, dict(file)
     if backbone is None:
         inside = {name.removeprefix(_BACKBONE): a for name, a in file.items() if name.startswith(_BACKBONE)}

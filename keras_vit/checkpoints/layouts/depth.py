@@ -191,7 +191,7 @@ def config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a depth model, or its head beside a backbone, is read; ValueError where it cannot be computed."""
+    """The plan by which a depth model, or its head beside a backbone, is read; ValueError if it cannot be computed."""
     kind = _kind(file)
     names = NAMES["dinov2" if kind == "linear" else kind]
     inside = {name.removeprefix(names.backbone): a for name, a in file.items() if name.startswith(names.backbone)}

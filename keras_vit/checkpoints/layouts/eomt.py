@@ -152,7 +152,7 @@ def config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file is read; ValueError where it is no finished EoMT on a known backbone."""
+    """The plan by which an EoMT is read; ValueError where it is no finished one on a known backbone."""
     if sidecars.backbone is not None:
         raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
     for name, value in (("grid_size", sidecars.grid_size), ("like", sidecars.architecture or None)):

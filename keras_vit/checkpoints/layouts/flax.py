@@ -174,7 +174,7 @@ def recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """How a file is read; ValueError for models that are not computed here."""
+    """The plan by which a model in Flax's names is read; ValueError for models that are not computed here."""
     mixers = _mixers(file)
     check_single(mixers or _prefixes(file))
     if mixers:
@@ -219,7 +219,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Pl
 
 
 def _plan_of_mixer(file: Mapping[str, StoredArray], prefix: str, grid: tuple[int, int] | None) -> Plan:
-    """How a file with an MLP-Mixer is read."""
+    """The plan by which an MLP-Mixer in Flax's names is read; ValueError for arrays that no Mixer has."""
     arrays = model_under(prefix, file)
     stored, is_old = mixer.flax_config(arrays, grid)
     rows = functools.partial(mixer.flax_rows, old=is_old)
@@ -382,7 +382,7 @@ def _check_writable(config: ViTConfig, layout: str) -> None:
 
 
 def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
-    """What a layout cannot say of a config."""
+    """Yields the reasons for which a layout has no place for a model."""
     token, position, mixes = config.class_token, config.position_embedding, config.tokens_mlp_width is not None
     if config.stem_folded:
         yield FOLDED

@@ -51,7 +51,7 @@ def check_writable_by_timm(config: ViTConfig) -> None:
 
 
 def _pe_problems(config: ViTConfig) -> Iterator[str]:
-    """What timm cannot say of a perception encoder."""
+    """Yields the reasons for which timm's files have no place for a Perception Encoder."""
     if config.projection and config.classes:
         yield "it has both a projection and a head"
     if config.patch_bias or not config.pre_norm or config.mlp != "plain":
@@ -67,7 +67,7 @@ def _pe_problems(config: ViTConfig) -> Iterator[str]:
 
 
 def _timm_problems(config: ViTConfig) -> Iterator[str]:
-    """What timm cannot say of a config."""
+    """Yields the reasons for which timm's files have no place for a model."""
     if naflex.is_naflex(config):
         yield from naflex.problems(config)
     eva, distilled, epsilon = is_eva(config), config.distillation_token, config.layer_norm_epsilon
@@ -334,7 +334,7 @@ def check_writable_by_transformers(config: ViTConfig) -> None:
 
 
 def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
-    """What a family cannot say of a config."""
+    """Yields the reasons for which transformers' files of a family have no place for a model."""
     ending = f"{'with' if config.classes else 'without'} a head that pools"
     size, pooling, dinov2 = config.representation_size, config.pooling, name.startswith("dinov2")
     if config.classes and pooling == "none":

@@ -146,7 +146,7 @@ def timm_plan(
     modules: Sequence[str],
     default_preparation: Callable[[str], Fields],
 ) -> Plan:
-    """How a file in timm's names is read."""
+    """The plan by which an MLP-Mixer in timm's names is read; ValueError for what is not computed here."""
     found = pytorch.collect(file, TIMM_ANCHOR, modules, r"(head|dino_head|ibot_head)\..*")
     stated, remarks = timm_stated(sidecars, False), []
     size = stated.image_size or stated.input_size

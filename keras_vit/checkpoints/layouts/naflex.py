@@ -38,7 +38,7 @@ def is_naflex(config: ViTConfig) -> bool:
 
 
 def problems(config: ViTConfig) -> Iterator[str]:
-    """What no file of a NaFlex model can say of a config."""
+    """Yields the reasons for which no file has a place for a NaFlex model."""
     if config.patch_size[0] != config.patch_size[1] or config.channels != 3:
         yield "patches of NaFlex models are squares of three channels"
     if config.grid_size[0] != config.grid_size[1]:
@@ -46,7 +46,7 @@ def problems(config: ViTConfig) -> Iterator[str]:
 
 
 def transformers_problems(config: ViTConfig) -> Iterator[str]:
-    """What transformers' files of a NaFlex model cannot say of a config."""
+    """Yields the reasons for which transformers' files have no place for a NaFlex model."""
     yield from problems(config)
     if config.classes or config.projection:
         yield "there the head reads the mean of the patches"

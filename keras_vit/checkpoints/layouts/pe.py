@@ -107,7 +107,7 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTCo
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file is read."""
+    """The plan by which a Perception Encoder is read; ValueError for what is not computed here."""
     found = pytorch.collect(renamed(dict(file), unwrapped), _ANCHOR, ("visual.",), _BESIDE)
     stored, trunk = config(found.arrays, sidecars)
     made = Plan(
@@ -172,7 +172,7 @@ def _check_writable(config: ViTConfig) -> None:
 
 
 def _problems(config: ViTConfig) -> list[str]:
-    """What the layout cannot say of a config."""
+    """The reasons for which the layout has no place for a model of the config, none if it has one."""
     problems = []
     if config.rotary_grid not in (None, config.grid_size):
         problems.append("Meta's code counts places in patches, not in cells of a reference grid")

@@ -180,7 +180,7 @@ def config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file is read."""
+    """The plan by which a file in timm's names is read; ValueError for models that are not computed here."""
     is_naflex = bool(pytorch.prefixes_of(file, naflex.TIMM_ANCHOR))
     if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
         return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, functools.partial(_first, _PREPARATIONS))
@@ -225,7 +225,7 @@ def _family(names: Collection[str], container: str) -> Family:
 
 
 def _publisher(names: Collection[str], container: str) -> str:
-    """Who has published a file."""
+    """The title of the family that has published a file, such as `"Facebook DINOv2"`, by its arrays."""
     has = names.__contains__
     bias = has("blocks.0.attn.qkv.bias")
     if has("storage_tokens") or has("rope_embed.periods"):
@@ -445,7 +445,7 @@ def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields
 
 
 def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fields, list[Remark]]:
-    """How images are prepared."""
+    """The fields for how images are prepared, and remarks on what was assumed."""
     if stated.preprocess:
         return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
     if stated.architecture:

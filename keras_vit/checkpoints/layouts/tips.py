@@ -144,7 +144,7 @@ def refuse_dense(sidecars: Sidecars) -> None:
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How a file of PyTorch's is read; ValueError for what is not computed here."""
+    """The plan by which a TIPS of PyTorch's is read; ValueError for what is not computed here."""
     named = AUTHORS if pytorch.prefixes_of(file, f"{AUTHORS.patches}.weight") else _TRANSFORMERS
     found = pytorch.collect(file, f"{named.patches}.weight", _MODULES, _BESIDE)
     arrays, family = found.arrays, named.as_in(found.arrays, _CHOICES)
@@ -197,7 +197,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """How an image tower of Scenic's is read; what lies beside it is the text tower."""
+    """The plan by which an image tower of Scenic's is read; the arrays beside it are the text tower's."""
     arrays = {name: array for name, array in file.items() if name.startswith(_SCENIC)}
     height, width, channels, hidden = shape_of(arrays, f"{_SCENIC_TOKENS}embedding/kernel", 4)
     _, grid_rows, columns, _ = shape_of(arrays, f"{_SCENIC_TOKENS}posembed_input", 4)

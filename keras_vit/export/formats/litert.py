@@ -27,7 +27,7 @@ CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept mea
 
 
 def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
-    """The smallest and largest value of each tensor of a file over some images."""
+    """The smallest and largest value of each tensor of a file over some images, by the tensor's name."""
     from ai_edge_litert.interpreter import Interpreter
     from ai_edge_quantizer import calibrator
     from ai_edge_quantizer.utils import qsv_utils

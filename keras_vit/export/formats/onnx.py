@@ -52,7 +52,7 @@ def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
 
 
 def _to_float16(source: Path, target: Path) -> None:
-    """Lets everything compute in float16; the file still takes and returns float32."""
+    """Writes a file in which all computes in float16; it still takes and returns float32."""
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -71,7 +71,7 @@ def _to_float16(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet(folder: Path) -> Iterator[Any]:
-    """Temporary files are as large as the model: they go where it goes. Advice on preparing a model is left out."""
+    """Within it, temporary files, which are as large as the model, go into a folder, and libraries log errors only."""
     old, tempfile.tempdir = tempfile.tempdir, str(folder)
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
