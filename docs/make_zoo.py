@@ -14,30 +14,37 @@ from keras_vit.evaluation import read_ledger
 from keras_vit.models import count_macs, factory_name, variant_config
 
 PAGE = pathlib.Path(__file__).parent / "zoo.md"
-HEAD = """# The zoo
+# The tables are wide: the list of its two headings leaves its place to them.
+HEAD = """---
+hide: [toc]
+---
 
-Every variant that `create_model` makes, and every published checkpoint that `load` knows by name, as
-`keras_vit.list_models()` and `keras_vit.list_weights()` give them; `python docs/make_zoo.py` writes this page. A click
-on a heading sorts a table.
+# Model zoo
 
-"M" are millions of weights, "G" billions of multiply-accumulate operations for one image (a floating point operation
-count is about twice as much), of the plain variant at that size, whatever head a file has. `~` marks what was deduced
-and not seen: a license is then that of the code beside which the files were published. A top-1 is the accuracy on
-ImageNet-1k that was published, in percent; its source is in `keras_vit.list_weights(name)[0]["top1_source"]`. An empty
-cell means that nobody has said. ✓ leads to the [ledger](ledger.md) of the files that were compared with their
-publishers' code.
+The first table has every variant that `create_model` makes ([`list_models()`](api/models.md)). The second has every
+published checkpoint that `load` knows by name ([`list_weights()`](api/models.md)). Click on a heading to sort.
+
+- `M`: millions of weights. `G`: billions of multiply-accumulate operations for one image (FLOPs are about twice as
+  many). Both are of the plain variant at that size, whatever head a file has. `MiB`: the weights in float32.
+- `top-1`: the published accuracy on ImageNet-1k, in percent; its source is in
+  `keras_vit.list_weights(name)[0]["top1_source"]`.
+- `~`: deduced, not stated by the publisher. A license marked so is that of the code that the files were published with.
+- ✓: the file was compared with its publisher's code; the link leads to the [ledger](ledger.md).
+- An empty cell: not published.
+
+`python docs/make_zoo.py` writes this page.
 
 """
 VARIANTS_HEAD = """## Variants
 
-With 1,000 classes, at the variant's own size; CLIP's image towers have an embedding instead of classes.
+With 1,000 classes, at the variant's default image size. CLIP's image towers have an embedding instead of classes.
 
 """
 WEIGHTS_HEAD = """## Published checkpoints
 
-First the official files, then repositories of the Hugging Face Hub (`hf://`), which compute their publisher's numbers;
-`list_weights(family="DINOv2")` and `list_models(family=...)` show one family. Besides these, every name of AugReg's
-50,000 files is understood, and any file or address: [one way in](loading.md).
+First the official files, then repositories of the Hugging Face Hub (`hf://`), which compute their publisher's numbers.
+`list_weights(family="DINOv2")` and `list_models(family=...)` show one family. `load` also takes the name of each of
+AugReg's 50,000 files, and any file or address: [load weights](loading.md).
 
 """
 
@@ -72,14 +79,14 @@ def text() -> str:
         )
         for row in keras_vit.list_weights()
     ]
-    titles = ("variant", "function", "family", "pixels", "M", "G", "MiB in float32")
+    titles = ("variant", "function", "family", "pixels", "M", "G", "MiB")
     parts = [HEAD, VARIANTS_HEAD, _table(titles, variants)]
     titles = ("name", "variant", "family", "pixels", "trained on", "top-1", "M", "G", "file", "license")
     return "".join([*parts, "\n", WEIGHTS_HEAD, _table(titles, weights)])
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    right = {"pixels", "M", "G", "MiB in float32", "top-1", "file"}
+    right = {"pixels", "M", "G", "MiB", "top-1", "file"}
     lines = ["| " + " | ".join(titles) + " |", "|" + "|".join("---:" if t in right else "---" for t in titles) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return '<div class="sortable" markdown>\n\n' + "\n".join(lines) + "\n\n</div>\n"
