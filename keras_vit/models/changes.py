@@ -11,7 +11,8 @@ from keras_vit._arguments import did_you_mean
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
-from keras_vit.layers.base import has_adapters, layers_by_path, weights_by_path
+from keras_vit.layers.base import Dense, has_adapters, layers_by_path, weights_by_path
+from keras_vit.layers.fast import onednn
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 from keras_vit.models.dense_config import DenseConfig
 from keras_vit.models.fields import Config
@@ -275,7 +276,32 @@ def inference_steps(model: Any) -> list[InferenceStep]:
             slow = "XLA is not quicker on this processor"
         effect = "predict is compiled with XLA, which takes some seconds at its first call"
         steps.append(InferenceStep("jit_compile", effect, slow, is_field=False))
-    return steps
+    return steps + _packing_step(model)
+
+
+def _packing_step(model: Any) -> list[InferenceStep]:
+    """What packing the kernels brings on PyTorch's CPUs; nothing elsewhere."""
+    kernels = packable_kernels(model)
+    if not kernels:
+        return []
+    import torch
+
+    size = sum(kernel.numel() for kernel in kernels) * 4 / 1e6
+    slow = None if onednn.packing_is_quicker(torch.get_num_threads()) else "it is not quicker on this processor"
+    effect = f"kernels are in memory a second time, in oneDNN's own order: {size:,.0f} MB more"
+    return [InferenceStep("kernels_packed", effect, slow, is_field=False)]
+
+
+def packable_kernels(model: Any) -> list[Any]:
+    """The kernels of dense layers on PyTorch's CPUs that are float32, not quantized and without adapters."""
+    if keras.backend.backend() != "torch" or model.compute_dtype != "float32":
+        return []
+    kernels = [
+        layer.kernel.value
+        for layer in layers_inside(model)
+        if isinstance(layer, Dense) and not layer.quantization_mode and not has_adapters(layer)
+    ]
+    return [kernel for kernel in kernels if kernel.device.type == "cpu" and not kernel.is_inference()]
 
 
 # LoRA's adapters and frozen weights: what files say of them, and the same model without adapters

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
-from keras_vit.layers.fast import is_torch_tensor
+from keras_vit.layers.fast import is_torch_tensor, onednn
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.models.changes import (
     changed_config,
@@ -25,6 +25,7 @@ from keras_vit.models.changes import (
     has_adapters,
     inference_steps,
     layers_to_start_anew,
+    packable_kernels,
     restore_training,
     training_config,
 )
@@ -133,6 +134,7 @@ class ImageModel(ConfiguredModel):
     default_name: str
     outputs_of: Callable[..., Any]
     factory: str
+    _kernels_packed = False
 
     def __init__(
         self,
@@ -338,6 +340,10 @@ class ImageModel(ConfiguredModel):
           patch embedding do it for good.
         - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, which Keras
           leaves out there, if a trial of a block is quicker with it. No file keeps it, and `compile` decides anew.
+        - `kernels_packed`: in PyTorch on CPUs, dense layers have their kernels a second time in memory, in oneDNN's
+          own order, if a trial is quicker with it. Kernels that are assigned or trained are packed anew (not what is
+          written into `.data` of a tensor). No file and no copy of the model keeps it;
+          `model.kernels_packed = False` gives the memory back.
 
         In float32 outputs differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any
         other, but that `.npz` and `.safetensors` files have no place for folded weights. It is not compiled.
@@ -349,7 +355,7 @@ class ImageModel(ConfiguredModel):
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
         model = self.with_config(**changes)
         for step in steps:
-            if not step.is_field:  # how the model is compiled
+            if not step.is_field:  # how the model is run
                 setattr(model, step.name, step.obstacle is None)
         if verbose:
             print(f"{self.name}, optimized for inference:")
@@ -359,6 +365,22 @@ class ImageModel(ConfiguredModel):
             if any(has_adapters(layer) for layer in layers_inside(self)):
                 print("  LoRA's adapters stay beside the kernels; keras_vit.training.merge_lora(model) adds them.")
         return model
+
+    @property
+    def kernels_packed(self) -> bool:
+        """Whether the kernels of dense layers are in memory a second time, in oneDNN's order (PyTorch's CPUs alone)."""
+        return self._kernels_packed
+
+    @kernels_packed.setter
+    def kernels_packed(self, value: bool) -> None:
+        kernels = packable_kernels(self)
+        if value and not kernels:
+            raise ValueError(
+                f"kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters, but {self.name} has "
+                "none. Leave it False."
+            )
+        (onednn.pack if value else onednn.unpack)(kernels)
+        self._kernels_packed = value
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
         """Sets `config.class_names`: what the outputs of the head stand for, in order, or None."""

@@ -4,8 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.layers.fast import onednn
 from keras_vit.layers.ops import dense
+from tests.models.test_families import make
 
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch alone has both", allow_module_level=True)
@@ -121,6 +123,62 @@ def test_where_pytorch_chooses(calls, monkeypatch):
     assert not calls
 
 
+def test_packed_kernels(calls, monkeypatch):
+    """They answer without gradients alone, hold what the kernel holds now, and go with it."""
+    packed = []
+    product = onednn.onednn_product_of_packed
+    monkeypatch.setattr(onednn, "onednn_product_of_packed", lambda *tensors: packed.append(1) or product(*tensors))
+    x, kernel, bias = drawn(2, 5, 64), torch.nn.Parameter(drawn(64, 48)), drawn(48)
+    onednn.pack([kernel])
+    for change in (torch.neg, torch.Tensor.neg_, lambda kernel: torch._foreach_add_([kernel], 1.0)):
+        with torch.no_grad():
+            change(kernel)
+            for batch in (x, x[:1], x[0]):
+                torch.testing.assert_close(dense(batch, kernel, bias), plain(batch, kernel, bias), **CLOSE)
+    assert len(packed) == 9 and not calls
+    dense(x, kernel, bias).sum().backward()
+    torch.testing.assert_close(kernel.grad, x.sum((0, 1))[:, None].expand(-1, 48), **CLOSE)
+    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: False)
+    with torch.no_grad():
+        dense(x, kernel, bias)
+        onednn.unpack([kernel])
+        dense(x, kernel, bias)
+    assert len(packed) == 10
+    onednn.pack([kernel])
+    del kernel
+    assert not len(onednn._packed_kernels())
+
+
+def test_a_model_with_packed_kernels(monkeypatch, capsys):
+    """Each change of the weights counts, nothing else changes, and what has no use for it says so."""
+    monkeypatch.setattr(onednn, "packing_is_quicker", lambda threads: True)
+    config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=2, heads=2, mlp_width=12, classes=3)
+    model, images = make(config), drawn(2, 16, 16, 3).numpy()
+    quick = model.optimize_for_inference()
+    assert quick.kernels_packed and not model.kernels_packed
+    assert "kernels_packed: kernels are in memory a second time" in capsys.readouterr().out
+    assert len(onednn._packed_kernels()) == 2 * 6 + 1
+    close = {"rtol": 0, "atol": 1e-6}
+    np.testing.assert_allclose(quick.predict(images, verbose=0), model.predict(images, verbose=0), **close)
+    quick.set_weights([2 * weight for weight in quick.get_weights()])
+    again = quick.with_config()
+    assert not again.kernels_packed
+    np.testing.assert_allclose(quick.predict(images, verbose=0), again.predict(images, verbose=0), **close)
+    quick.compile("sgd", "mse")
+    quick.fit(images, np.ones((2, 3)), verbose=0)
+    np.testing.assert_allclose(
+        quick.predict(images, verbose=0), quick.with_config().predict(images, verbose=0), **close
+    )
+    quick.kernels_packed = False
+    assert not len(onednn._packed_kernels())
+    half = make(config, dtype="mixed_bfloat16")
+    with pytest.raises(ValueError, match="kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapt"):
+        half.kernels_packed = True
+    monkeypatch.setattr(onednn, "packing_is_quicker", lambda threads: False)
+    assert not model.optimize_for_inference().kernels_packed
+    assert "no kernels_packed: it is not quicker on this processor" in capsys.readouterr().out
+
+
 def test_the_trial(monkeypatch):
     monkeypatch.undo()
     onednn._wins_trial.cache_clear()
@@ -129,6 +187,12 @@ def test_the_trial(monkeypatch):
         times = iter([0.0, 1.0, 0.0, share] * onednn._ROUNDS)
         monkeypatch.setattr(onednn.time, "perf_counter", lambda times=times: next(times))
         assert onednn._wins_trial(next(clock)) == wins
+    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: True)
+    for share, wins in ((0.9, True), (0.97, False)):
+        times = iter([0.0, 1.0, 0.0, share] * onednn._ROUNDS)
+        monkeypatch.setattr(onednn.time, "perf_counter", lambda times=times: next(times))
+        assert onednn.packing_is_quicker(next(clock)) == wins
+    monkeypatch.undo()
     monkeypatch.setattr(onednn, "has_onednn_product", lambda: False)
-    assert not onednn._wins_trial(next(clock))
-    onednn._wins_trial.cache_clear()
+    assert not onednn._wins_trial(next(clock)) and not onednn.packing_is_quicker(next(clock))
+    onednn._wins_trial.cache_clear(), onednn.packing_is_quicker.cache_clear()

@@ -6,14 +6,22 @@ less than half of the time there, its copy of the weights into its own order inc
 
 import functools
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from keras_vit._keras import has_onednn_product, is_recorded, onednn_product
+from keras_vit._keras import (
+    has_onednn_product,
+    is_recorded,
+    onednn_kernel,
+    onednn_product,
+    onednn_product_of_packed,
+)
 
 # The share of PyTorch's time below which oneDNN is taken. Far from 1, so that each process on a machine finds the same
 # and a run repeats bit by bit: 0.40 to 0.60 was measured where it is quicker.
 WORTH_CHANGING = 0.77
 FEWEST = 1 << 22  # multiplications of a product below which the calls cost as much as the arithmetic
+WORTH_PACKING = 0.95  # of the time of a product; a second copy of the kernels is in memory then
 _ROWS, _WIDTH, _ROUNDS = 197, 768, 7
 
 
@@ -29,26 +37,83 @@ def is_quicker(x: Any, kernel: Any) -> bool:
         and torch.backends.mkldnn.enabled
         and not is_recorded()
         and not torch.is_autocast_enabled("cpu")
-        and _wins_trial(torch.get_num_threads())
+        and (_wins_trial(torch.get_num_threads()) or (kernel in _packed_kernels() and not torch.is_grad_enabled()))
     )
 
 
 @functools.cache
 def _wins_trial(threads: int) -> bool:
     """Whether oneDNN is there and wins a trial with as many threads as PyTorch has: some 20 ms, once a process."""
+    return _is_there() and _time_share(onednn_product) < WORTH_CHANGING
+
+
+def _is_there() -> bool:
     import torch
 
-    if not torch.backends.mkldnn.is_available() or not has_onednn_product():
-        return False
+    return torch.backends.mkldnn.is_available() and has_onednn_product()
+
+
+def _time_share(product: Callable[..., Any], other: Callable[..., Any] | None = None) -> float:
+    """The time of a product over that of another, PyTorch's: the lowest of some rounds in turn."""
+    import torch
+
     x, kernel = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, _WIDTH)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(_ROUNDS):
-        for product, taken in zip((torch.matmul, onednn_product), times, strict=True):
+        for function, taken in zip((other or torch.matmul, product), times, strict=True):
             start = time.perf_counter()
-            product(x, kernel)
+            function(x, kernel)
             taken.append(time.perf_counter() - start)
-    own, onednn = map(min, times)
-    return onednn < WORTH_CHANGING * own
+    return min(times[1]) / min(times[0])
+
+
+# Kernels in oneDNN's own order, which spares a tenth of the time of a ViT-B: `optimize_for_inference` asks for them.
+
+
+@functools.cache
+def packing_is_quicker(threads: int) -> bool:
+    """Whether a packed kernel wins a trial against the product that is taken otherwise, with so many threads."""
+    import torch
+
+    if not _is_there():
+        return False
+    packed = onednn_kernel(torch.ones(_WIDTH, _WIDTH))
+    other = onednn_product if _wins_trial(threads) else None
+    return _time_share(lambda x, kernel: onednn_product_of_packed(x, packed), other) < WORTH_PACKING
+
+
+@functools.cache
+def _packed_kernels() -> Any:
+    """Kernel -> (the state of the kernel that was packed, the packed copy); without a kernel, its copy goes."""
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    return WeakTensorKeyDictionary()
+
+
+def pack(kernels: Iterable[Any]) -> None:
+    """Keeps a packed copy of each of the kernels `(D, units)`, for products without gradients."""
+    for kernel in kernels:
+        _packed_kernels()[kernel] = (_state(kernel), onednn_kernel(kernel))
+
+
+def unpack(kernels: Iterable[Any]) -> None:
+    """Lets the packed copies of kernels go."""
+    for kernel in kernels:
+        _packed_kernels().pop(kernel, None)
+
+
+def _state(kernel: Any) -> tuple[int, int]:
+    """What is another after an assignment or an update of a weight, but not after a change of `kernel.data`."""
+    return kernel._version, kernel.data_ptr()  # noqa: SLF001 (PyTorch documents it, in its notes on autograd)
+
+
+def _packed_copy(kernel: Any) -> Any:
+    """The packed copy of a kernel, made anew where the kernel has changed; None where it is not to be packed."""
+    state, packed = _packed_kernels().get(kernel, (None, None))
+    if packed is not None and state != _state(kernel):
+        pack([kernel])
+        return _packed_copy(kernel)
+    return packed
 
 
 def linear(x: Any, kernel: Any, bias: Any) -> Any:
@@ -65,6 +130,9 @@ def linear(x: Any, kernel: Any, bias: Any) -> Any:
         x.data_ptr(), kernel.data_ptr()
     except RuntimeError:  # tensors of `torch.func` have none
         return _linear().apply(x, kernel, bias)
+    packed = _packed_copy(kernel)
+    if packed is not None:
+        return onednn_product_of_packed(x, packed, bias)
     return onednn_product(x, kernel, bias)  # a third of the call's time is saved
 
 
