@@ -13,7 +13,11 @@ from keras_vit.evaluation import read_ledger
 
 ROWS = pathlib.Path(__file__).parent / "ledger.jsonl"
 PAGE = ROWS.with_suffix(".md")
-HEAD = """# Ledger of checkpoints
+HEAD = """---
+hide: [toc]
+---
+
+# Ledger of checkpoints
 
 Each row is one file of weights that was loaded, with its hash. Where timm, transformers or open_clip is the publisher's
 own code and was installed, both computed the answer to one prepared picture.
@@ -22,20 +26,20 @@ own code and was installed, both computed the answer to one prepared picture.
 - **pixels**: the largest difference of the prepared pictures, in grey levels of 255.
 - **published**: answers and figures of the publisher, beside those that were measured here.
 
-One command adds the rows of the catalogue's 60 smallest checkpoints. It needs network. It passes over checkpoints that
-have a row, so it goes on where it was ended:
+One command adds the rows of the catalogue's 60 smallest checkpoints. It needs network. Checkpoints that have a
+row are skipped, so the command can be stopped and repeated:
 
     pip install 'keras-vit[torch,images]' timm transformers open_clip_torch
     keras-vit verify --smallest 60 --ledger docs/ledger.jsonl
     python docs/make_ledger.py
 
-`--data imagenet/val` also measures published accuracies. `.github/workflows/ledger.yml` runs these commands. To make a
-row anew, remove its line from `docs/ledger.jsonl`.
+`--data imagenet/val` also measures published accuracies. `.github/workflows/ledger.yml` runs these commands. To
+measure a row again, remove its line from `docs/ledger.jsonl`.
 
 ## Published checkpoints
 
 """
-NOBODY = "Nobody has run this on published weights yet: the machine that this package is written on has no network.\n"
+NOBODY = "No published weights have been checked yet: the machine that this package is developed on has no network.\n"
 OWN = """
 ## Files of this repository
 
@@ -65,7 +69,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     lines = [[TITLES[k] for k in shown], ["---"] * len(shown), *([row[k] for k in shown] for row in cells)]
     made_with = sorted({f"{row['versions']}; {row['machine']}" for row in rows})
     below = "\n".join(f"- {versions}" for versions in made_with)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\nMade with:\n\n{below}\n"
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f'<div class="sortable" markdown>\n\n{table}\n\n</div>\n\nMade with:\n\n{below}\n'
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
