@@ -145,8 +145,8 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 # The test tools are today's; what the package itself imports is as old as it may be.
 $(LOWEST)/.installed: pyproject.toml .ci/lowest.py
 	$(call new_environment,torch and the lowest versions of what the package imports; a few minutes)
-	@$(@D)/bin/python .ci/lowest.py torch demo > $(@D)/lowest.txt
+	@$(@D)/bin/python .ci/lowest.py torch demo text > $(@D)/lowest.txt
 	@PIP_CONSTRAINT=$(@D)/lowest.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-e '.[torch,demo]' build hatchling hypothesis pytest pytest-xdist pyyaml scipy
+		-e '.[torch,demo,text]' build hatchling hypothesis pytest pytest-xdist pyyaml ruff scipy
 	@touch $@

@@ -164,6 +164,7 @@ for name in sys.argv[2:]:
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 @pytest.mark.once
 def test_files_on_another_backend(tmp_path):
+    pytest.importorskip("jax")
     options = [(kind, option) for kind in KINDS for option in ("lora", "int8")]
     for kind, option in options:
         model = changed(kind, option)
