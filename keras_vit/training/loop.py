@@ -233,13 +233,17 @@ class _StopTogether(keras.callbacks.Callback):
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """The number of the row with the highest accuracy; among equals, or without one, the lowest `val_loss`."""
+    """The number of the row with the highest accuracy; among equals, or without one, of the lowest `val_loss`.
+
+    While a quality of masks is 0, the lowest `loss` decides, as there is no `val_loss`: a run that has found nothing yet
+    but learns is not out of patience. A measure or a loss that is no number is worse than any other.
+    """
 
     def score(number: int) -> tuple[float, float]:
         row = log[number]
-        loss = row.get("val_loss")
-        measure = next((row[name] for name in _MEASURES if row.get(name)), 0.0)
-        return measure, -math.inf if loss is None or math.isnan(loss) else -loss
+        measure = next((row[name] for name in _MEASURES if row.get(name) is not None), 0.0)
+        loss = row.get("val_loss", math.nan if measure else row.get("loss", math.nan))
+        return tuple(-math.inf if math.isnan(value) else value for value in (measure, -loss))
 
     return max(range(len(log)), key=score)  # the first of several
 

@@ -1,5 +1,7 @@
 """The training loop: what it logs and saves, and that a run which was cut off ends like one which was not."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from keras_vit.data import Batches
 from keras_vit.models import xla
 from keras_vit.training import MomentumSGD
-from keras_vit.training.loop import Loop, RunFolder
+from keras_vit.training.loop import Loop, RunFolder, _mark_kept, _out_of_patience
 from keras_vit.training.run import jit_compile
 from keras_vit.training.sharing import FilledBatches
 
@@ -210,6 +212,24 @@ def test_patience(tmp_path):
         train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), callbacks=[Fail()], **options)
     again = train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), **options)
     assert [row["loss"] for row in again] == [row["loss"] for row in log]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("qualities", "losses", "kept", "over"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), (4, 3, 2, 1), 3, False),  # nothing is found yet, but it learns
+        ((0.0, 0.0, 0.0, 0.0), (1, 2, 3, 4), 0, True),
+        ((0.0, 0.3, 0.3, 0.3), (4, 3, 2, 1), 1, True),  # the first of equals
+        ((0.0, 0.1, 0.0, 0.2), (4, 3, 1, 2), 3, False),
+        ((math.nan, 0.0, 0.2, math.nan), (4, 3, 2, 1), 2, False),  # pictures without segments have none
+    ],
+)
+def test_the_best_of_qualities_that_begin_at_0(qualities, losses, kept, over):
+    log = [{"val_panoptic_quality": q, "loss": loss} for q, loss in zip(qualities, losses, strict=True)]
+    _mark_kept(log)
+    assert [row["kept"] for row in log] == [number == kept for number in range(4)]
+    assert _out_of_patience(log, 2) is over
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
