@@ -54,6 +54,12 @@ class EoMTSegmentation(Task):
         self.check_recipe(recipe, data.target)
         if not isinstance(recipe.augmentation, SegmentAugmentation):
             raise TypeError(f"The recipe {recipe.name} must have a data.SegmentAugmentation to train an EoMT.")
+        if (
+            not recipe.decay_query_blocks
+            and (recipe.layer_decay or 1) == 1
+            and published(recipe.name, "decay_query_blocks")
+        ):
+            raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
         if reading["on_bad_image"] != "stop":
             raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
         if reading["holdout"]:

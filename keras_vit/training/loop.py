@@ -233,17 +233,13 @@ class _StopTogether(keras.callbacks.Callback):
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """The number of the row with the highest accuracy; among equals, or without one, of the lowest `val_loss`.
+    """The row with the highest accuracy; among equals that of the lowest `val_loss`, and of masks at 0 of `loss`."""
 
-    While a quality of masks is 0, the lowest `loss` decides, as there is no `val_loss`: a run that has found nothing yet
-    but learns is not out of patience. A measure or a loss that is no number is worse than any other.
-    """
-
-    def score(number: int) -> tuple[float, float]:
+    def score(number: int) -> list[float]:
         row = log[number]
         measure = next((row[name] for name in _MEASURES if row.get(name) is not None), 0.0)
         loss = row.get("val_loss", math.nan if measure else row.get("loss", math.nan))
-        return tuple(-math.inf if math.isnan(value) else value for value in (measure, -loss))
+        return [-math.inf if math.isnan(value) else value for value in (measure, -loss)]  # no number is worst
 
     return max(range(len(log)), key=score)  # the first of several
 

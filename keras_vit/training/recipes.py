@@ -40,6 +40,7 @@ _CLASSES = {"target": ("class", "multilabel")}
 _RATES = {"kind": ("VisionTransformer", "LinearSegmenter")}
 USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {
     "momentum": {"optimizer": ("sgd",)},
+    "backbone_warmup_steps": {"optimizer": ("adam", "adamw")},
     "beta_1": {"optimizer": ("adam", "adamw", "muon")},
     "beta_2": {"optimizer": ("adam", "adamw", "muon")},
     "dropout": _RATES,
@@ -107,8 +108,9 @@ class Recipe:
         augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks, a
             `data.SegmentAugmentation` for an EoMT.
         keep: Which weights a run returns: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
-            highest `val_accuracy`, of several labels `val_ranking_precision`; among equals, or in regression, of the
-            lowest `val_loss`, and then of the first.
+            highest `val_accuracy`, of several labels `val_ranking_precision`, of masks `val_mean_iou` or
+            `val_panoptic_quality`; among equals, or in regression, of the lowest `val_loss`, and then of the first.
+            While a quality of masks is 0, the lowest `loss` decides.
         power: Exponent of a polynomial decay.
         backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends,
             and before which the backbone stays; all weights decay then. None for one warm-up.
@@ -221,7 +223,7 @@ class Recipe:
             return new
         tenth = new.steps // 10
         if new.backbone_warmup_steps is not None and not changes.keys() & {"warmup_steps", "backbone_warmup_steps"}:
-            if new.warmup_steps + new.backbone_warmup_steps > new.steps / 2:
+            if new.steps != self.steps and new.warmup_steps + new.backbone_warmup_steps > new.steps / 2:
                 return dataclasses.replace(new, warmup_steps=tenth, backbone_warmup_steps=tenth)
             return new
         is_long = new.warmup_steps > max(new.steps / 2, 1)
@@ -397,7 +399,7 @@ def build_optimizer(
         'MomentumSGD'
     """
     from keras_vit.training.optimizers import AdamW, MomentumSGD
-    from keras_vit.training.trainable import layer_decay
+    from keras_vit.training.two_stage import eomt_optimizer, rate_multipliers
 
     refuse_unused(recipe, optimizer=recipe.optimizer)
     if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None) and model is None:
@@ -412,11 +414,9 @@ def build_optimizer(
     }
     if recipe.polyak is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.polyak}
-    if recipe.layer_decay is not None and recipe.backbone_warmup_steps is None:
-        common["rate_multipliers"] = layer_decay(model, recipe.layer_decay)
+    if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None):
+        common["rate_multipliers"] = rate_multipliers(recipe, model)
     if recipe.backbone_warmup_steps is not None:
-        from keras_vit.training.two_stage import eomt_optimizer
-
         return eomt_optimizer(recipe, model, recipe.total_steps() if steps is None else steps, **common)
     if recipe.optimizer == "sgd":
         return MomentumSGD(momentum=recipe.momentum, **common)

@@ -35,7 +35,8 @@ from keras_vit.training.recipes import (
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.sharing import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.tasks import FineTuning, Model, RunOptions, Settings, Task, split_options
-from keras_vit.training.trainable import add_lora, freeze, layer_decay, save_adapters
+from keras_vit.training.trainable import add_lora, freeze, save_adapters
+from keras_vit.training.two_stage import rate_multipliers
 from keras_vit.zoo import load
 
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
@@ -273,8 +274,8 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
         freeze(model, recipe.freeze)
     if not model.trainable_weights:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
-    if recipe.layer_decay is not None:
-        slower = [pattern for pattern, rate in layer_decay(model, recipe.layer_decay).items() if rate != 1]
+    if recipe.layer_decay != published(recipe.name, "layer_decay"):  # nobody has asked for that of a published recipe
+        slower = [pattern for pattern, rate in rate_multipliers(recipe, model).items() if rate != 1]
         trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
         if slower and not trains:  # a decay of 1.0 makes none slower
             words = f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains"

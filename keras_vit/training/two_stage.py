@@ -9,6 +9,7 @@ from keras import ops
 from keras_vit._arguments import matches, whole_number
 from keras_vit.models import EoMT
 from keras_vit.training.optimizers import AdamW, WarmupDecay
+from keras_vit.training.trainable import layer_decay
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -114,18 +115,15 @@ class TwoStageAdamW(AdamW):
 HEAD = ("queries", "query_rotation", "map", "mask_head", "class_head", "upscale_*")  # layers of an EoMT
 
 
-def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
-    """The optimizer of a recipe with two warm-ups for an EoMT, built; ValueError for another model.
+def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
+    """Pattern of a weight's name to what a recipe multiplies its rate by; of an EoMT that of each layer below its head.
 
-    Queries, both heads, upscaling and the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)`
-    of it, and what comes before the blocks that of block 0. `decay_query_blocks=False` gives blocks with queries the
-    whole rate. The first `warmup_steps` updates leave the backbone alone.
+    Queries, both heads, upscaling and the final norm of an EoMT have the recipe's rate, block i of L
+    `layer_decay ** (L - 1 - i)` of it, and what comes before the blocks that of block 0. `decay_query_blocks=False`
+    gives blocks with queries the whole rate. Other models have what `layer_decay` returns.
     """
     if not isinstance(model, EoMT):
-        raise ValueError(
-            f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "
-            f"{type(model).__name__}: give backbone_warmup_steps=None."
-        )
+        return {} if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay)
     names = [layer.name for layer in model.layers if not any(matches(layer.name, pattern) for pattern in HEAD)]
     config, decay = model.config, 1.0 if recipe.layer_decay is None else recipe.layer_decay
     last, first_with_queries = config.backbone.depth - 1, config.backbone.depth - config.query_blocks
@@ -134,15 +132,29 @@ def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoSta
         number = int(name.removeprefix("block_")) if name.startswith("block_") else 0
         whole = name == "encoder_norm" or (number >= first_with_queries and not recipe.decay_query_blocks)
         multipliers[f"{name}/*"] = 1.0 if whole else decay ** (last - number)
-    head, backbone = recipe.warmup_steps, recipe.backbone_warmup_steps
-    schedules = [
-        WarmupDecay(recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, power=recipe.power)
-        for total, warmup in ((steps, head), (steps - head, backbone))
-    ]
+    return multipliers
+
+
+def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
+    """The optimizer of a recipe with two warm-ups for an EoMT, built; ValueError for another model.
+
+    The first `warmup_steps` updates leave the backbone alone. Rates of layers are `rate_multipliers`.
+    """
+    if not isinstance(model, EoMT):
+        raise ValueError(
+            f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "
+            f"{type(model).__name__}: give backbone_warmup_steps=None."
+        )
+    recipe = recipe.replace(steps=steps)  # which may shorten the warm-ups
+    decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}
+    head = WarmupDecay(recipe.learning_rate, steps, warmup_steps=recipe.warmup_steps, **decay)
+    later, warmup = steps - head.warmup_steps, recipe.backbone_warmup_steps
     optimizer = TwoStageAdamW(
-        **common | {"learning_rate": schedules[0], "rate_multipliers": multipliers},
-        backbone_rate=Delayed(schedules[1], head),
-        backbone=multipliers,
+        **common | {"learning_rate": head},
+        backbone_rate=Delayed(
+            WarmupDecay(recipe.learning_rate, later, warmup_steps=warmup, **decay), head.warmup_steps
+        ),
+        backbone=common["rate_multipliers"],
         beta_1=recipe.beta_1,
         beta_2=recipe.beta_2,
     )

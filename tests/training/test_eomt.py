@@ -110,9 +110,18 @@ def test_recipes_that_are_not_for_a_model_or_too_short():
         training.build_optimizer(RECIPE, keras_vit.VisionTransformer(DINOV2))
     with pytest.raises(ValueError, match="depends on the model"):
         training.build_optimizer(RECIPE)
+    with pytest.raises(ValueError, match="backbone_warmup_steps=2 is for the optimizer 'adam', 'adamw'"):
+        training.build_optimizer(RECIPE.replace(optimizer="sgd"), model_of())
     short = training.recipe("segmentation/eomt_coco_panoptic_large").replace(steps=100)
     assert (short.warmup_steps, short.backbone_warmup_steps) == (10, 10)
     assert training.Recipe.from_dict(short.to_dict()) == short
+    own = short.replace(warmup_steps=60, backbone_warmup_steps=20)
+    assert own.replace(steps=100) == own  # as a run says it once more
+    rates = training.build_optimizer(training.recipe("segmentation/eomt_ade20k_base"), model_of(), steps=100).rates
+    assert max(rates(9).values()) < max(rates(10).values()) == pytest.approx(1e-4)  # a tenth
+    rates = training.build_optimizer(RECIPE.replace(warmup_steps=0.5, end=1e-3, power=1.0), model_of()).rates
+    assert max(rates(5).values()) < max(rates(6).values()) == pytest.approx(1e-2)  # a share
+    assert max(rates(12).values()) == pytest.approx(1e-3)
 
 
 def test_when_masks_are_annealed():

@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
 from keras_vit.training.distilling import Distillation
+from keras_vit.training.eomt_task import EoMTSegmentation
 from keras_vit.training.lejepa import LeJEPA
 from keras_vit.training.pretraining import MaskedPatches
 from keras_vit.training.recipes import AUGMENTATION_USED_WITH, USED_WITH
@@ -23,6 +24,7 @@ BIT = BiTConfig(image_size=SIZE, stages=(1,), width=32, classes=None)
 PLAIN = data.Augmentation(crop="resize", flip=False)
 BASE = training.Recipe(steps=4, batch_size=4, image_size=SIZE, learning_rate=0.2, augmentation=PLAIN)
 MASKS = data.MaskAugmentation((1, 1), 1, False, 0, 0, 0, 0)
+HALVES = [{"masks": np.arange(SIZE)[:, None] * np.ones((2, SIZE, SIZE)) // 4 == [[[0]], [[1]]], "labels": [0, 1]}] * 10
 
 
 def images(count=10, seed=0):
@@ -35,6 +37,7 @@ def images(count=10, seed=0):
 
 PIXELS, LABELS = images()
 TASKS = {task.objective: task for task in (FineTuning, Distillation, MaskedPatches, LinearSegmentation, LeJEPA)}
+TASKS["queries"] = EoMTSegmentation
 TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0 + 3, "mask": None}
 
 
@@ -56,6 +59,9 @@ class Case:
             masks = (PIXELS, (np.arange(SIZE)[:, None] * np.ones((10, SIZE, SIZE)) > 3).astype("uint8"))
             others = (images(6, 1)[0], masks[1][:6])
             done = training.finetune_segmentation(model, masks, recipe, validation=others, **common)
+        elif self.objective == "queries":
+            segments, others = (list(PIXELS), HALVES), (list(images(2, 1)[0]), HALVES[:2])
+            done = training.finetune_segmentation(model, segments, recipe, validation=others, **common)
         elif self.objective == "lejepa":
             task, others = LeJEPA(slices=8, projector=(8, 4)), (images(6, 1)[0], LABELS[:6])
             done = training.pretrain(model, PIXELS, recipe, objective=task, validation=others, **common)
@@ -85,6 +91,7 @@ CASES = {
     "masked patches": Case("masked_patches"),
     "masks": Case("segmentation", "mask"),
     "no labels": Case("lejepa", "none"),
+    "segments": Case("queries", "segments", optimizer="adamw"),
     "a BiT": Case("labels", kind="BiT"),
     "AdamW": Case("labels", optimizer="adamw"),
 }
@@ -118,6 +125,7 @@ BESIDE = {
     "power": {"schedule": "polynomial"},
     **dict.fromkeys(("erasing_fill", "erasing_mean", "erasing_std"), {"erasing": 1.0}),
     "erasing_mean": {"erasing": 1.0, "erasing_fill": "const"},
+    "decay_query_blocks": {"layer_decay": 0.5},
 }
 # Cases that differ from `classes` in one axis: only fields are tried whose row has it.
 ONLY = {"a BiT": "kind", "AdamW": "optimizer"}
@@ -125,6 +133,8 @@ ONLY = {"a BiT": "kind", "AdamW": "optimizer"}
 UNSEEN = {
     ("loss", "several labels"): "a sigmoid is what they have without it",
     ("patience", None): "whether a run ends depends on its figures: tests/training/test_loop.py",
+    ("optimizer", "segments"): "adam is adamw, and others are refused: tests/training/test_eomt.py",
+    ("augmentation", "segments"): "theirs is a SegmentAugmentation: TypeError",
     ("augmentation", "masks"): "theirs is a MaskAugmentation: TypeError",
     ("layer_decay", "masks"): "refused where the backbone is frozen: the next test",
     ("freeze", "masks"): "the backbone is frozen anyway",
@@ -136,17 +146,21 @@ PAIRS = [
     for field in FIELDS
     for case in CASES
     if ONLY.get(case) in (None, *USED_WITH.get(field, ())) and not {(field, case), (field, None)} & UNSEEN.keys()
-    if case not in ("masks", "no labels") or not field.startswith("augmentation.")  # theirs is another class
+    if case not in ("masks", "no labels", "segments")
+    or not field.startswith("augmentation.")  # theirs is another class
 ]
 _FOUND = {}
 
 
 def recipe_of(case, field=None):
     """The recipe of a case, and the same with one field changed."""
-    optimizer = {"optimizer": CASES[case].optimizer, "learning_rate": 0.01} if case == "AdamW" else {}
+    optimizer = {} if CASES[case].optimizer == "sgd" else {"optimizer": CASES[case].optimizer, "learning_rate": 0.01}
     base = BASE.replace(**optimizer)
     if CASES[case].target == "mask":
         base = base.replace(augmentation=MASKS)
+    if CASES[case].target == "segments":
+        augmentation = data.SegmentAugmentation((1, 1), jitter=False)
+        base = base.replace(augmentation=augmentation, backbone_warmup_steps=0, queries=2, points=4)
     if CASES[case].target == "none":
         base = base.replace(augmentation=data.Augmentation())
     if field is None:
@@ -195,9 +209,10 @@ def test_a_field_changes_what_comes_out_or_is_refused(field, case):
             CASES[case].run(changed())
 
 
-def test_rates_of_layers_that_do_not_train_are_refused():
+@pytest.mark.parametrize("case", ["masks", "segments"])
+def test_rates_of_layers_that_do_not_train_are_refused(case):
     with pytest.raises(ValueError, match="layer_decay=0.5 is for layers below the head, but none of them trains"):
-        CASES["masks"].run(recipe_of("masks").replace(layer_decay=0.5))
+        CASES[case].run(recipe_of(case).replace(layer_decay=0.5, freeze="backbone" if case == "segments" else ()))
 
 
 def test_no_field_is_forgotten():
