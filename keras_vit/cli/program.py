@@ -43,6 +43,7 @@ COMMANDS = {
     "inspect": files.inspect,
     "convert": files.convert,
     "finetune": training.finetune,
+    "pretrain": training.pretrain,
     "evaluate": training.evaluate,
     "embed": images.embed,
     "similar": images.similar,

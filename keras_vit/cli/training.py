@@ -1,6 +1,7 @@
-"""The commands that train and measure: finetune, evaluate, verify, recipes, plan and demo."""
+"""The commands that train and measure: finetune, pretrain, evaluate, verify, recipes, plan and demo."""
 
 import dataclasses
+import functools
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from keras_vit.cli.command import (
 from keras_vit.cli.inputs import (
     DATA,
     DATA_OPTIONS,
+    SOURCE,
     WEIGHTS,
     check_exists,
     check_source,
@@ -35,6 +37,7 @@ from keras_vit.cli.modes import kind_of_data
 
 RECIPE = "finetune/cifar10"
 MASK_RECIPE = "segmentation/dinov2_linear"
+VIEWS_RECIPE = "pretrain/lejepa"
 SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
 # What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
@@ -42,20 +45,38 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_b
 # Fields of a recipe that its `replace` changes.
 CHANGES = "keep patience sampling patch_drop freeze layer_decay queries points"
 AUGMENTATION = "crop mixup cutmix erasing randaugment"
+VIEWS_CHANGES = "keep patience freeze layer_decay"
+VIEWS = "global_views local_views"
 RUN = "steps batch_size learning_rate warmup_steps image_size"  # fields of a recipe that `finetune` takes
 
 
-def _of_the_recipe(name: str) -> str:
-    """The default of a recipe's field in the help: that it is the recipe's, and the value that RECIPE has."""
+def _of_the_recipe(name: str, shown: str = RECIPE) -> str:
+    """The default of a recipe's field in the help: that it is the recipe's, and the value that `shown` has."""
     from keras_vit.training import recipe
 
     if name == "points":  # which RECIPE has no use for
         return "12,544"
-    row = recipe(RECIPE)
+    row = recipe(shown)
     value = getattr(row, name, None) or getattr(row.augmentation, name, None)
     if isinstance(value, str):
-        return f"the recipe's; {RECIPE}: {value}"
-    return f"the recipe's; {RECIPE}: {value:,}" if isinstance(value, (int, float)) and value else "the recipe's"
+        return f"the recipe's; {shown}: {value}"
+    return f"the recipe's; {shown}: {value:,}" if isinstance(value, (int, float)) and value else "the recipe's"
+
+
+LORA = option("--lora", "train adapters of this rank and the head alone", type=COUNT, metavar="RANK", dest="lora_rank")
+THE_RUN = group(
+    "the run",
+    option("--every", "updates from one evaluation to the next (default: an epoch, or a tenth)", type=COUNT),
+    option("--seed", "of all that is drawn", type=COUNT_OR_0, default=0),
+    option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
+)
+RESTART = switch("--restart", "start again instead of going on with OUTPUT")
+FIELD_HELPS = {
+    "steps": "updates of the weights",
+    "warmup_steps": "updates of the warm-up, or below 1 a share of all; 0 for none",
+    "image_size": "pixels",
+    "keep": "best or last: which weights of the run it returns",
+}
 
 
 @command(
@@ -63,7 +84,7 @@ def _of_the_recipe(name: str) -> str:
     WEIGHTS,
     option("data", DATA, metavar="DATA"),
     option("--output", "folder of the run", default="runs/finetune"),
-    switch("--restart", "start again instead of going on with OUTPUT"),
+    RESTART,
     option("--recipe", f"see `keras-vit recipes` (default: {RECIPE}, for segmentation {MASK_RECIPE})"),
     group(
         "the recipe, changed",
@@ -71,10 +92,7 @@ def _of_the_recipe(name: str) -> str:
             "keras_vit.training.recipes:Recipe",
             f"{RUN} {CHANGES}",
             _of_the_recipe,
-            steps="updates of the weights",
-            warmup_steps="updates of the warm-up, or below 1 a share of all; 0 for none",
-            image_size="pixels",
-            keep="best or last: which weights of the run it returns",
+            **FIELD_HELPS,
             sampling="balanced or sqrt: draws images of small classes more often",
             patch_drop="share of the patches to leave out in training",
             freeze="layers that do not train, such as block_[0-5], or in segmentation backbone",
@@ -102,18 +120,11 @@ def _of_the_recipe(name: str) -> str:
     ),
     group(
         "adapters and teachers",
-        option(
-            "--lora", "train adapters of this rank and the head alone", type=COUNT, metavar="RANK", dest="lora_rank"
-        ),
+        LORA,
         option("--teacher", "learn from this model as well; its classes are those of DATA", metavar="WEIGHTS"),
         option("--distill", "what the teacher is asked for (default: hard)", choices=("hard", "soft", "features")),
     ),
-    group(
-        "the run",
-        option("--every", "updates from one evaluation to the next (default: an epoch, or a tenth)", type=COUNT),
-        option("--seed", "of all that is drawn", type=COUNT_OR_0, default=0),
-        option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
-    ),
+    THE_RUN,
     examples=(
         "ViT-B/16 photos --output runs/photos --batch-size 32 --lora 8",
         "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
@@ -151,23 +162,85 @@ def finetune(options: Namespace) -> Result:
 
             settings["task"] = training.distillation(load(options.teacher), options.distill or "hard")
         done = training.finetune(options.weights, data, recipe, **settings)
-    return Result(done.to_dict(), _report_of_run(done, Path(options.output), options))
+    folder = Path(options.output)
+    following = ["evaluate", str(folder / "model.keras"), options.data]
+    if is_segmentation:
+        following += ["--task", "segmentation"]
+    if getattr(done.model.config, "task", "semantic") != "semantic":  # of an EoMT, whose quality the log has
+        following = ["segment", "photo.jpg", "-o", "masks.png", "--plot", "--weights", str(folder / "model.keras")]
+    return Result(done.to_dict(), _report_of_run(done, folder, following))
 
 
-def _report_of_run(done: Any, folder: Path, options: Namespace) -> str:
+def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
     """The text that a run ends with: its log, the images that were left out, its files, and what to do next."""
     lines = [str(done.log)]
     for image in done.bad_images:
         lines.append(f"Left out: {printable(image.path)}: {printable(image.reason)}")
     files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
-    following = [["evaluate", str(folder / "model.keras"), options.data]]
-    if options.task == "segmentation":
-        following[0] += ["--task", "segmentation"]
-    if getattr(done.model.config, "task", "semantic") != "semantic":  # of an EoMT, whose quality the log has
-        following = [["segment", "photo.jpg", "-o", "masks.png", "--plot", "--weights", str(folder / "model.keras")]]
-    following.append(["export", str(folder / "model.keras"), str(folder / "model.onnx")])
-    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following))
+    export = ["export", str(folder / "model.keras"), str(folder / "model.onnx")]
+    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following, export))
     return "\n".join(lines)
+
+
+@command(
+    "Trains on pictures without labels (LeJEPA), from random weights or on from a checkpoint; a killed run goes on.",
+    option("data", "a folder with pictures; what folders are called does not count", metavar="FOLDER"),
+    option(
+        "--weights", f"a variant, with random weights, or {SOURCE.removesuffix(', or a variant')}", default="ViT-S/16"
+    ),
+    option("--output", "folder of the run", default="runs/pretrain"),
+    RESTART,
+    option("--validation", "labelled pictures, to see in the log what features are worth", metavar="FOLDER"),
+    group(
+        f"the recipe {VIEWS_RECIPE}, changed",
+        derived(
+            "keras_vit.training.recipes:Recipe",
+            f"epochs {RUN} {VIEWS_CHANGES}",
+            functools.partial(_of_the_recipe, shown=VIEWS_RECIPE),
+            **FIELD_HELPS,
+            freeze="layers that do not train, such as block_[0-5]",
+        ),
+        LORA,
+    ),
+    group(
+        "the objective",
+        option(
+            "--weight",
+            "share of the loss that keeps embeddings from a collapse, 0 to 1 (default: 0.05)",
+            type=at_least_0,
+        ),
+        option("--slices", "directions that are drawn in each update (default: 1024)", type=COUNT),
+        derived("keras_vit.data.views:ViewAugmentation", VIEWS),
+        switch("--no-flip", "mirror no views (digits, text)"),
+    ),
+    THE_RUN,
+    examples=(
+        "photos --epochs 100 --batch-size 256 --output runs/mine",
+        "photos --weights dinov2_vits14 --epochs 10 --learning-rate 5e-5 --validation labelled",
+    ),
+)
+def pretrain(options: Namespace) -> Result:
+    """Trains without labels, in the folder `options.output`; returns the log and the files.
+
+    Raises the errors of `training.pretrain`, and those of the folders and the weights before the slow import of Keras.
+    """
+    from keras_vit import training
+    from keras_vit.checkpoints import is_variant
+
+    recipe = training.recipe(VIEWS_RECIPE).replace(**given(options, "lora_rank", *VIEWS_CHANGES.split()))
+    check_exists(options.data, options.validation)
+    if not is_variant(options.weights):
+        check_source(options.weights)
+    views = training.ViewAugmentation(flip=not options.no_flip, **given(options, *VIEWS.split()))
+    start_keras()
+    task = training.LeJEPA(views=views, **given(options, "weight", "slices"))
+    settings = chosen(options, "output", "every", "seed", "dtype", "validation", "epochs", *RUN.split())
+    done = training.pretrain(
+        options.weights, options.data, recipe, objective=task, resume=not options.restart, **settings
+    )
+    folder = Path(options.output)
+    following = ["finetune", str(folder / "model.keras"), options.validation or "labelled"]
+    return Result(done.to_dict(), _report_of_run(done, folder, following))
 
 
 def _recipe(options: Namespace) -> Any:

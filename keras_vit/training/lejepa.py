@@ -19,7 +19,7 @@ from keras_vit.models import BEFORE_BLOCKS, VisionTransformer
 from keras_vit.training.lejepa_loss import LeJEPALoss
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.sharing import Batch, Sharing
-from keras_vit.training.tasks import RATES, Model, Task, as_input, with_size_and_rates
+from keras_vit.training.tasks import RATES, Model, Task, as_input, warn_of_many_patches, with_size_and_rates
 from keras_vit.zoo import create_model
 
 FIGURES = ("loss", "sigreg", "invariance", "rank", "deviation")  # what a trained model returns for each picture
@@ -91,7 +91,10 @@ class LeJEPA(Task):
         """The model as it is given or loaded, or a variant without a head, with random weights."""
         if is_variant(source):
             rates = {name: getattr(recipe, name) for name in RATES}
-            model = create_model(source, classes=None, image_size=recipe.image_size, dtype=dtype, **rates)
+            size = recipe.image_size
+            model = create_model(source, image_size=size, dtype=dtype, classifier_activation=None, **rates)
+            if isinstance(model, VisionTransformer):
+                model = model.with_config(classes=None)
         else:
             model = with_size_and_rates(source, recipe, dtype)
         if not isinstance(model, VisionTransformer):
@@ -101,6 +104,7 @@ class LeJEPA(Task):
             raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
         if config.pooling == "none":
             raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
+        warn_of_many_patches(recipe, config.grid_size)
         return model
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:

@@ -45,6 +45,10 @@ COMMANDS = {
         *("finetune", "MODEL", "MASKS", "--output", "OUT", "--steps", "1", "--batch-size", "2", "--points", "8"),
         *("--task", "segmentation", "--recipe", "segmentation/eomt_ade20k_base", "--image-size", "16"),
     ),
+    "pretrain": (
+        *("pretrain", "DATA", "--weights", "MODEL", "--output", "OUT", "--steps", "1", "--batch-size", "2"),
+        *("--image-size", "8", "--local-views", "1", "--slices", "8"),
+    ),
     "evaluate": ("evaluate", "MODEL", "DATA"),
     "evaluate --few-shot": ("evaluate", "MODEL", "DATA", "--few-shot", "1", "--seeds", "1"),
     "evaluate --knn": ("evaluate", "MODEL", "DATA", "--knn", "1"),
@@ -57,7 +61,10 @@ WORKS = {
     **dict.fromkeys(("info", "convert"), {*KINDS} - {"words"}),  # a text tower comes with an image tower
     **{"predict": {"classifier", "bit"}, "classify": set(), "segment": {"segmenter", "queries"}, "depth": {"depths"}},
     **{"inspect": {"classifier", "features", "bit"}, "finetune": {"classifier", "features", "bit"}},
-    "finetune --recipe segmentation/eomt": {"classifier", "features", "queries"},
+    **{
+        "finetune --recipe segmentation/eomt": {"classifier", "features", "queries"},
+        "pretrain": {"classifier", "features"},
+    },
     **{"evaluate": {"classifier", "bit"}, "embed": {"classifier", "features", "bit"}},
     **dict.fromkeys(("evaluate --few-shot", "evaluate --knn"), {"classifier", "features", "bit"}),
     **{"export": {*KINDS} - {"words"}, "plan": {"classifier", "features", "bit"}},

@@ -176,6 +176,22 @@ def test_finetune_refuses_before_it_writes(run, arguments, tmp_path, options, wo
     assert not (tmp_path / "run").exists()
 
 
+def test_pretrain(run, colours, tmp_path):
+    """From random weights, with a probe on labelled pictures; the same again is the same run, which is over."""
+    small = ("--image-size", 16, "--batch-size", 4, "--slices", 8, "--local-views", 1, "--no-flip")
+    command = ("pretrain", colours / "train", "--weights", "ViT-mu/16", *small, "--epochs", 0.5, "--weight", 0.1)
+    options = ("--validation", colours / "test", "--output", tmp_path / "run", "--freeze", "block_[0-9]")
+    done = run(*command, *options, "--json")
+    result = json.loads(done.out)
+    assert "weight 0.1, 8 slices" in done.err and "flip=False, local_views=1" in done.err
+    assert "12 images without labels to train on, 6 to evaluate on" in done.err
+    assert result["recipe"]["steps"] == 2 and result["recipe"]["freeze"] == ["block_[0-9]"]
+    assert 0 <= result["log"][-1]["val_accuracy"] <= 1 and result["log"][-1]["rank"] >= 1
+    again = run(*command, *options).out
+    assert f"keras-vit finetune {tmp_path / 'run' / 'model.keras'} {colours / 'test'}" in again
+    assert json.loads(run("info", tmp_path / "run" / "model.keras", "--json").out)["config"]["classes"] is None
+
+
 def test_plan(run):
     arguments = ("plan", "ViT-H/14", "--devices", 8, "--memory", "80GB", "--batch", 4096)
     out = run(*arguments).out

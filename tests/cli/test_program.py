@@ -143,6 +143,8 @@ ALSO_BEFORE_KERAS = {
     "page's ending": ("inspect glyphs -o page.txt", "must end with .html"),
     "suffix": ("export glyphs out.nonsense", "OUT must end with"),
     "export that exists": ("export glyphs old.keras --format litert", "--overwrite"),
+    "pictures to pre-train on": ("pretrain nowhere", "There is no file or folder nowhere"),
+    "model to pre-train": ("pretrain photos --weights ViT-S/17", "Did you mean 'ViT-S/16'"),
     "pictures to embed": ("embed missing -o out.npz", "missing"),
     "variant to plan": ("plan ViT-X/16", "There is no variant 'ViT-X/16'"),
     "memory": ("plan ViT-B/16 --memory 80", "memory must be a number with a unit"),
