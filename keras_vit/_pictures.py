@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -174,7 +175,7 @@ def plot_map(
         ValueError: if `path` has another ending.
     """
     columns = min(columns, len(tiles))
-    rows = -(-len(tiles) // columns)
+    rows = math.ceil(len(tiles) / columns)
     shapes = np.array([picture.shape[:2] for _, picture in tiles if picture is not None])
     tall, wide = np.maximum(side * shapes / shapes.max(1, keepdims=True), 1).max(0)  # of a tile
     width, height = columns * wide, rows * tall
@@ -201,14 +202,21 @@ def plot_map(
         left = _EDGE + width + 0.15
         if bar is not None:
             draw_bar(figure.add_axes((left / whole[0], bottom, 0.14 / whole[0], box[3])), bar)
-        for i, (colour, text) in enumerate(legend):
-            top = 1 - (head + _LINE * (i + 0.5)) / whole[1]
-            if colour is not None:
-                shown = [part / 255 for part in colour]
-                figure.text(left / whole[0], top, "\u25a0", color=shown, size=11, va="center")
-            indent = left + (0.2 if colour else 0)
-            figure.text(indent / whole[0], top, _plain(text), size=8, va="center", color=INK if colour else MUTED)
+        _draw_legend(figure, legend, left, head)
     return figure
+
+
+def _draw_legend(figure: "Figure", legend: Sequence[tuple[Colour | None, str]], left: float, top: float) -> None:
+    """Writes what colours stand for, a line each, from a place on, in units of 110 pixels from the upper left."""
+    width, height = figure.get_figwidth(), figure.get_figheight()
+    for i, (colour, text) in enumerate(legend):
+        y = 1 - (top + _LINE * (i + 0.5)) / height
+        if colour is None:
+            figure.text(left / width, y, _plain(text), size=8, va="center", color=MUTED)
+            continue
+        shown = [part / 255 for part in colour]
+        figure.text(left / width, y, "\u25a0", color=shown, size=11, va="center")
+        figure.text((left + 0.2) / width, y, _plain(text), size=8, va="center", color=INK)
 
 
 def headline(figure: "Figure", title: str, words: str) -> None:
@@ -239,7 +247,7 @@ def block_maxima(values: np.ndarray, most: int) -> np.ndarray:
 
     The mean would hide single values among a million cells; the largest one keeps them visible.
     """
-    step = max(1, -(-max(values.shape) // most))
+    step = max(1, math.ceil(max(values.shape) / most))
     padded = np.pad(values, [(0, -n % step) for n in values.shape])
     rows, columns = (n // step for n in padded.shape)
     return padded.reshape(rows, step, columns, step).max((1, 3))

@@ -9,10 +9,8 @@ need, as inert stand-ins of this file, and refuses every other, so that nothing 
 runs. What the stand-ins hold is checked afterwards. A pickle that was made to harm can still take its reader's time.
 """
 
-import functools
 import io
 import math
-import operator
 import pathlib
 import pickle
 import pickletools
@@ -51,19 +49,41 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
     with path.open("rb") as file:
         older = file.read(2) == b"\x80\x02"
     root, storages = _read_older(path) if older else _read_zip(path)
-    found = list(_tensors(root))
-    every, names = dict(found), _path_to_weights(root)
+    containers, tensors = _state_dict(root, path)
+    arrays = _located(tensors, storages, path)
+    inside = {".".join([*containers, name]) for name in tensors}
+    outside = sorted({name for name, _ in _tensors(root)} - inside)
+    return ArrayFile(path, arrays, None, ".".join(containers), outside)
+
+
+def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Tensor"]]:
+    """The names of the containers around the weights, from outside to inside, and the weights by name.
+
+    Raises ValueError where there are none, or two of the same name.
+    """
     if isinstance(root, _Object):  # TorchScript: modules in each other
-        if len(every) < len(found):
+        found = list(_tensors(root))
+        tensors = dict(found)
+        if len(tensors) < len(found):
             raise ValueError(f"{path} has two arrays of one name: dots in names of modules make them alike.")
-        names, tensors = [], every
-    elif names is not None:
-        tensors = _direct(functools.reduce(operator.getitem, names, root))
-    else:
+        return [], tensors
+    containers = _path_to_weights(root)
+    if containers is None:
         keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
         has = ", ".join(printable(key, 60) for key in keys) or "nothing"
         expected = f"expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}"
         raise ValueError(f"{path} holds no state dict: {expected}. It has: {has}.")
+    inner = root
+    for name in containers:
+        inner = inner[name]
+    return containers, _direct(inner)
+
+
+def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pathlib.Path) -> dict[str, StoredArray]:
+    """Where in the file the values of each tensor are.
+
+    Raises ValueError if a tensor does not fit its storage, or many share one: a small file could claim any memory.
+    """
     arrays, used = {}, dict.fromkeys(storages, 0)
     for name, tensor in tensors.items():
         try:
@@ -73,8 +93,7 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
                 raise ValueError(f"is one of too many arrays that share {storages[key].size:,} bytes")
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {printable(repr(name), 100)} {error}.") from None
-    outside = sorted(every.keys() - {".".join([*names, name]) for name in tensors})
-    return ArrayFile(path, arrays, None, ".".join(names), outside)
+    return arrays
 
 
 def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:

@@ -46,9 +46,10 @@ def list_(options: Namespace) -> Result:
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
 def info(options: Namespace) -> Result:
-    """What a file is, from its contents, or what a name is, from the catalogue.
+    """What a file is, from its contents, or what a name is, from the catalogue; the rows of all files of a variant.
 
-    Raises the errors of `inspect_checkpoint`, and ValueError where a Keras file does not say its model.
+    Raises the errors of `inspect_checkpoint`; ValueError where a Keras file does not say its model, or for a name that
+    the catalogue does not have.
     """
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED

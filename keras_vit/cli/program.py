@@ -117,7 +117,10 @@ def _complete(words: Sequence[str]) -> None:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser with all commands, of which only the one that is going to run has its arguments."""
+    """The parser with all commands, of which only the one that is going to run has its arguments.
+
+    Ends the program with a message if there is no command of that name (SystemExit).
+    """
     parser = argparse.ArgumentParser(
         prog="keras-vit",
         description=DESCRIPTION,

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -88,21 +89,14 @@ def check_labels(
         raise TypeError(f"The labels of {where} must be numbers, but their dtype is {labels.dtype}. Number the names.")
     if labels.ndim == 2 and labels.shape[1] == 1 and target != "multilabel":
         labels = labels[:, 0]
-    values = labels.astype("float64")
     if labels.ndim == 1 and target == "number":
-        if not np.isfinite(values).all():
-            i = int(np.argmin(np.isfinite(values)))
-            raise ValueError(f"{name(i)} has the label {values[i]}, but labels must be finite numbers.")
+        finite = np.isfinite(labels.astype("float64"))
+        if not finite.all():
+            i = int(np.argmin(finite))
+            raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite numbers.")
         return labels.astype("float32")[:, None], 1
     if labels.ndim == 1 and target == "class":
-        wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0))
-        if classes is not None:
-            wrong |= values >= classes
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            allowed = "0 on" if classes is None else f"0 to {classes - 1}, for {classes} classes"
-            raise ValueError(f"{name(i)} has the label {values[i]:g}, but labels must be whole numbers from {allowed}.")
-        return values.astype("int64"), classes or int(values.max(initial=0)) + 1
+        return _check_class_numbers(labels.astype("float64"), classes, name)
     if labels.ndim != 2 or target == "number":
         wanted = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}.get(target, "")
         wanted = wanted or "(n,) with numbers of classes, or (n, classes) with shares"
@@ -110,11 +104,30 @@ def check_labels(
         raise ValueError(f"The labels of {where} {shape}, but {labels.shape} was given.")
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
-    fits = (values >= 0) & (values <= 1) if target == "class" else (values == 0) | (values == 1)
+    values = labels.astype("float64")
+    if target == "class":
+        fits, forbidden = (values >= 0) & (values <= 1), "outside 0..1"
+    else:
+        fits, forbidden = (values == 0) | (values == 1), "other than 0 and 1"
     if not fits.all():
-        i, allowed = int(np.argmin(fits.all(axis=1))), "outside 0..1" if target == "class" else "other than 0 and 1"
-        raise ValueError(f"{name(i)} has a row of labels with values {allowed}: {labels[i].tolist()[:10]}.")
+        i = int(np.argmin(fits.all(axis=1)))
+        raise ValueError(f"{name(i)} has a row of labels with values {forbidden}: {labels[i].tolist()[:10]}.")
     return labels.astype("float32"), labels.shape[1]
+
+
+def _check_class_numbers(values: np.ndarray, classes: int | None, name: Callable[[int], str]) -> tuple[np.ndarray, int]:
+    """Numbers of classes as int64, and how many classes there are: `classes`, or one more than the largest number.
+
+    Raises ValueError for a number that is not whole, is negative, or not below `classes`.
+    """
+    wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0))
+    if classes is not None:
+        wrong |= values >= classes
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        allowed = "0 on" if classes is None else f"0 to {classes - 1}, for {classes} classes"
+        raise ValueError(f"{name(i)} has the label {values[i]:g}, but labels must be whole numbers from {allowed}.")
+    return values.astype("int64"), classes or int(values.max(initial=0)) + 1
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
@@ -128,8 +141,9 @@ def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
 
 def count_steps(examples: int, batch_size: int, training: bool) -> int:
     """Full batches in training data, at least 1; all batches of test data."""
-    full, rest = divmod(examples, batch_size)
-    return max(1, full) if training else full + bool(rest)
+    if training:
+        return max(1, examples // batch_size)
+    return math.ceil(examples / batch_size)
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:

@@ -73,10 +73,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
         raise ValueError(f"{str(folder)!r} has classes that {other} does not have: {hint}")
     for name in (name for name in names if not files.get(name)):
         leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
-    if others:
-        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        first = ", ".join(map(printable, others[:3]))
-        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
+    _warn_of_others(others)
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     keep, unreadable, converted = good_files(paths, reading, lambda i: str(paths[i]))
@@ -96,6 +93,14 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
         bad=bad + unreadable,
         converted=converted,
     )
+
+
+def _warn_of_others(files: Sequence[Any]) -> None:
+    """Warns that files are left out which are no pictures of a class, if there are any."""
+    if files:
+        count = "1 file is" if len(files) == 1 else f"{len(files)} files are"
+        first = ", ".join(map(printable, files[:3]))
+        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
 
 
 def _names_of_folders(

@@ -134,16 +134,18 @@ class MaskTransform:
         nearest = [np.arange(new) * old // new for old, new in zip(mask.shape, large, strict=True)]
 
         def draw() -> tuple[list[slice], np.ndarray]:
+            """A crop at random: its rows and columns in the resized picture, and its part of the mask."""
             starts = [int(generator.integers(new - side + 1)) for new, side in zip(large, crop, strict=True)]
             box = [slice(start, start + side) for start, side in zip(starts, crop, strict=True)]
             return box, mask[np.ix_(nearest[0][box[0]], nearest[1][box[1]])]
 
         box, labels = draw()
-        for _ in range(CROPS if augmentation.one_class < 1 else 0):
-            counts = np.unique(labels[labels != self.ignore], return_counts=True)[1]
-            if len(counts) > 1 and counts.max() < augmentation.one_class * counts.sum():
-                break
-            box, labels = draw()
+        if augmentation.one_class < 1:
+            for _ in range(CROPS):
+                counts = np.unique(labels[labels != self.ignore], return_counts=True)[1]
+                if len(counts) > 1 and counts.max() < augmentation.one_class * counts.sum():
+                    break
+                box, labels = draw()
         samples = [linear_samples(old, new) for old, new in zip(mask.shape, large, strict=True)]
         rows, columns = (along.part(place) for along, place in zip(samples, box, strict=True))
         if augmentation.flip and generator.random() < 0.5:

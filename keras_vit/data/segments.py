@@ -62,7 +62,7 @@ def mask_targets(
         `masks` `(T, height, width)` of booleans and `labels` int32 `(T,)`.
 
     Raises:
-        TypeError: if `labels` holds no integers.
+        TypeError: if `labels` are no integers `(height, width)`.
 
     Examples:
         >>> data.mask_targets(np.array([[0, 0], [2, 255]]))["labels"]
@@ -72,9 +72,9 @@ def mask_targets(
     if labels.dtype.kind not in "iub" or labels.ndim != 2:
         raise TypeError(f"labels must be integers (height, width), but are {labels.dtype} of shape {labels.shape}.")
     if segments is None:
-        names = {int(k): int(k) - bool(reduce_zero_label) for k in np.unique(labels) if k != ignore}
+        names = {int(k): int(k) for k in np.unique(labels) if k != ignore}
         if reduce_zero_label:
-            names.pop(0, None)
+            names = {k: k - 1 for k in names if k != 0}
     else:
         known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
         names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}

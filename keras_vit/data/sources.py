@@ -71,14 +71,16 @@ def open_arrays(
     if labels.ndim == 0 or len(images) != len(labels):
         count = len(labels) if labels.ndim else "one"
         raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
-    given = classes
+    are_counted = classes is None
     labels, classes = check_labels(labels, classes, "labels", name, target)
     if training and target == "class" and (classes < 2 or (labels == labels[0]).all()):
         raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
-    empty = classes - len(np.unique(labels)) if given is None and labels.ndim == 1 else 0
-    if training and 2 * empty > classes:
-        largest = f"the largest label is {labels.max()}, of {name(int(labels.argmax()))}"
-        warn_caller(f"{empty} of {classes} classes have no picture: {largest}. Correct it, or give classes={classes}.")
+    if training and are_counted and labels.ndim == 1:
+        empty = classes - len(np.unique(labels))
+        if 2 * empty > classes:
+            largest = f"the largest label is {labels.max()}, of {name(int(labels.argmax()))}"
+            hint = f"Correct it, or give classes={classes}."
+            warn_caller(f"{empty} of {classes} classes have no picture: {largest}. {hint}")
     finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
     keep = np.flatnonzero(finite)
     bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]

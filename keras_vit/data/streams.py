@@ -8,6 +8,7 @@ that it would have seen. Pipelines of other libraries cannot be asked for a step
 
 import functools
 import itertools
+import math
 import operator
 import queue
 import threading
@@ -287,7 +288,7 @@ class ExampleStream(ImageStream):
         images = np.empty((len(places), *self._transform.image_size, channels), "float32")
         if not places:
             return images, np.empty(0, "int64")
-        size = -(-len(places) // (PIECES * self._workers))
+        size = math.ceil(len(places) / (PIECES * self._workers))
         pieces = [slice(i, i + size) for i in range(0, len(places), size)]
         read = self._readers.map(lambda piece: self._fill(images[piece], places[piece]), pieces)
         indices = np.concatenate(list(read))

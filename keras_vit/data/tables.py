@@ -156,9 +156,11 @@ def open_table(
             hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
             raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
     lists = any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
-    target = target or ("multilabel" if several or separator or lists else "class")
+    has_many = several or bool(separator) or lists
+    if target is None:
+        target = "multilabel" if has_many else "class"
     check_choice("target", target, TARGETS)
-    if (several or separator or lists) and target != "multilabel":
+    if has_many and target != "multilabel":
         raise ValueError(f"target={target!r} has one label in one column, but there are several, or a separator.")
     count = range(len(columns[file]))
     rows = [f"{where}, row {first + i}" for i in count]
@@ -170,8 +172,7 @@ def open_table(
         classes, values = labels, [[cells.number(name, i, several) for name in labels] for i in count]
     else:
         found = [cells.names(labels[0], i, target, separator) for i in count]
-        distinct = {name for of_row in found for name in of_row}  # by number where all are numbers
-        classes = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else str)
+        classes = _in_order({name for of_row in found for name in of_row})
         values = [[name in of_row for name in classes] for of_row in found]
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
@@ -189,6 +190,13 @@ def open_table(
     )
     _check_repeated(table)
     return table
+
+
+def _in_order(names: set[str]) -> list[str]:
+    """The names of classes, sorted: by number where all are numbers."""
+    if all(map(str.isdecimal, names)):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ table and a picture.
 """
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -122,7 +123,7 @@ def run(
     )
     data = {"train": train, "test": test}
     steps = RECIPE.replace(epochs=epochs).total_steps(len(train.labels))
-    options: dict[str, Any] = {"steps": steps, "every": -(-steps // epochs), "seed": seed}
+    options: dict[str, Any] = {"steps": steps, "every": math.ceil(steps / epochs), "seed": seed}
     options["class_names"] = [str(digit) for digit in range(10)]
     console.print("From the checkpoint:")
     transfer = training.finetune(weights_folder() / "glyphs.npz", data, RECIPE, **options)

@@ -1,6 +1,7 @@
 """Labelled images in whatever form they come, as batches for a model, with a progress bar; and the model's outputs."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -104,8 +105,15 @@ def open_batches(
         )
     if not pixels and on_bad_image != "stop":
         raise ValueError(f"on_bad_image={on_bad_image!r} is for pixels, which are read here: leave it out.")
-    options: dict[str, Any] = {"batch_size": batch_size, "class_names": class_names, "on_bad_image": on_bad_image}
-    options |= {"split": split, "shuffle": False, "shard": processes.shard, "target": target or "class"}
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "class_names": class_names,
+        "on_bad_image": on_bad_image,
+        "split": split,
+        "shuffle": False,
+        "shard": processes.shard,
+        "target": target or "class",
+    }
     if isinstance(data, ImageStream):
         if class_names is not None:
             raise ValueError(f"class_names={class_names!r} is for open_data, which has made this stream.")
@@ -182,7 +190,7 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     def predict(inputs: np.ndarray) -> np.ndarray:
         nonlocal length
         count = len(inputs)
-        length = max(length, -(-count // shares) * shares)
+        length = max(length, math.ceil(count / shares) * shares)
         inputs = inputs if count else fill_up(inputs, 1)  # the part of a process may be empty
         if isinstance(model, keras.Model):
             inputs = fill_up(inputs, length)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import os
 import shutil
 import warnings
@@ -132,7 +133,7 @@ def embed(
     files = _find(images)
     extractor = feature_extractor(model, [features])
     shares = batch_shares(model)
-    length = -(-min(batch_size, len(files)) // shares) * shares
+    length = math.ceil(min(batch_size, len(files)) / shares) * shares
     names = list(files)
     settings = {
         "model": model_fingerprint(model),
@@ -378,7 +379,7 @@ def _check_model(model: Any) -> None:
 def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
     """First image of a shard, and first one behind it: whole batches of a length."""
     index, count = shard
-    batches = -(-images // length)
+    batches = math.ceil(images / length)
     return [min(images, batches * i // count * length) for i in (index, index + 1)]
 
 

@@ -5,6 +5,7 @@ whitening, bias and targets, and the same closed form. It is all float64 NumPy, 
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -249,7 +250,7 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
                 rest = np.concatenate([indices[count:] for indices in shuffled])
                 if not len(rest):
                     raise ValueError(f"{count} shots use up the training images: none are left to choose an l2 on.")
-                rest = rest[:: -(-len(rest) // HELD_OUT)]
+                rest = rest[:: math.ceil(len(rest) / HELD_OUT)]
                 scores = probe.scores(x_train[rest], strengths)
                 held_out[i, :, k] = [np.mean(one.argmax(1) == y_train[rest]) for one in scores]
     facts = (classes, x_train.shape[1], len(y_train), len(y_test))

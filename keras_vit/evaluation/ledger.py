@@ -56,7 +56,7 @@ def smallest_checkpoints(count: int) -> list[str]:
         Names that `load` takes.
 
     Raises:
-        ValueError: if the catalogue has fewer.
+        ValueError: if `count` is less than 1, or the catalogue has fewer.
 
     Examples:
         >>> evaluation.smallest_checkpoints(1)

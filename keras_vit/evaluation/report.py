@@ -1,6 +1,7 @@
 """What an evaluation found as one picture and one page: the confusion matrix, classes, and the worst mistakes."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,7 +161,7 @@ def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names:
     # From white to one colour for what is right and another for what is wrong; the square root lifts small shares.
     colours = np.array([rgb(BAD), rgb(GOOD)])
     image = 1 + np.sqrt(cells)[..., None] * (colours[np.eye(len(cells), dtype=int)] - 1)
-    end = len(cells) * -(-classes // len(cells)) - 0.5
+    end = len(cells) * math.ceil(classes / len(cells)) - 0.5
     axes.imshow(np.clip(image, 0, 1), extent=(-0.5, end, end, -0.5), interpolation="none")
     axes.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), ylabel="what the image shows")
     axes.set_xlabel("what the model says")

@@ -37,7 +37,7 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
 
     Raises:
         ValueError: if the arrays are no rows of numbers of one length, a row has no direction (zero, infinite or NaN),
-            or there are less than k features.
+            or k is less than 1 or larger than the number of features.
 
     Examples:
         >>> rows, similarities = evaluation.search(np.eye(4), np.array([1.0, 0.5, 0.0, 0.0]), k=2)
@@ -53,23 +53,32 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
     for start, units in _blocks("queries", queries, QUERIES):
         best, found = np.empty((len(units), 0), "float32"), np.empty((len(units), 0), "int64")
         for first, others in _blocks("features", features, ROWS):
-            # Libraries add up the last few columns of a product in another order: there equal rows would differ.
-            padding = np.zeros((-len(others) % 64, others.shape[1]), "float32")
-            products = (units @ np.concatenate([others, padding]).T)[:, : len(others)]
-            best = np.concatenate([best, products], axis=1)
             numbers = np.broadcast_to(np.arange(first, first + len(others)), (len(units), len(others)))
+            best = np.concatenate([best, _cosines(units, others)], axis=1)
             found = np.concatenate([found, numbers], axis=1)
-            if best.shape[1] > k:  # the rows in `found` ascend
-                least = -np.partition(-best, k - 1, axis=1)[:, k - 1 : k]
-                more, equal = best > least, best == least
-                missing = k - more.sum(axis=1, keepdims=True)  # places for rows that are equal to the last one
-                chosen = more | (equal & (equal.cumsum(axis=1, dtype="int32") <= missing))
+            if best.shape[1] > k:
+                chosen = _largest(best, k)
                 best, found = best[chosen].reshape(-1, k), found[chosen].reshape(-1, k)
         order = np.lexsort((found, -best), axis=1)
         part = slice(start, start + len(units))
         indices[part] = np.take_along_axis(found, order, 1)
         similarities[part] = np.clip(np.take_along_axis(best, order, 1), -1, 1)
     return (indices[0], similarities[0]) if one else (indices, similarities)
+
+
+def _cosines(units: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The products of all rows of length 1 of two arrays, the same for equal rows wherever they stand."""
+    # Libraries add up the last few columns of a product in another order: there equal rows would differ.
+    padding = np.zeros((-len(others) % 64, others.shape[1]), "float32")
+    return (units @ np.concatenate([others, padding]).T)[:, : len(others)]
+
+
+def _largest(values: np.ndarray, k: int) -> np.ndarray:
+    """Which values are the k largest of their row, as booleans; of equal ones the first."""
+    least = -np.partition(-values, k - 1, axis=1)[:, k - 1 : k]
+    more, equal = values > least, values == least
+    missing = k - more.sum(axis=1, keepdims=True)  # places for values that are equal to the last one
+    return more | (equal & (equal.cumsum(axis=1, dtype="int32") <= missing))
 
 
 def knn(

@@ -1,6 +1,7 @@
 """The images of an export: those that the outputs are compared on, and those that int8 is calibrated with."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,19 +79,12 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         config: Of the model that is exported, which says how pictures are resized; None for arrays only.
         signature: What the file takes.
     """
-    if hasattr(source, "__array__"):
-        pass
-    elif config is None:
-        raise ValueError("calibration must be an array here, because the model does not say how pictures are resized.")
-    elif isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
-        paths = _picture_files(source)
-        # Evenly from all of them: the first ones may be of one class.
-        source = _load(paths[:: -(-len(paths) // MOST)], config)
-    elif isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) > 1:
-        resized = [config.pipeline.resized(np.asarray(image), config.channels)[0] for image in source]
-        source = np.rint(np.stack(resized)).astype("uint8")
-    elif isinstance(source, (str, tuple, dict)) or is_pipeline(source):
-        source = _from_data_set(source, config)
+    if not hasattr(source, "__array__"):
+        if config is None:
+            raise ValueError(
+                "calibration must be an array here, because the model does not say how pictures are resized."
+            )
+        source = _resized(source, config)
     images = check_images("calibration", source, signature)
     if len(images) < FEWEST:
         raise ValueError(f"calibration must be at least {FEWEST} images, better 100 to 300; given: {len(images)}.")
@@ -106,6 +100,24 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         words = f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any"
         raise ValueError(f"{words}: of images of one colour, int8 does not learn what values there are.")
     return images
+
+
+def _resized(source: Any, config: Config) -> Any:
+    """The images of a folder, a data set or a list of images of different sizes, as the model's pipeline resizes them.
+
+    Of a folder or a data set up to 300, as uint8. Anything else comes back as it is. Raises FileNotFoundError if there
+    is no such folder, ValueError if it has no images, and the errors of `open_data`.
+    """
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
+        paths = _picture_files(source)
+        step = math.ceil(len(paths) / MOST)  # evenly from all of them: the first ones may be of one class
+        return _load(paths[::step], config)
+    if isinstance(source, (str, tuple, dict)) or is_pipeline(source):
+        return _from_data_set(source, config)
+    if isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
+        resized = [config.pipeline.resized(np.asarray(image), config.channels)[0] for image in source]
+        return np.rint(np.stack(resized)).astype("uint8")
+    return source
 
 
 def held_out(images: np.ndarray) -> np.ndarray:

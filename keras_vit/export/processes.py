@@ -62,7 +62,11 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
 
 
 def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
-    """Does what `write` does from any backend; RuntimeError with the framework's words if that fails."""
+    """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process.
+
+    The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words if it fails,
+    OSError or ImportError as they are where no process was needed.
+    """
     import keras
 
     from keras_vit._keras import without_importing_tensorflow

@@ -271,7 +271,7 @@ def _weights(model: VisionTransformer | BiT) -> Section:
     config = model.config
     if isinstance(model, VisionTransformer) and config.position_embedding != "none":
         rows, columns = config.grid_size
-        step = -(-max(rows, columns) // TILES)
+        step = math.ceil(max(rows, columns) / TILES)
         similarity = position_similarity(model)[::step, ::step]
         tiles = palette("viridis", LEVELS)[colour_numbers(similarity, -1, 1, LEVELS)]
         part = f", every {step}th row and column" if step > 1 else ""
@@ -355,7 +355,7 @@ def _tile(index: int, address: Html | None = None, words: str = "the image", bar
 def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, scale: Html | str = "") -> Html:
     """A figure of one image, in which tiles `(count, height, width, 3)`, uint8, stand in rows and columns."""
     count, height, width = tiles.shape[:3]
-    rows = -(-count // columns)
+    rows = math.ceil(count / columns)
     tiles = np.concatenate([tiles, np.full((count, height, width, 1), 255, "uint8")], -1)
     tiles = np.pad(tiles, [(0, rows * columns - count), (0, 1), (0, 1), (0, 0)])
     sheet = tiles.reshape(rows, columns, height + 1, width + 1, 4).swapaxes(1, 2)

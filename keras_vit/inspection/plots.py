@@ -5,6 +5,7 @@ ending.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -298,7 +299,7 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
     with figure_for(path, width, height) as figure:
         headline(figure, title or "What it knows of places", "cosine of each position's embedding with all others")
         box = (0.6 / width, 0.6 / height, 5.4 / width, tall / height)
-        every = [-(-count // 8) for count in (rows, columns)]  # at most 8 numbers along a side
+        every = [math.ceil(count / 8) for count in (rows, columns)]  # at most 8 numbers along a side
         places = zip(np.ndindex(rows, columns), tile_axes(figure, box, rows, columns, 0.1), strict=True)
         for (row, column), axes in places:
             axes.imshow(similarity[row, column], cmap="viridis", vmin=-1, vmax=1)
@@ -357,7 +358,7 @@ def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int
     row, column = place
     image = np.pad(image, [(height, height), (width, width), (0, 0)], constant_values=1)
     part = image[row * height : (row + 3) * height, column * width : (column + 3) * width]
-    times = -(-96 // len(part))  # the frame is to be thin
+    times = math.ceil(96 / len(part))  # the frame is to be thin
     tile = part.repeat(times, 0).repeat(times, 1)
     inner = tile[times * height : 2 * times * height, times * width : 2 * times * width]
     frame = np.ones(inner.shape[:2], bool)

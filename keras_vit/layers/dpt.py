@@ -1,5 +1,6 @@
 """What depth is read with: the parts of DPT (arXiv 2103.13413, section 3), and the linear head with bins."""
 
+import math
 from typing import Any
 
 import keras
@@ -38,7 +39,7 @@ class Convolution(BaseLayer):
         return y + tensor_of(self.bias, x) if self.use_bias else y
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
+        rows, columns = (None if n is None else math.ceil(n / self.strides) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, self.filters)
 
 

@@ -429,7 +429,7 @@ class BiTConfig(ModelConfig):
 
 def _halved(size: tuple[int, int], stride: int) -> tuple[int, int]:
     """The size of a map after halvings that round up, which is the same as dividing once and rounding up."""
-    return (-(-size[0] // stride), -(-size[1] // stride))
+    return (math.ceil(size[0] / stride), math.ceil(size[1] / stride))
 
 
 def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

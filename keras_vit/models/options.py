@@ -138,6 +138,23 @@ def given_options(function: str, options: Mapping[str, Any], known: Any) -> dict
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bool | None, source: str) -> bool:
+    """Whether the pre-logits stay as the model has them: as the option says, and by default with the head.
+
+    Raises ValueError if the option wants some where there are none, or none of a head that reads them.
+    """
+    if getattr(config, "representation_size", None) is None:
+        if pre_logits:
+            raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
+        return True
+    classes = getattr(config, "classes", None)
+    keeps_head = changes.get("classes", classes) == classes
+    if pre_logits is False and keeps_head and classes:
+        words = f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head"
+        raise ValueError(f"{words}: pass classes=..., or include_top=False for features.")
+    return keeps_head if pre_logits is None else pre_logits
+
+
 def config_changes(config: Config, options: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The changes of a config, for `with_config`, that options stand for; `source` is what messages call the model.
 
@@ -146,8 +163,10 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
     """
     is_dense = isinstance(config, DenseConfig)
     known = {"image_size", *(field.name for field in dataclasses.fields(config))}
-    known |= set() if is_dense else {"include_top"}
-    known |= {"pre_logits"} if "representation_size" in known else set()
+    if not is_dense:
+        known.add("include_top")
+    if "representation_size" in known:
+        known.add("pre_logits")
     changes, refused = {}, []
     for name, value in options.items():
         if name in OF_SOURCES or name in OF_BUILDING:  # some are called as fields are: max_depth, heads
@@ -166,14 +185,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
         return _without_top(config, changes, pre_logits)
 
     classes = getattr(config, "classes", None)
-    keeps_head = changes.get("classes", classes) == classes
-    has_pre_logits = getattr(config, "representation_size", None) is not None
-    if pre_logits and not has_pre_logits:
-        raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
-    if pre_logits is False and has_pre_logits and keeps_head and classes:
-        words = f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head"
-        raise ValueError(f"{words}: pass classes=..., or include_top=False for features.")
-    if has_pre_logits and not (keeps_head if pre_logits is None else pre_logits):
+    if not _keeps_pre_logits(config, changes, pre_logits, source):
         changes["representation_size"] = None
     activation = changes.get("classifier_activation")
     if activation is not None and not (changes.get("classes") or classes):

@@ -38,7 +38,7 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
         return []
 
     def halved(size: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(-(-n // 2) for n in size)
+        return tuple(math.ceil(n / 2) for n in size)
 
     channels = config.width if is_bit else config.stem_width
     size = halved(config.image_size)

@@ -440,7 +440,11 @@ def bring_to_size(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
 ) -> np.ndarray:
-    """One image `(height, width, 3)` at a size, float32; options as of `load_image`, which has checked them."""
+    """One image `(height, width, 3)` at a size, float32, resized as one of `RESIZES`.
+
+    Options are those of `load_image`, which has checked them; `interpolation` is for `"squash"`, and `crop_fraction`
+    the share of a side that is left by the crop of the others.
+    """
     if resize == "squash":
         return resize_images(pixels, size, interpolation)
     if pixels.dtype != np.uint8:
@@ -448,10 +452,11 @@ def bring_to_size(
     least = _uncropped(size, crop_fraction or RESIZES[resize] or 1.0)
     if resize == "timm":
         return _centre(filtered(pixels[None], _covering(pixels.shape[:2], least, int), "bicubic")[0], size)
+    # As big_vision: means of areas, then the centre.
     height, width = _covering(pixels.shape[:2], least, round)
     resized = resampled(pixels, (height, width), AREA)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
-    # The original casts the means to uint8. The margin is for means of equal pixels just short of a whole number.
+    # big_vision casts the means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(resized[top : top + size[0], left : left + size[1]] + 1e-3)
 
 

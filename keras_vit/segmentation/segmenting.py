@@ -93,14 +93,12 @@ def segment(
     check_choice("task", task, ("semantic",) if linear else TASKS)
     if linear and (threshold, overlap) != (None, 0.8):
         raise ValueError("threshold and overlap are for an EoMT: a linear head gives each pixel its best class.")
-    threshold = THRESHOLDS.get(task, 0.8) if threshold is None else threshold
-    for name, value in {"threshold": threshold, "overlap": overlap}.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
-            raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
+    if threshold is None:
+        threshold = THRESHOLDS.get(task, 0.8)
+    _check_share("threshold", threshold)
+    _check_share("overlap", overlap)
     whole_number("batch_size", batch_size, 1)
-    stuff = list(stuff_classes) if isinstance(stuff_classes, Collection) else [stuff_classes]
-    if any(isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 0 <= k < config.classes for k in stuff):
-        raise ValueError(f"stuff_classes must be numbers of 0 to {config.classes - 1}, but {stuff!r} was given.")
+    stuff = _check_stuff(stuff_classes, config.classes)
     if stuff and task != "panoptic":
         raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
     if not linear and (scales != (1.0,) or flip):
@@ -116,6 +114,21 @@ def segment(
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)
+
+
+def _check_share(name: str, value: Any) -> None:
+    """Raises ValueError unless it is a number in 0..1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
+
+
+def _check_stuff(stuff_classes: Any, classes: int) -> list[int]:
+    """The numbers of the classes of stuff as a list; ValueError unless each is one of the classes."""
+    stuff = list(stuff_classes) if isinstance(stuff_classes, Collection) else [stuff_classes]
+    for label in stuff:
+        if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
+            raise ValueError(f"stuff_classes must be numbers of 0 to {classes - 1}, but {stuff!r} was given.")
+    return stuff
 
 
 def segment_patches(
@@ -204,7 +217,7 @@ def _padded_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.n
 def _stretched_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.ndarray:
     """Crops enlarged to whole patches, without antialiasing (TIPS)."""
     pairs = zip(crops.shape[1:3], config.patch_size, strict=True)
-    size = tuple(-(-side // patch) * patch for side, patch in pairs)
+    size = tuple(math.ceil(side / patch) * patch for side, patch in pairs)
     return crops if size == crops.shape[1:3] else resize_images(crops, size, "bicubic_hf")
 
 

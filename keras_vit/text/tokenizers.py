@@ -142,7 +142,10 @@ def _library(name: str) -> Any:
 
 @functools.cache
 def _clip_pairs(start: str, end: str) -> Any:
-    """CLIP's byte pairs, as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`."""
+    """CLIP's byte pairs, as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`.
+
+    Raises ImportError without that library.
+    """
     tokenizers = _library("tokenizers")
     lines = gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
     merges = [tuple(line.split()) for line in lines if line]

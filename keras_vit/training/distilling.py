@@ -172,36 +172,52 @@ class Teacher(keras.layers.Layer):
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
     """A model that returns the predictions that `DistillationLoss` takes, with the weights of the student.
 
-    Raises ValueError where the teacher takes other images than the student, or has other classes.
+    The teacher's weights become frozen. Raises ValueError where the teacher takes other images than the student, or has
+    other classes.
     """
-    sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
-    if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
-        found = f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}"
-        raise ValueError(f"{found}: give teacher.with_image_size({sizes[0][:2]}), or another image_size.")
-    scale, shift = 1.0, 0.0
-    if isinstance(teacher, ImageModel):  # x * std + mean of the student, then (x - mean) / std of the teacher
-        (mean, std), (mean_of_teacher, std_of_teacher) = (_normalization(model) for model in (student, teacher))
-        scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher
-        if kind != "features":
-            names, known = student.config.class_names, teacher.config.class_names
-            if names and known and names != known:
-                found = f"The classes of the data are {listing(names)}, those of the teacher {listing(known)}"
-                raise ValueError(f"{found}: they have to be the same, in the same order.")
-            teacher = logits_model(teacher)
-        elif teacher.config.classes:
-            teacher = keras.Model(teacher.input, teacher.get_layer("head").input, name=teacher.name)
-    wanted = Teacher(teacher, scale, shift)(student.input)
-    second = "head_dist" if getattr(student.config, "distillation_head", False) else "head"
+    _check_image_sizes(student, teacher)
+    wanted = _teacher_of(teacher, student, kind)(student.input)
+    taught_head = student.get_layer("head_dist" if getattr(student.config, "distillation_head", False) else "head")
     if kind == "features":
-        logits, found = logits_model(student).output, student.get_layer(second).input
+        logits, found = logits_model(student).output, taught_head.input
         if found.shape[-1] != wanted.shape[-1]:
             found = keras.layers.Dense(wanted.shape[-1], dtype="float32", name="projection")(found)
     else:
-        logits, found = student.get_layer("head").output, student.get_layer(second).output
+        logits, found = student.get_layer("head").output, taught_head.output
         if wanted.shape[-1] != logits.shape[-1]:
             raise ValueError(f"The teacher has {wanted.shape[-1]} outputs, but the data {logits.shape[-1]} classes.")
     parts = [logits, found, wanted]
     return keras.Model(student.input, keras.layers.Concatenate(dtype="float32")(parts), name=f"{student.name}_taught")
+
+
+def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
+    """Raises ValueError unless the two take images of the same size, where both say which."""
+    sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
+    if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
+        found = f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}"
+        raise ValueError(f"{found}: give teacher.with_image_size({sizes[0][:2]}), or another image_size.")
+
+
+def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
+    """The layer that computes the teacher's logits, or its features, from the images of the student.
+
+    Raises ValueError if a model of keras_vit has classes of other names than the student.
+    """
+    if not isinstance(teacher, ImageModel):
+        return Teacher(teacher, 1.0, 0.0)
+    if kind != "features":
+        names, known = student.config.class_names, teacher.config.class_names
+        if names and known and names != known:
+            found = f"The classes of the data are {listing(names)}, those of the teacher {listing(known)}"
+            raise ValueError(f"{found}: they have to be the same, in the same order.")
+    # x * std + mean of the student, then (x - mean) / std of the teacher
+    (mean, std), (mean_of_teacher, std_of_teacher) = _normalization(student), _normalization(teacher)
+    scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher
+    if kind != "features":
+        return Teacher(logits_model(teacher), scale, shift)
+    if teacher.config.classes:
+        teacher = keras.Model(teacher.input, teacher.get_layer("head").input, name=teacher.name)
+    return Teacher(teacher, scale, shift)
 
 
 def _normalization(model: Model) -> tuple[Any, Any]:

@@ -207,13 +207,14 @@ def _table_3(
     data: str, models: tuple[str, ...], durations: tuple[int, ...], rate: float, group: dict[str, Any]
 ) -> tuple[dict[str, Any], ...]:
     """A row of the paper's Table 3, as one recipe for each of its models and durations in epochs."""
-    row = {**group, "learning_rate": rate}
-    return tuple(
-        {"name": f"pretrain/{data}/{model}" + f"-{epochs}ep" * (len(durations) > 1), "models": model, "epochs": epochs}
-        | row
-        for model in models
-        for epochs in durations
-    )
+    rows = []
+    for model in models:
+        for epochs in durations:
+            name = f"pretrain/{data}/{model}"
+            if len(durations) > 1:
+                name += f"-{epochs}ep"
+            rows.append({"name": name, "models": model, "epochs": epochs, **group, "learning_rate": rate})
+    return tuple(rows)
 
 
 # The rows' fields are those of a Recipe.

@@ -182,7 +182,7 @@ def finetune(
             tests = stack.enter_context(open_validation(evaluated, images, model, task, reading))
             if evaluated is validation and is_same_data(images, tests):
                 warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
-        every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, -(-recipe.steps // 10)))
+        every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, math.ceil(recipe.steps / 10)))
         run = Run(task, recipe, model, images, tests, Sharing.of(processes, model), every, settings.seed)
         processes.check_same("settings", run.settings())
         folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes)
@@ -388,40 +388,61 @@ def fit(
 
 def summary(run: Run, evaluated: Any) -> str:
     """What a run has found, and is going to do; `evaluated` is the data that has the images to evaluate on."""
-    recipe, model, images, tests = run.recipe, run.model, run.images, run.tests
-    value = model.weights[0].value
-    devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
-    shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
-    where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
-    if processes > 1:
-        where += f", {processes} processes"
-    counts = [f"{one.examples:,}" if one and one.examples else "an unknown number of" for one in (images, tests)]
-    found, loss = f"{counts[0]} images of {images.classes} classes", recipe.loss
-    if images.target == "number":
-        found, loss = f"{counts[0]} images with a number each", "squared errors"
-    elif images.target == "segments":
+    recipe, model = run.recipe, run.model
+    trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    loss = recipe.loss
+    if run.images.target == "number":
+        loss = "squared errors"
+    elif run.images.target == "segments":
         loss = "loss of masks, Dice and classes"
-    elif images.target == "none":
-        found, loss = f"{counts[0]} images without labels", run.task.objective
-    names = list(images.class_names or ())
-    if names:
-        found += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
-    to_evaluate_on = "no images to evaluate on (validation=, or test/)"
-    if tests is not None:
-        split = split_name(evaluated, "validation")
-        to_evaluate_on = f"{counts[1]} to evaluate on{f' ({split})' if split else ''}"
-    parameters, trained = (sum(math.prod(w.shape) for w in ws) for ws in (model.weights, model.trainable_weights))
+    elif run.images.target == "none":
+        loss = run.task.objective
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
-    is_share = 0 < recipe.warmup_steps < 1
-    updates = f"{100 * recipe.warmup_steps:g} %" if is_share else f"{recipe.warmup_steps:g}"
-    warmup = f" after {updates} of warm-up" if recipe.warmup_steps else ""
-    return f"""{run.task.title} on {keras.backend.backend()}, {where}
-  data    {found} to train on, {to_evaluate_on}
-  model   {type(model).__name__} {model.name}, {parameters:,} parameters, {trained:,} of them trained
+    warmup = ""
+    if 0 < recipe.warmup_steps < 1:  # a share of all updates
+        warmup = f" after {100 * recipe.warmup_steps:g} % of warm-up"
+    elif recipe.warmup_steps:
+        warmup = f" after {recipe.warmup_steps:g} of warm-up"
+    return f"""{run.task.title} on {keras.backend.backend()}, {_devices_of(run)}
+  data    {_found_images(run.images)} to train on, {_found_tests(run.tests, evaluated)}
+  model   {type(model).__name__} {model.name}, {model.count_params():,} parameters, {trained:,} of them trained
   recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
 {recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {loss}"""
+
+
+def _devices_of(run: Run) -> str:
+    """The name of the device of a run or the number of its devices, and of its processes."""
+    value = run.model.weights[0].value
+    devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
+    shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
+    where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
+    return f"{where}, {processes} processes" if processes > 1 else where
+
+
+def _found_images(images: ImageStream) -> str:
+    """How many images there are to train on, and what they are labelled with."""
+    count = f"{images.examples:,}" if images.examples else "an unknown number of"
+    if images.target == "number":
+        found = f"{count} images with a number each"
+    elif images.target == "none":
+        found = f"{count} images without labels"
+    else:
+        found = f"{count} images of {images.classes} classes"
+    names = list(images.class_names or ())
+    if len(names) > 5:
+        names[5:] = ["..."]
+    return f"{found} ({', '.join(names)})" if names else found
+
+
+def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
+    """How many images there are to evaluate on, and in which split of the data."""
+    if tests is None:
+        return "no images to evaluate on (validation=, or test/)"
+    count = f"{tests.examples:,}" if tests.examples else "an unknown number of"
+    split = split_name(evaluated, "validation")
+    return f"{count} to evaluate on ({split})" if split else f"{count} to evaluate on"
 
 
 def _write_results(done: Trained, processes: Processes) -> None:

@@ -8,6 +8,7 @@ logs are averaged here.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ class Sharing:
 
     def part(self, length: int) -> int:
         """Rows of a process's part of a batch that is filled up until all shares are equal."""
-        return -(-length // self.shares) * self.shares // self.processes.count
+        return math.ceil(length / self.shares) * self.shares // self.processes.count
 
     def training_batches(self, batch: Batch, batch_size: int) -> Batch:
         """The same batches, filled up where they cannot be divided: the mean loss is that of the images that count."""

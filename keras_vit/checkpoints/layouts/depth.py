@@ -173,9 +173,9 @@ def config(
         fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
         if into not in (2 * vit.width, 8 * vit.width):
             raise ValueError(f"it reads {into} numbers of a place, one or four times twice the width {vit.width}.")
-        reads_last = into == 2 * vit.width
-        fields["blocks"] = (vit.depth - 1,) if reads_last else blocks
-        return LinearDepthConfig(**fields), remarks if reads_last else [*remarks, *of_blocks]
+        if into == 2 * vit.width:  # it reads the last block alone
+            return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), remarks
+        return LinearDepthConfig(**fields, blocks=blocks), [*remarks, *of_blocks]
     shapes = [shape_of(arrays, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
     if shapes[0][1] != vit.width:
         raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one has {vit.width}.")

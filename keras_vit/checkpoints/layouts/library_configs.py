@@ -84,9 +84,8 @@ def _timm_problems(config: ViTConfig) -> Iterator[str]:
         yield "it has a projection and a distillation token"
     if distilled and classes and not config.distillation_head:
         yield "its distillation token has no head of its own"
-    wanted = f"without a head timm answers with {mean}, as model.with_config(pooling='token_dist') does"
     if distilled and not classes and pooling != "token_dist":
-        yield wanted
+        yield f"without a head timm answers with {mean}, as model.with_config(pooling='token_dist') does"
     if pooling == "token_dist" and classes:
         yield f"its head reads {mean}"
     plain = mlp == "plain" and epsilon == 1e-6 and not (eva or config.attention_norm)
@@ -98,31 +97,26 @@ def _timm_problems(config: ViTConfig) -> Iterator[str]:
         yield "its last normalisation follows attention pooling"
     if mlp == "swiglu" and pooling == "map":
         yield "it has a SwiGLU and attention pooling, whose activation is another"
-    gated = mlp == "swiglu" and not eva and config.register_tokens and not config.class_token
-    if gated:
+    if mlp == "swiglu" and not eva and config.register_tokens and not config.class_token:
         yield "it has a SwiGLU and register tokens without a class token"
     if mlp == "swiglu" and not eva and epsilon != 1e-6:
         yield "timm's models with a SwiGLU have the epsilon 1e-6"
     default_epsilon = 1e-5 if rotary == "dinov3" else 1e-6
     if eva and epsilon != default_epsilon:
         yield f"timm's models of that kind have another epsilon than {epsilon}"
-    parts = config.pre_norm or pooling == "map" or mlp == "plain_norm"
-    if eva and parts:
+    if eva and (config.pre_norm or pooling == "map" or mlp == "plain_norm"):
         yield "timm's models of that kind have no such parts"
     if config.pooling_heads or config.pooling_mlp_width:
         yield "its attention pooling has other sizes than its blocks, as only perception encoders have in timm"
-    gelu = f"timm's models of that kind have the exact GELU, not gelu={config.gelu!r}"
     if eva and mlp == "plain" and config.gelu != "exact":
-        yield gelu
+        yield f"timm's models of that kind have the exact GELU, not gelu={config.gelu!r}"
     if config.stem_stages is not None:
-        epsilons = "its ResNet has other epsilons (with_config(stem_epsilons='timm') changes the answers a little)"
-        channels = f"the first convolution of its ResNet has {config.stem_width} channels, not 64"
         if config.stem_folded:
             yield "the kernels of its ResNet were standardised for good"
         if config.stem_epsilons != "timm":
-            yield epsilons
+            yield "its ResNet has other epsilons (with_config(stem_epsilons='timm') changes the answers a little)"
         if config.stem_width != 64:
-            yield channels
+            yield f"the first convolution of its ResNet has {config.stem_width} channels, not 64"
         if distilled or not plain:
             yield "timm has only plain blocks with epsilon 1e-6 after a ResNet"
 
@@ -343,9 +337,8 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
         yield "there the head never reads the tanh layer (the pooler)"
     if size and pooling != "token":
         yield "there the tanh layer (the pooler) reads the class token"
-    outputs = f"there the tanh layer (the pooler) has as many outputs as inputs, not {size}"
     if size not in (None, config.width) and name != "vit":
-        yield outputs
+        yield f"there the tanh layer (the pooler) has as many outputs as inputs, not {size}"
     if dinov2 and config.distillation_token:
         yield "it has a distillation token"
     if dinov2 and config.layer_scale is None:
@@ -362,9 +355,8 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     expected = ("avg",) if config.classes else ("map", "none")
     if name == "siglip" and pooling not in expected:
         yield f"{ending} otherwise than by {pooling!r}"
-    cut = "there pictures that keep their aspect ratio are cut to squares (with_config(resize='squash') are not)"
     if config.resize == "shortest" and config.image_size[0] != config.image_size[1]:
-        yield cut
+        yield "there pictures that keep their aspect ratio are cut to squares (with_config(resize='squash') are not)"
     averages = name == "ijepa" or (name == "siglip" and config.classes and pooling == "avg")
     if config.prefix_tokens and averages:
         yield "it has tokens before the patches"

@@ -48,15 +48,22 @@ def preparation_in(
 ) -> Fields:
     """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out.
 
-    Raises ValueError for a mode or a filter that is not computed here.
+    `mode_key` is the key of the mode: `"crop_mode"` in timm's, `"resize_mode"` in open_clip's, which has no share to
+    crop. `crop_key` is the key of that share, preferred to `crop_pct`. Raises ValueError for a mode or a filter that is
+    not computed here.
     """
-    fields = {**default, **means_in(config.get("mean"), config.get("std"))}
-    crop, mode = config.get(crop_key, config.get("crop_pct")), config.get(mode_key)
-    if mode_key == "crop_mode" and is_number(crop) and 0 < crop <= 1:
-        fields["crop_ratio"] = crop
+    mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
         raise not_done(mode_key, mode)
-    return {**fields, **_MODES[mode_key][mode], **filter_in("interpolation", config.get("interpolation"))}
+    fields = dict(default)
+    fields.update(means_in(config.get("mean"), config.get("std")))
+    if mode_key == "crop_mode":
+        crop = config.get(crop_key, config.get("crop_pct"))
+        if is_number(crop) and 0 < crop <= 1:
+            fields["crop_ratio"] = crop
+    fields.update(_MODES[mode_key][mode])
+    fields.update(filter_in("interpolation", config.get("interpolation")))
+    return fields
 
 
 def used_at(
@@ -169,10 +176,10 @@ def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any])
 
 # How transformers prepares images
 
+# The class of transformers that resamples floats instead of whole numbers.
+RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 # What the classes of transformers do where a preprocessor_config.json does not say it, by the beginning of their names;
 # `shortest` is whether a single number is the length of the shorter edge.
-# The classes of transformers that resample floats instead of whole numbers.
-RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
 _SQUARE, _CROP = {"height": 224, "width": 224}, {"do_center_crop": True, "crop_size": 224}
 _PROCESSORS: dict[str, dict[str, Any]] = {
     "DINOv3ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
@@ -187,16 +194,23 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 
 
 def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fields:
-    """How a `preprocessor_config.json` prepares images; ValueError for what is not done here."""
+    """How a `preprocessor_config.json` prepares images; `default` for what it leaves out.
+
+    Raises ValueError for what is not done here.
+    """
     name, stated = _processor(config)
-    fields: Fields = {**default, **({"filter": "bicubic"} if name else {})}
-    fields |= filter_in("resample", stated.get("resample"))
+    fields = dict(default)
+    if name:
+        fields["filter"] = "bicubic"
+    fields.update(filter_in("resample", stated.get("resample")))
     if name.startswith(RESAMPLE_FLOATS):
         if fields["filter"] != "bilinear_pillow":
             raise not_done("resample", stated["resample"])
         fields["filter"] = "bilinear_antialias"
-    normalizes = stated.get("do_normalize") is not False
-    fields |= means_in(*((stated.get("image_mean"), stated.get("image_std")) if normalizes else NONE))
+    if stated.get("do_normalize") is False:
+        fields.update(means_in(*NONE))
+    else:
+        fields.update(means_in(stated.get("image_mean"), stated.get("image_std")))
     factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
     if not is_number(factor) or factor <= 0:
         raise not_done("rescale_factor", factor)
@@ -210,14 +224,15 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
     size, crop = _sizes(stated)
     if size is None or crop is None:
         return fields
-    shortest = isinstance(size, int)
-    height, width = (size, size) if shortest else size
-    if height * crop[1] != width * crop[0] or crop[0] > height or (shortest and crop[0] != crop[1]):
+    fields["resize"] = "shortest" if isinstance(size, int) else "squash"
+    height, width = (size, size) if isinstance(size, int) else size
+    if height * crop[1] != width * crop[0] or crop[0] > height or (isinstance(size, int) and crop[0] != crop[1]):
         raise not_done("crop_size", stated["crop_size"])
     ratio = crop[0] / height
     while math.floor(crop[0] / ratio) < height:  # dividing by it has to give the size before again
         ratio = math.nextafter(ratio, 0.0)
-    return {**fields, "resize": "shortest" if shortest else "squash", "crop_ratio": ratio}
+    fields["crop_ratio"] = ratio
+    return fields
 
 
 def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:

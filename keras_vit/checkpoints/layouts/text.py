@@ -357,6 +357,26 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
     }
 
 
+def _gelu_of_open_clip(
+    model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, known: str | None
+) -> str:
+    """The GELU that the config says, the architecture, the model of `like=`, or else `known`.
+
+    Raises ValueError where nobody tells it.
+    """
+    if model:
+        if model.get("quick_gelu"):
+            return "quick"
+        return "tanh" if mapping(stated, "act_kwargs").get("approximate") == "tanh" else "exact"
+    if sidecars.architecture:
+        return "quick" if "quickgelu" in sidecars.architecture else "exact"
+    if sidecars.like is not None and sidecars.like.config is not None:
+        return sidecars.like.config.gelu
+    if known is None:
+        raise ValueError(pytorch.UNKNOWN_GELU)
+    return known
+
+
 def _from_open_clip(
     model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
@@ -375,17 +395,6 @@ def _from_open_clip(
         raise ValueError(
             "its open_clip_config.json says tokenizer_kwargs of a CLIPA, whose tokenizer is not known here."
         )
-    if model:
-        tanh = mapping(stated, "act_kwargs").get("approximate") == "tanh"
-        gelu = "quick" if model.get("quick_gelu") else "tanh" if tanh else "exact"
-    elif sidecars.architecture:
-        gelu = "quick" if "quickgelu" in sidecars.architecture else "exact"
-    elif sidecars.like is not None and sidecars.like.config is not None:
-        gelu = sidecars.like.config.gelu
-    elif known is not None:
-        gelu = known
-    else:
-        raise ValueError(pytorch.UNKNOWN_GELU)
     pool = stated.get("pool_type", "argmax")
     if not isinstance(pool, str) or pool not in OPEN_CLIP_POOLINGS:
         raise ValueError(
@@ -395,7 +404,7 @@ def _from_open_clip(
     pooling = OPEN_CLIP_POOLINGS[pool]
     return {
         "heads": _whole(stated, "heads", 8 if model else max(width // 64, 1)),
-        "gelu": gelu,
+        "gelu": _gelu_of_open_clip(model, stated, sidecars, known),
         "layer_norm_epsilon": number(mapping(stated, "norm_kwargs"), "eps", 1e-5),
         "causal": not stated.get("no_causal_mask", False),
         "pooling": pooling,

@@ -61,9 +61,7 @@ _OWN_BIASES = ("attn.q_bias", "attn.k_bias", "attn.v_bias")
 _STEM = "patch_embed.backbone."
 _MOST_STAGES = 4  # every stage halves the image, and no such model has more
 
-# What architectures' names tell; of each table the first pattern that is found counts.
-
-# Models whose arrays have the names of others, but which compute something else.
+# What architectures' names tell, by the first pattern that is found: models that compute something else than others.
 _REFUSED = {
     r"_rpn_": "normalises after each branch instead of before",
     r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
@@ -292,12 +290,12 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     """The fields from the patches to the last normalisation, with what architectures and arguments tell of them."""
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
-    stem, dinov3 = _stem_fields(arrays), _is_dinov3(arrays, family, architecture)
+    stem, dinov3, is_pe = _stem_fields(arrays), _is_dinov3(arrays, family, architecture), pe.is_timms(arrays)
     width = arrays[f"{family.patches}.weight"].shape[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     if not family.linear_patches:
-        heads = pe.HEADS if pe.is_timms(arrays) else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
+        heads = pe.HEADS if is_pe else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
         family = dataclasses.replace(
             family,
             interpolation=_interpolation(architecture, family, has(family.register_tokens)),
@@ -309,7 +307,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         family,
         size=stated.image_size or stated.input_size,
         heads=_heads(stated, width),
-        is_named=bool(architecture) or pe.is_timms(arrays),
+        is_named=bool(architecture) or is_pe,
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
         registers_first=is_timms,
         default_size=256 if dinov3 and is_timms else 224,
@@ -321,12 +319,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     eva02 = not dinov3 and arguments.get("use_rot_pos_emb", is_turned) is True
     fields["rotary_embedding"] = "dinov3" if dinov3 else "eva02" if eva02 else None
     fields["gelu"] = _gelu(architecture, arguments)
-    if architecture:
-        has_large_epsilon = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
-    else:
-        has_large_epsilon = fields["pre_norm"] or fields["mlp"] == "plain_norm"  # CLIP, BEiT-3
-    fields["layer_norm_epsilon"] = 1e-5 if dinov3 or has_large_epsilon else 1e-6
-    is_pe = pe.is_timms(arrays)
+    fields["layer_norm_epsilon"] = 1e-5 if dinov3 or _has_large_epsilon(architecture, fields) else 1e-6
     if is_pe:
         fields |= pe.timm_fields(arrays, architecture, arguments, fields)
     if has(f"blocks.0.{family.scales[0]}"):
@@ -342,6 +335,13 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
         remarks.append(Remark(text, "gelu", "assumed"))
     return Trunk(fields, remarks, trunk.is_grid_known)
+
+
+def _has_large_epsilon(architecture: str, fields: Fields) -> bool:
+    """Whether the normalisations have the epsilon of CLIP's or BEiT-3's: by the name if there is one."""
+    if architecture:
+        return re.match(r"vit_.*_clip_|beit3_", architecture) is not None
+    return fields["pre_norm"] or fields["mlp"] == "plain_norm"
 
 
 def _heads(stated: TimmStated, width: int) -> Any:
