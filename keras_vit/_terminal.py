@@ -63,8 +63,11 @@ class Table(list[dict[str, Any]]):
             table.add_column(_text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
         for row in self:
             table.add_row(*(_text(_value(row, key)) for key in columns))
-        notes = ["~ deduced, not seen"] if any(row.get("inferred") for row in self) else []
-        notes += [f"too narrow for: {', '.join(left_out)}"] if left_out else []
+        notes = []
+        if any(row.get("inferred") for row in self):
+            notes.append("~ deduced, not seen")
+        if left_out:
+            notes.append(f"too narrow for: {', '.join(left_out)}")
         table.caption = _text("; ".join(notes)) if notes else None
         yield table
 

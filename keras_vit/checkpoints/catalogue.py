@@ -121,15 +121,26 @@ def find_entry(name: str) -> Entry:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
         words = f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see "
         raise ValueError(Message(words, Code(f"list_weights({name!r})"), ")."))
-    known = {plain_variant(key): entry.name for entry in entries.values() for key in (entry.name, entry.basename)}
-    known |= {plain_variant(row["name"].removeprefix("hf://")): row["name"] for row in _repository_rows()}
-    known |= {plain_variant(variant): variant for variant in (*VARIANTS, *BIT_VARIANTS)} | {key: key for key in SHIPPED}
-    hub = re.fullmatch(r"(?:hf:/*)?([\w.-]+/[\w.-]+)", name, re.ASCII)
-    suggestion = "" if name.startswith("hf:") else did_you_mean(plain_variant(stem), known)
-    if hub and not suggestion:
-        suggestion = f" Did you mean 'hf://{hub[1]}', a repository of the Hugging Face Hub?"
-    words = f"There is no checkpoint or model {name!r}.{suggestion} See "
+    words = f"There is no checkpoint or model {name!r}.{_suggestion(name)} See "
     raise ValueError(Message(words, Code("list_weights()"), " and ", Code("list_models()"), "."))
+
+
+def _suggestion(name: str) -> str:
+    """A sentence with what may be meant by an unknown name: a similar one, or a repository; empty for nothing."""
+    known: dict[str, str] = {}
+    for entry in catalogue().values():
+        known[plain_variant(entry.name)] = known[plain_variant(entry.basename)] = entry.name
+    for row in _repository_rows():
+        known[plain_variant(row["name"].removeprefix("hf://"))] = row["name"]
+    for variant in (*VARIANTS, *BIT_VARIANTS):
+        known[plain_variant(variant)] = variant
+    for shipped in SHIPPED:
+        known[shipped] = shipped
+    similar = "" if name.startswith("hf:") else did_you_mean(plain_variant(name.removesuffix(".npz")), known)
+    repository = re.fullmatch(r"(?:hf:/*)?([\w.-]+/[\w.-]+)", name, re.ASCII)
+    if similar or not repository:
+        return similar
+    return f" Did you mean 'hf://{repository[1]}', a repository of the Hugging Face Hub?"
 
 
 def _augreg_entry(stem: str) -> Entry:

@@ -91,14 +91,15 @@ def _description(source: str, facts: dict[str, Any]) -> Result:
     names = config.pop("class_names", None) or []
     # There may be hundreds of unused arrays; the oddities say how many.
     others = {name: value for name, value in facts.items() if name not in ("variant", "config", "bytes", "unused")}
-    rows = {
-        "model": facts["variant"] or "none of the named variants",
-        "layout": facts["layout"],
-        **({"parameters": f"{facts['parameters']:,}"} if "parameters" in facts else {}),
-        "size": megabytes(facts["bytes"]),
-    }
-    rows = {**rows, **{name: value for name, value in others.items() if name not in rows}, **config}
-    rows["class_names"] = ", ".join(map(str, names[:5])) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    rows = {"model": facts["variant"] or "none of the named variants", "layout": facts["layout"]}
+    if "parameters" in facts:
+        rows["parameters"] = f"{facts['parameters']:,}"
+    rows["size"] = megabytes(facts["bytes"])
+    rows.update({name: value for name, value in others.items() if name not in rows})
+    rows.update(config)
+    rows["class_names"] = ", ".join(map(str, names[:5]))
+    if len(names) > 5:
+        rows["class_names"] += f" and {len(names) - 5:,} more"
     return Result(facts, pairs_table(source, rows))
 
 

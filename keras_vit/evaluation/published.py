@@ -270,8 +270,9 @@ def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[s
     """The published figures that can be measured: rows of the catalogue with `repository`, `figure` and `published`."""
     listed = []
     for row in list_weights() if rows is None else rows:
-        classifies = row.get("top1") is not None and row.get("classes") == _IMAGENET_CLASSES
-        figures = {**row["figures"], **({_TOP_1: row["top1"]} if classifies else {})}
+        figures = dict(row["figures"])
+        if row.get("top1") is not None and row.get("classes") == _IMAGENET_CLASSES:
+            figures[_TOP_1] = row["top1"]
         repository = row["name"].removeprefix("hf://")
         listed += [
             {**row, "repository": repository, "figure": figure, "published": published}

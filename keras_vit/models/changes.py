@@ -62,7 +62,8 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
             del changes["image_size"]
     if isinstance(config, DenseConfig):
         of_images = {name: changes.pop(name) for name in ("image_size", "dynamic") if name in changes}
-        config = config.replace(backbone=changed_config(config.backbone, of_images)) if of_images else config
+        if of_images:
+            config = config.replace(backbone=changed_config(config.backbone, of_images))
     fields = [field.name for field in dataclasses.fields(config)]
     kept = CHANGES.keys() if isinstance(config, ModelConfig) else config.SETTINGS
     for name, value in changes.items():

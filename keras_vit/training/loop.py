@@ -204,7 +204,8 @@ class _Recorder(keras.callbacks.Callback):
         shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
         shares["PQ"] = logs.get("val_panoptic_quality")
         noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
-        noted += [f"rank {logs['rank']:.1f}"] if "rank" in logs else []  # of embeddings: whether they collapse
+        if "rank" in logs:  # of embeddings: whether they collapse
+            noted += [f"rank {logs['rank']:.1f}"]
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
     def _advice(self, loss: float) -> str:

@@ -270,13 +270,21 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
     whole = tokens * width * (4 if config.layer_scale is None else 6)
     # Queries, keys, values and what the heads return; what the activation takes and gives, for SwiGLU also the product.
     split = tokens * (4 * width + hidden * (2 if config.mlp.startswith("plain") else 3))
-    scores = config.heads * tokens * (tokens if not fused_attention or config.attention_dropout else 2)
-    masks = (2 * tokens * width if config.dropout else 0) + (scores // shards if config.attention_dropout else 0)
-    scores *= 2 if config.attention_dropout else 1
+    masks = 2 * tokens * width if config.dropout else 0
     if config.tokens_mlp_width is not None:  # what goes into the perceptron across tokens, and into and out of its GELU
-        whole, scores = whole + 2 * width * config.tokens_mlp_width, 0
-    block = size * (whole + (split + scores) // shards) + masks
-    blocks = config.depth * size * tokens * width + block if config.remat else config.depth * block
+        whole += 2 * width * config.tokens_mlp_width
+    elif config.attention_dropout:  # the weights before and after it, and its mask; never fused
+        split += 2 * config.heads * tokens**2
+        masks += config.heads * tokens**2 // shards
+    elif fused_attention:  # two numbers for each row of weights
+        split += 2 * config.heads * tokens
+    else:
+        split += config.heads * tokens**2
+    block = size * (whole + split // shards) + masks
+    if config.remat:  # what each block takes, and one of them whole
+        blocks = config.depth * size * tokens * width + block
+    else:
+        blocks = config.depth * block
     return sum(maps) + blocks + size * tokens * width, block - masks  # and what the last normalisation takes
 
 

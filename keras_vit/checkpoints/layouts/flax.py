@@ -61,14 +61,17 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
     is_flat = layout == "big_vision" and naflex.is_naflex(config)
-    kernel = (*config.patch_size, config.feature_map_channels)
-    rows.append(Row(_PATCHES, _PATCHES, (*((math.prod(kernel),) if is_flat else kernel), width)))
+    kernel: tuple[int, ...] = (*config.patch_size, config.feature_map_channels)
+    if is_flat:  # a linear layer on the numbers of a patch
+        kernel = (math.prod(kernel),)
+    rows.append(Row(_PATCHES, _PATCHES, (*kernel, width)))
     rows.append(Row("embedding/bias", "embedding/bias", (width,)))
     if config.position_rows:
         name = _VIT_JAX_POSITION if layout == "vit_jax" else _POSITION
         places = config.grid_size if is_flat else (1, config.position_rows)
         rows.append(Row(name, TABLE, (*places, width)))
-    rows += [Row("cls", "class_token/token", (1, 1, width))] if config.class_token else []
+    if config.class_token:
+        rows.append(Row("cls", "class_token/token", (1, 1, width)))
     for i in range(config.depth):
         name, path = f"{_BLOCK}{i}", f"block_{i}"
         rows += norm_rows(f"{name}/LayerNorm_0", f"{path}/norm1", width)
@@ -78,7 +81,8 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
         rows.append(Row("MAPHead_0/probe", "pooling/probe", (1, 1, width)))
         rows += attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
     features = config.representation_size or width
-    rows += dense_rows("pre_logits", "pre_logits", width, features) if config.representation_size else []
+    if config.representation_size:
+        rows += dense_rows("pre_logits", "pre_logits", width, features)
     if config.projection:
         rows += dense_rows("head", "projection", width, config.projection)
     elif config.classes:

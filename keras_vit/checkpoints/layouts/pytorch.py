@@ -254,7 +254,9 @@ def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:
     rows += norm(family.pre_norm, "pre_norm", width) if config.pre_norm else []
     for i in range(config.depth):
         rows += block(f"{family.blocks}{i}.", f"block_{i}", config, family)
-    return rows + (norm(family.norm, "encoder_norm", width) if config.final_norm != "none" else [])
+    if config.final_norm != "none":
+        rows += norm(family.norm, "encoder_norm", width)
+    return rows
 
 
 def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) -> list[Row]:
@@ -272,7 +274,8 @@ def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) 
         rows += packed(f"{name}{inputs[0]}", paths, width, width, () if separate else biased)
         if separate:
             rows += [Row(f"{name}{separate[i]}", f"{paths[i]}/bias", (width,)) for i in biased]
-    rows += norm(f"{name}{family.attention_norm}", f"{path}/attention/norm", width) if config.attention_norm else []
+    if config.attention_norm:
+        rows += norm(f"{name}{family.attention_norm}", f"{path}/attention/norm", width)
     rows += linear(f"{name}{output}", f"{path}/attention/out", width, width)
     *first, last = family.mlp
     inner = ["fc1"] if config.mlp.startswith("plain") else ["gate", "value"]
@@ -281,7 +284,8 @@ def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) 
     else:
         for part, layer in zip(first, inner, strict=True):
             rows += linear(f"{name}{part}", f"{path}/mlp/{layer}", hidden, width)
-    rows += norm(f"{name}{family.mlp_norm}", f"{path}/mlp/norm", hidden) if config.mlp.endswith("norm") else []
+    if config.mlp.endswith("norm"):
+        rows += norm(f"{name}{family.mlp_norm}", f"{path}/mlp/norm", hidden)
     rows += linear(f"{name}{last}", f"{path}/mlp/fc2", width, hidden)
     if config.layer_scale is not None:
         rows += [Row(f"{name}{family.scales[i]}", f"{path}/scale{i + 1}/gamma", (width,)) for i in range(2)]

@@ -248,7 +248,8 @@ _POSITIONS = ("learned_patches", "learned_without_registers")
 def check_writable(config: ViTConfig, layout: str = "tips") -> None:
     """Raises ValueError unless the authors' code of PyTorch computes what the model computes."""
     accepted = {**_COMMON, "position_embedding": _POSITIONS}
-    accepted |= {"gelu": ("exact",)} if config.mlp == "plain" else {}
+    if config.mlp == "plain":
+        accepted |= {"gelu": ("exact",)}
     check_fields(config, repr(layout), accepted, _problems(config, layout))
 
 
@@ -263,7 +264,8 @@ def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
 
 def _check_writable_by_scenic(config: ViTConfig) -> None:
     accepted = {**_COMMON, **plain_values("layer_scale"), "position_embedding": ("learned_patches",)}
-    accepted |= {"gelu": ("tanh",)} if config.mlp == "plain" else {}
+    if config.mlp == "plain":
+        accepted |= {"gelu": ("tanh",)}
     check_fields(config, "'tips_scenic'", accepted)
 
 
