@@ -313,7 +313,11 @@ def torchvision_resized(pixels: np.ndarray, size: tuple[int, int], method: str) 
 
 
 def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A uint8 picture at a size as `cv2.resize` does it by default: bilinear without antialiasing, 11 bits a weight."""
+    """A uint8 picture at a size as `cv2.resize` does it by default: bilinear without antialiasing, in whole numbers.
+
+    Weights are multiples of 1 / 2048. Columns are weighted first, and OpenCV drops 4 of their bits; then rows, of which
+    it drops 16, and rounds the sum by the last two.
+    """
     (top, bottom, down), (left, right, across) = (
         neighbours(old, new, dtype="float32") for old, new in zip(pixels.shape[:2], size, strict=True)
     )

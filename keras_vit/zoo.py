@@ -107,10 +107,13 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     Raises the errors of `load`: ValueError for an unknown layout, damage, or an option that the source cannot honour.
     """
     reading: dict[str, Any] = {name: options.get(name) for name in OF_SOURCES}
-    path, head = (path, find_checkpoint(options["head"])) if "head" in options else pair_in(path)
-    path, name_or_path = find_checkpoint(path), path
+    if "head" in options:
+        head = find_checkpoint(options["head"])
+    else:
+        path, head = pair_in(path)
     reading["head"] = head
-    if "numerics" not in options and is_copy(name_or_path, path):
+    given, path = path, find_checkpoint(path)
+    if "numerics" not in options and is_copy(given, path):
         reading["numerics"] = "official"
     size = options.get("image_size")
     plan = open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)

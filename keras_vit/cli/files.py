@@ -32,7 +32,7 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
     examples=("B/16", "--family DINOv2"),
 )
 def list_(options: Namespace) -> Result:
-    """The published checkpoints, or with `--models` the variants, that match the query; an empty table for none."""
+    """The published checkpoints, or with `--models` the variants, that match the query; ValueError if none does."""
     from keras_vit.checkpoints import list_models, list_weights
 
     rows = (list_models if options.models else list_weights)(options.query, options.family)

@@ -39,9 +39,10 @@ TOP = 5  # classes that `predict` shows
     examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:
-    """Predicts the classes of images, or their numbers by a regression model; ValueError for other models.
+    """Predicts the classes of images, or their numbers by a regression model.
 
-    Images are checked first, before the slow import of Keras.
+    Images are checked first, before the slow import of Keras: FileNotFoundError without one. Raises ValueError for a
+    model of another kind, for more classes than it has, and for a threshold where each image has one class.
     """
     from keras_vit.preprocessing import decode_predictions, sample_image
 

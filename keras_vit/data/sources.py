@@ -265,21 +265,16 @@ class PipelineStream(ImageStream):
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The images and labels of a step, mixed and erased in training; one thread at a time may ask.
 
-        Raises EndOfData after the last batch of test data, ValueError if a pipeline ends in training.
+        Goes forward to the step, from the start for an earlier one, and notes the length of the batch. Raises EndOfData
+        after the last batch of test data, ValueError if a pipeline ends in training.
         """
         if step < self._next:
             self._restart()
-        while True:
-            pulled, self._first = self._first or next(self._good, None), None
-            if pulled is None:
-                if not self.endless:
-                    raise EndOfData(f"The pipeline has {self._next} batches: there is none for step {step}.")
-                raise ValueError(f"The pipeline ends after {self._next} batches and cannot be started again.")
-            self._next += 1
-            if self._next > step:
-                break
-        images, labels = pulled
-        labels = one_hot(labels, self.classes) if self.classes else labels
+        images, labels = self._pull(step)
+        while self._next <= step:
+            images, labels = self._pull(step)
+        if self.classes:
+            labels = one_hot(labels, self.classes)
         if self.endless:
             augmentation, seed = self._transform.augmentation, self._transform.seed
             for i, image in enumerate(images):
@@ -290,6 +285,19 @@ class PipelineStream(ImageStream):
         self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
         rows = share(len(images), self.shard)
         return images[rows], labels[rows]
+
+    def _pull(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The next batch of the pipeline, on the way to a step; raises the errors of `_make` if there is none."""
+        if self._first is not None:
+            pulled, self._first = self._first, None
+        else:
+            pulled = next(self._good, None)
+        if pulled is None:
+            if not self.endless:
+                raise EndOfData(f"The pipeline has {self._next} batches: there is none for step {step}.")
+            raise ValueError(f"The pipeline ends after {self._next} batches and cannot be started again.")
+        self._next += 1
+        return pulled
 
     def _restart(self) -> None:
         """Starts the pipeline anew; ValueError for an iterator that was begun."""

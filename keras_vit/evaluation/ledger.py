@@ -8,7 +8,7 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,14 +230,7 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
     if result is None or not result[1]:
         return None
     pixels, theirs = result
-    for kind, expected in theirs.items():
-        if kind == "tokens":  # what every image model has, compared where the answers are not the same things
-            model = load(name, include_top=False, pooling="none")
-        found, expected = np.ravel(model.predict(prepared, verbose=0)), np.ravel(expected)  # of one picture
-        if found.shape == expected.shape:
-            break
-    else:
-        raise ValueError(f"{package} answers with {', '.join(theirs)}, of which none has the shape of the answer here")
+    kind, found, expected = _comparable(model, name, prepared, theirs)
     largest = float(np.abs(expected).max())
     height, width = prepared.shape[1:3]  # ours leaves out what fills no patch
     apart = None
@@ -251,6 +244,22 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
         "largest": largest,
         "pixels": apart,
     }
+
+
+def _comparable(
+    model: Any, name: str, prepared: np.ndarray, theirs: Mapping[str, np.ndarray]
+) -> tuple[str, np.ndarray, np.ndarray]:
+    """The first kind of output that both have in one shape, with ours and the publisher's for one picture, flat.
+
+    Raises ValueError if there is none.
+    """
+    for kind, expected in theirs.items():
+        if kind == "tokens":  # what every image model has, compared where the answers are not the same things
+            model = load(name, include_top=False, pooling="none")
+        found, expected = np.ravel(model.predict(prepared, verbose=0)), np.ravel(expected)
+        if found.shape == expected.shape:
+            return kind, found, expected
+    raise ValueError(f"the publisher answers with {', '.join(theirs)}, of which none has the shape of the answer here")
 
 
 def _picture() -> np.ndarray:

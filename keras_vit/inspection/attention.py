@@ -296,6 +296,8 @@ def read_attention(
 ) -> None:
     """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order.
 
+    Raises TypeError or ValueError if a block is no such, or the last one does not compute all tokens.
+
     Args:
         probe: The model.
         images: As in `attention_maps`, as for `batch_size`.

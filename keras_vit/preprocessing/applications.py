@@ -154,7 +154,8 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
         raise ValueError(f"class_names must name each of the {classes} classes, but it names {len(names)}.")
     pairs = [(f"class_{i}", name) if isinstance(name, str) else name for i, name in enumerate(names)]
     for entry in pairs:
-        if not isinstance(entry, (tuple, list)) or [isinstance(part, str) for part in entry] != [True, True]:
+        is_pair = isinstance(entry, (tuple, list)) and len(entry) == 2
+        if not is_pair or not all(isinstance(part, str) for part in entry):
             raise TypeError(f"class_names must hold names or (id, name) pairs, but {entry!r} is among them.")
     return pairs
 

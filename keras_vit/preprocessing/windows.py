@@ -129,18 +129,17 @@ def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
     """A function that returns rows of the mean of maps in overlapping windows, which cover a picture of that width."""
 
     def merged_rows(start: int, stop: int) -> np.ndarray:
-        total, count = np.zeros(()), np.zeros((stop - start, width, 1), "float32")
+        total, count = None, np.zeros((stop - start, width, 1), "float32")
         for window, rows in zip(windows, maps, strict=True):
             first, last = max(start, window.top), min(stop, window.top + window.height)
             if first < last:
                 values = rows(first - window.top, last - window.top)
-                if not total.ndim:
+                if total is None:  # only now it is known how many values a place has
                     total = np.zeros((stop - start, width, values.shape[2]), "float32")
                 place = slice(first - start, last - start), slice(window.left, window.left + window.width)
                 total[place] += values
                 count[place] += 1
-        total /= count
-        return total
+        return np.divide(total, count, out=total)
 
     return merged_rows
 

@@ -310,13 +310,15 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     if not all(map(is_length, edges)):
         raise not_done("size", pictures["size"])
     # transformers counts blocks from 1.
-    stages = backbone.get("out_indices") or [str(name)[5:] for name in backbone.get("out_features") or []]
+    stages = backbone.get("out_indices")
+    if not stages:
+        stages = [str(name).removeprefix("stage") for name in backbone.get("out_features") or []]
     if len(stages) != 4 or not all(str(stage).isdecimal() and int(stage) for stage in stages):
         given = f"its config.json says out_indices={printable(stages, 60)}"
         raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
     return {
         "metric": _check(config, "depth_estimation_type", "relative", "metric") == "metric",
-        "max_depth": number({"max_depth": config.get("max_depth") or 1}, "max_depth", 1.0),
+        "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
         "pictures": "depth_anything_transformers",
         "picture_size": edges,
         "blocks": tuple(int(stage) - 1 for stage in stages),
