@@ -129,7 +129,8 @@ def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
     """A function that returns rows of the mean of maps in overlapping windows, which cover a picture of that width."""
 
     def merged_rows(start: int, stop: int) -> np.ndarray:
-        total, count = None, np.zeros((stop - start, width, 1), "float32")
+        total: Any = None
+        count = np.zeros((stop - start, width, 1), "float32")
         for window, rows in zip(windows, maps, strict=True):
             first, last = max(start, window.top), min(stop, window.top + window.height)
             if first < last:
