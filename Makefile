@@ -29,6 +29,7 @@ BENCH_ARGS ?=
 # A machine with a GPU measures the GPU.
 GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 BENCHED := $(if $(GPU),accelerators,speed)
+BENCH_PAGE := docs/$(if $(GPU),accelerators,speed_rows).md
 
 .PHONY: help demo test test-lowest bench lint format wheel sbom docs clean
 
@@ -66,7 +67,7 @@ test-lowest: $(LOWEST)/.installed
 
 # All rows take long; BENCH_ARGS='--rows NAME' chooses some.
 bench: $(BENCH)/.installed
-	@$(BENCH)/bin/python benchmarks/$(BENCHED).py --json docs/$(BENCHED).json --page docs/$(BENCHED).md $(BENCH_ARGS)
+	@$(BENCH)/bin/python benchmarks/$(BENCHED).py --json docs/$(BENCHED).json --page $(BENCH_PAGE) $(BENCH_ARGS)
 
 lint: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check .

@@ -2,10 +2,11 @@
 
     python benchmarks/input_pipeline.py --timm auto
 
-600 generated JPEGs of 500 x 375, cropped and flipped to 224, with and without RandAugment(2, 15) and mixup, two
-workers each. Every figure comes from a process of its own; the rounds go through all of them in turn, so that what else
-the machine does meets each alike, and the table has the medians. `--timm` takes the path of a Python that has timm, or
-`auto` to make an environment for it in `--work`.
+600 generated JPEGs of 500 x 375, cropped and flipped to 224, with and without RandAugment(2, 15) and mixup, two workers
+each; with `--width 4000`, 60 of 12 megapixels. Every figure comes from a process of its own; the rounds go through all
+of them in turn, so that what else the machine does meets each alike, and the table has the medians. `--timm` takes the
+path of a Python that has timm, or `auto` to make an environment for it in `--work`. Where simplejpeg is installed (the
+extra `fast`), this package's streams decode by it.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-IMAGES, CLASSES, SIZE, BATCH, WORKERS = 600, 10, 224, 60, 2
+CLASSES, SIZE, BATCH, WORKERS = 10, 224, 60, 2
 BACKENDS = ("tensorflow", "jax", "torch")
 AUGMENTATIONS = ("crop and flip", "RandAugment and mixup")
 TIMM = ["torch==2.13.0", "numpy", "pillow", "pyyaml", "huggingface_hub", "safetensors"]
@@ -32,6 +33,9 @@ def main():
     parser.add_argument("--timm", metavar="PYTHON|auto", help="without it, timm is left out")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--work", type=Path, help="folder for the images and timm's environment (default: a new one)")
+    parser.add_argument(
+        "--width", type=int, default=500, help="pixels; larger pictures are fewer (default: %(default)s)"
+    )
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "AUGMENTATION"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -40,7 +44,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as temporary:
         work = (options.work or Path(temporary)).resolve()
-        write_images(work / "images")
+        write_images(work / "images", options.width)
         timm = make_environment(work / "timm") if options.timm == "auto" else options.timm
         jobs = [("decode", AUGMENTATIONS[0], sys.executable, None)]
         for augmentation in AUGMENTATIONS:
@@ -71,24 +75,26 @@ def run(job, work):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def write_images(folder):
+def write_images(folder, width):
     """Soft shapes and grain, about as hard to decode as photographs."""
     from PIL import Image
 
     if folder.exists():
         return
-    size = []
-    for i in range(IMAGES):
+    size, count, height = [], 600 if width <= 1000 else 60, width * 3 // 4
+    for i in range(count):
         rng = np.random.default_rng(i)
-        pixels = np.full((375, 500, 3), 127.0)
-        for cells, strength in ((4, 60), (16, 40), (64, 20), (375, 10)):
+        pixels = np.full((height, width, 3), 127.0, "float32")
+        for cells, strength in ((4, 60), (16, 40), (64, 20), (height, 10)):
             noise = (rng.normal(0, strength, (max(2, cells * 3 // 4), cells, 3)) + 127).clip(0, 255).astype("uint8")
-            pixels += np.asarray(Image.fromarray(noise).resize((500, 375), Image.Resampling.BICUBIC), "float64") - 127
+            pixels += (
+                np.asarray(Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC), "float32") - 127
+            )
         path = folder / f"class_{i % CLASSES}" / f"{i}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(path, quality=92)
         size.append(path.stat().st_size)
-    print(f"{IMAGES} JPEGs of {np.mean(size) / 1e3:.0f} kB on average", file=sys.stderr)
+    print(f"{count} JPEGs of {np.mean(size) / 1e3:.0f} kB on average", file=sys.stderr)
 
 
 def make_environment(folder):
@@ -101,12 +107,16 @@ def make_environment(folder):
     return str(python)
 
 
-def rate_of(epoch):
+def rate_of(epoch, folder):
     """Images a second of the second of two passes: the first starts workers and fills caches."""
     epoch()
     started = time.perf_counter()
     epoch()
-    return IMAGES / (time.perf_counter() - started)
+    return count_of(folder) / (time.perf_counter() - started)
+
+
+def count_of(folder):
+    return len(list(folder.rglob("*.jpg")))
 
 
 def decode(folder, augment):
@@ -120,7 +130,7 @@ def decode(folder, augment):
             image.load()
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        return rate_of(lambda: list(pool.map(read, paths)))
+        return rate_of(lambda: list(pool.map(read, paths)), folder)
 
 
 def ours(folder, augment, processes):
@@ -130,7 +140,7 @@ def ours(folder, augment, processes):
     options = {"image_size": SIZE, "batch_size": BATCH, "workers": WORKERS, "processes": processes}
     with open_data(folder, augmentation=augmentation, **options) as stream:
         steps = iter(range(10**6))
-        return rate_of(lambda: [stream.batch(next(steps)) for _ in range(IMAGES // BATCH)])
+        return rate_of(lambda: [stream.batch(next(steps)) for _ in range(count_of(folder) // BATCH)], folder)
 
 
 def timm(folder, augment):
@@ -165,7 +175,7 @@ def timm(folder, augment):
             if augment:
                 mixup(images, labels)
 
-    return rate_of(epoch)
+    return rate_of(epoch, folder)
 
 
 MEASURES = {

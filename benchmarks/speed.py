@@ -1,7 +1,7 @@
 """How fast the models are, beside native implementations of the same models and the products they consist of.
 
     make bench                                            all rows, in an environment with all peers
-    make bench BENCH_ARGS=--page-only                     tables and pictures of docs/speed.md, from docs/speed.json
+    make bench BENCH_ARGS=--page-only                     docs/speed_rows.md and its pictures, from docs/speed.json
     python benchmarks/speed.py --list                     the rows
     python benchmarks/speed.py --backends torch --rows "ViT-B/16 224 8 float32 forward" --json speed.json
 
@@ -25,6 +25,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -63,6 +64,7 @@ ROWS = (
     "ViT-Ti/16 224 1 float32 forward",
     "ViT-Ti/16 224 8 float32 forward",
     "ViT-Ti/16 224 8 float32 train",
+    "ViT-S/16 224 1 float32 forward",
     "ViT-L/16 224 1 float32 forward",
     "R50+ViT-B/16 224 1 float32 forward",
     "R50+ViT-B/16 224 4 float32 forward",
@@ -453,6 +455,18 @@ def timm_tanh(model, images, dtype, job):
     return torch_step(net, images, dtype, job)
 
 
+def timm_compiled(model, images, dtype, job):
+    """The same as a program of `torch.compile`, whose first call takes a minute and needs a compiler of C++."""
+    need(job == "forward" and dtype == "float32" and model in ("ViT-S/16", "ViT-B/16") and images.shape[1] == 224)
+    need(installed("timm") and shutil.which("g++"))
+    declare_torchvision()
+    import timm as package
+
+    net = package.create_model(TIMM[model], num_classes=1000, act_layer="gelu_tanh")
+    net.compile()
+    return torch_step(net, images, dtype, job)
+
+
 def transformers(model, images, dtype, job):
     need(installed("transformers") and "R50" not in model)
     declare_torchvision()
@@ -734,6 +748,7 @@ CONTESTANTS = {
         "optimized": keras_vit_optimized,
         "timm": timm,
         "timm, tanh": timm_tanh,
+        "timm, compiled": timm_compiled,
         "Transformers": transformers,
         "limit": torch_limit,
     },

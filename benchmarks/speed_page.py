@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/speed.md, made from the times in docs/speed.json, which speed.py measures."""
+"""The tables and pictures of docs/speed_rows.md, made from the times in docs/speed.json, which speed.py measures."""
 
 import io
 import os
@@ -7,7 +7,11 @@ from pathlib import Path
 
 BACKENDS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 # What is compared with keras_vit, by backend.
-PEERS = {"torch": ("timm", "timm, tanh", "Transformers"), "jax": ("Flax",), "tensorflow": ("KerasHub",)}
+PEERS = {
+    "torch": ("timm", "timm, tanh", "timm, compiled", "Transformers"),
+    "jax": ("Flax",),
+    "tensorflow": ("KerasHub",),
+}
 LIMIT = "limit"
 # The parts of a row of `start`: seconds of each.
 STEPS = ("import", "build", "first call", "later call")
@@ -142,7 +146,7 @@ def lines(result):
 
 INK, MUTED, GRID = "#1b1f27", "#57606a", "#e6e8ec"
 COLOURS = {"torch": "#d1242f", "jax": "#1f6feb", "tensorflow": "#b26a00"}
-POINTS = (("o", INK), ("s", "#1f6feb"), ("^", "#b26a00"))  # of the peers of one backend
+POINTS = (("o", INK), ("s", "#1f6feb"), ("D", "#1a7f37"), ("^", "#b26a00"))  # of the peers of one backend
 STYLE = {
     "font.family": ["DejaVu Sans", "sans-serif"],
     "font.size": 9,

@@ -21,7 +21,7 @@ WANTED = {
     "features.md": ["embeddings", "image search", "duplicates", "nearest neighbour"],
     "inspection.md": ["attention maps", "saliency", "grad-cam", "attention"],
     "loading.md": ["load weights", "checkpoints", "safetensors", "file formats", "hugging face hub"],
-    "export/README.md": ["serving", "export", "precision"],
+    "export/README.md": ["export", "precision"],
     "export/onnx.md": ["onnx"],
     "export/litert.md": ["litert"],
     "export/openvino.md": ["openvino"],
@@ -30,6 +30,7 @@ WANTED = {
     "tutorial.md": ["tutorial"],
     "errors.md": ["errors"],
     "speed.md": ["speed"],
+    "serving.md": ["serving", "server"],
     "which_model.md": ["which model"],
     "distribution.md": ["several machines"],
 }
