@@ -31,6 +31,7 @@ TIMM = ["torch==2.13.0", "numpy", "pillow", "pyyaml", "huggingface_hub", "safete
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--timm", metavar="PYTHON|auto", help="without it, timm is left out")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--work", type=Path, help="folder for the images and timm's environment (default: a new one)")
     parser.add_argument(
@@ -49,7 +50,7 @@ def main():
         jobs = [("decode", AUGMENTATIONS[0], sys.executable, None)]
         for augmentation in AUGMENTATIONS:
             for kind in ("threads", "processes"):
-                jobs += [(kind, augmentation, sys.executable, backend) for backend in BACKENDS]
+                jobs += [(kind, augmentation, sys.executable, backend) for backend in options.backends]
             jobs += [("timm", augmentation, timm, None)] if timm else []
         found = {job: [] for job in jobs}
         for number in range(options.rounds):
