@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, listing, matches, pair
-from keras_vit._processes import ALONE_BY_NAME, batch_shares, current
+from keras_vit._processes import ALONE_BY_NAME, batch_shares, current, share
 from keras_vit.data import SegmentAugmentation, SegmentedImages
 from keras_vit.data.segments import SegmentStream, hold_out_segments
 from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
@@ -126,17 +126,19 @@ class EoMTSegmentation(Task):
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
             pictures, targets = images.batch(number)
-            count, rng = len(pictures), np.random.default_rng([seed, _DRAWS, number, images.shard[0]])
+            # Those of the whole batch, of which this process has a part.
+            whole, rng = images.batch_size, np.random.default_rng([seed, _DRAWS, number, 0])
+            count, rows = len(pictures), share(whole, images.shard)
             probability = mask_probabilities(number // recipe.accumulate, starts, ends, recipe.power)
             inputs = {
                 "images": np.asarray(as_input(model, pictures), "float32"),
                 "probability": np.tile(probability, (count, 1)),
-                "draws": rng.random((count, config.query_blocks, config.queries), dtype="float32"),
+                "draws": rng.random((whole, config.query_blocks, config.queries), dtype="float32")[rows],
                 # DINOv3's authors draw one for each batch.
                 "scale": np.full((count,), np.exp(rng.uniform(-math.log(2), math.log(2))), "float32"),
             }
-            seeds = rng.integers(0, 2**31, (count, config.query_blocks + 1, 2)).astype("int32")
-            return inputs, pad_targets(targets, MASKS) | {"seeds": seeds}
+            seeds = rng.integers(0, 2**31, (whole, config.query_blocks + 1, 2)).astype("int32")
+            return inputs, pad_targets(targets, MASKS) | {"seeds": seeds[rows]}
 
         return batch
 
@@ -220,16 +222,24 @@ class TrainedEoMT(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The loss of padded targets; mask terms are divided by the mean number of pairs of all processes."""
-        pairs, processes = None, current()
+        """The loss of padded targets; terms are divided by the mean of what they are divided by in all processes.
+
+        So their mean over processes is the loss of one process. The authors do so with the masks, but divide the term
+        of the classes by the weights of each process.
+        """
+        pairs, share_of_weights, processes = None, 1.0, current()
         if processes.apart:
-            counts = np.minimum((ops.convert_to_numpy(y["labels"]) >= 0).sum(-1), self.eomt.config.queries).sum()
-            pairs = max(float(processes.total(np.float64(counts))) / processes.count, 1.0)
+            queries, no_object = self.eomt.config.queries, self.mask_loss.no_object
+            own = np.minimum((ops.convert_to_numpy(y["labels"]) >= 0).sum(-1), queries).sum()
+            pairs = float(processes.total(np.float64(own))) / processes.count
+            without = no_object * queries * len(y["labels"])
+            weights = [count * (1 - no_object) + without for count in (own, pairs)]
+            share_of_weights = float(weights[0] / weights[1])
         total: Any = 0.0
         for i, prediction in enumerate(y_pred):
-            seed = ops.cast(y["seeds"][0, i], "uint32")
+            seed = ops.cast(y["seeds"][:, i], "uint32")
             (terms,) = self.mask_loss.terms(y, [prediction], num_masks=pairs, seed=seed)
-            total = total + self.mask_loss.weighted(terms)
+            total = total + self.mask_loss.weighted(terms | {"classes": terms["classes"] * share_of_weights})
         return total
 
 

@@ -77,6 +77,15 @@ def sample(maps: Any, points: Any) -> Any:
     (`torch.nn.functional.grid_sample`, `align_corners=False`).
     """
     height, width = maps.shape[-2:]
+    if keras.backend.backend() == "torch":  # one pass over the points in place of thirty
+        from torch.nn.functional import grid_sample
+
+        grid, maps, sizes = 2 * points - 1, ops.cast(maps, points.dtype), maps.shape[:-2]
+        if grid.ndim == 4 and grid.shape[1] == 1:  # the same for all maps of a picture
+            return grid_sample(maps, grid, align_corners=False)[:, :, 0]
+        grid = ops.reshape(grid, (-1, 1, *grid.shape[-2:]))
+        found = grid_sample(ops.reshape(maps, (-1, 1, height, width)), grid, align_corners=False)
+        return ops.reshape(found, (*sizes, -1))
     flat = ops.reshape(maps, (*ops.shape(maps)[:-2], height * width))
     x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5
     left, top = ops.floor(x), ops.floor(y)
@@ -290,7 +299,8 @@ class MaskClassificationLoss:
     ) -> list[dict[str, Any]]:
         """For each prediction `{"mask", "dice", "classes"}`, scalars without their factors; arguments as of the call.
 
-        `seed` is an integer tensor `(2,)` from which points are drawn; None for the loss's own seeds.
+        `seed` is an integer tensor `(N, 2)`, from each row of which the points of a picture are drawn, whatever others
+        there are in the batch; None for the loss's own seeds.
         """
         padded = pad_targets(targets)
         is_mask = None if points is None else to_numpy(padded["labels"]) != PADDING
@@ -299,8 +309,7 @@ class MaskClassificationLoss:
         for i, output in enumerate(outputs):
             output = _exact(output)
             if is_mask is None:
-                generator = self._seeds if seed is None else DrawnSeed(seed + i)
-                drawn = self._drawn(padded["labels"], generator)
+                drawn = self._drawn(padded["labels"], None if seed is None else seed + i)
             else:
                 drawn = self._given(points, i, is_mask)
             drawn = {name: ops.cast(values, output["masks"].dtype) for name, values in drawn.items()}
@@ -313,7 +322,11 @@ class MaskClassificationLoss:
         chosen = int(self.importance * self.points)
         count = int(self.points * self.oversample)
         # One draw: a seed that was drawn beforehand returns the same numbers again and again.
-        whole = keras.random.uniform((pictures, self.points + masks * (count + self.points - chosen), 2), seed=seed)
+        size = (self.points + masks * (count + self.points - chosen), 2)
+        if seed is None:
+            whole = keras.random.uniform((pictures, *size), seed=self._seeds)
+        else:
+            whole = ops.map(lambda row: keras.random.uniform(size, seed=DrawnSeed(row)), seed)
         match, rest = whole[:, : self.points], whole[:, self.points :]
         rest = ops.reshape(rest, (pictures, masks, count + self.points - chosen, 2))
         return {"match": match, "candidates": rest[:, :, :count], "random": rest[:, :, count:]}

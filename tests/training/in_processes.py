@@ -76,6 +76,21 @@ def tune_masks(folder, output=None):
     return {"losses": [row["loss"] for row in done.log], "mean_iou": done.mean_iou, "weights": weights}
 
 
+def tune_segments(folder):
+    """The same of an EoMT, of which the processes have other numbers of segments; batches have to be divisible."""
+    recipe = training.recipe("segmentation/eomt_coco_panoptic_base").replace(
+        **{"steps": 3, "warmup_steps": 0, "backbone_warmup_steps": 0, "batch_size": 4, "image_size": 16},
+        **{"queries": 5, "points": 32, "learning_rate": 1e-3},
+    )
+    masks = np.random.default_rng(1).random((8, 6, 16, 16)) < 0.3
+    targets = [{"masks": m[: 1 + i % 6], "labels": np.arange(1 + i % 6) % 3} for i, m in enumerate(masks)]
+    keras.utils.set_random_seed(3)  # of the new weights
+    source, options = os.path.join(folder, "start.keras"), {"every": 1, "verbose": False}
+    done = training.finetune_segmentation(source, (list(PIXELS[:8].astype("uint8")), targets), recipe, **options)
+    weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
+    return {"losses": [row["loss"] for row in done.log], "weights": weights}
+
+
 def embed(folder, output):
     """Features of seven pictures in one file."""
     pictures, output = os.path.join(folder, "pictures"), os.path.join(folder, output)
@@ -154,6 +169,7 @@ def everything(folder, processes, part):
         answer["sharded"] = sharded(folder)
     else:
         answer["wrapped"] = wrapped(part)
+        answer["segments"] = tune_segments(folder)
     with open(os.path.join(folder, f"{processes.index}.json"), "w") as file:
         json.dump(answer, file)
     try:
