@@ -1,6 +1,7 @@
 """A training step of EoMT-B beside its authors' code, on PyTorch: forward, loss of all predictions, backward, update.
 
-Both run in one process, in turn, from the same weights, so that their ratio holds where the machine's speed drifts:
+Both run in one process, in turn, from the same weights; seconds are the processor's, so that their ratio holds where the
+machine has other work:
 
     git clone https://github.com/tue-mps/eomt ../eomt && git -C ../eomt checkout 7bd19dd
     PYTHONPATH=../eomt KERAS_BACKEND=torch python benchmarks/eomt_step.py --size 640 --batch 1 --rounds 4
@@ -95,9 +96,9 @@ def main():
     losses = {name: step() for name, step in steps.items()}  # the first makes buffers
     for _ in range(options.rounds):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = time.process_time()
             step()
-            seconds[name].append(round(time.perf_counter() - start, 3))
+            seconds[name].append(round(time.process_time() - start, 3))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     result = {"losses": losses, "seconds": seconds, "peak GiB": round(peak, 2)}
     if len(steps) == 2:
