@@ -1,7 +1,7 @@
 """A training step of EoMT-B beside its authors' code, on PyTorch: forward, loss of all predictions, backward, update.
 
-Both run in one process, in turn, from the same weights; seconds are the processor's, so that their ratio holds where the
-machine has other work:
+Both run in one process, in turn, from the same weights. Seconds are the processor's, so that their ratio holds where
+the machine has other work:
 
     git clone https://github.com/tue-mps/eomt ../eomt && git -C ../eomt checkout 7bd19dd
     PYTHONPATH=../eomt KERAS_BACKEND=torch python benchmarks/eomt_step.py --size 640 --batch 1 --rounds 4
