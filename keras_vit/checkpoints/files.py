@@ -388,7 +388,10 @@ class Sidecars:
 
 
 def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
-    """The JSON files beside a file of weights, or in a folder, as plain data, and other fields that are known."""
+    """The JSON files beside a file of weights, or in a folder, as plain data; `known` are other fields of `Sidecars`.
+
+    Raises ValueError if one of the files is damaged, no object of JSON or longer than `LONGEST`.
+    """
     folder = _folder(path)
     files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
     known |= {name: parse_json(_read(file), str(file)) for name, file in files.items()}

@@ -109,9 +109,9 @@ def _description(source: str, facts: dict[str, Any]) -> Result:
     examples=("imagenet21k/ViT-B_16",),
 )
 def download(options: Namespace) -> Result:
-    """Fetches a checkpoint into the cache, where it is not there yet, and returns where it is and its size.
+    """Returns the path and the size of a checkpoint, which is fetched into the cache if it is not on this machine yet.
 
-    Raises the errors of `find_checkpoint`.
+    Of weights in several files it is the path and the size of their index. Raises the errors of `find_checkpoint`.
     """
     from keras_vit.checkpoints import find_checkpoint
 

@@ -48,10 +48,14 @@ DATA_OPTIONS = (
 
 
 def start_keras() -> None:
-    """Imports Keras and its framework, without their start-up lines, if that has not been done.
+    """Imports Keras and its framework, if that has not been done; in a program without their start-up lines.
 
     Raises:
-        ImportError, ValueError: if there is no framework, or `KERAS_BACKEND` names another one.
+        ImportError: if no framework is installed, or not the one that `KERAS_BACKEND` names.
+        ValueError: if `KERAS_BACKEND` names something else than a backend of Keras.
+
+    Warns:
+        UserWarning: if the framework in `keras.json` is not installed.
     """
     if "keras" in sys.modules:
         return

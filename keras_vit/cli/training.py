@@ -244,7 +244,11 @@ def pretrain(options: Namespace) -> Result:
 
 
 def _recipe(options: Namespace) -> Any:
-    """The recipe as the options change it."""
+    """The recipe that the options name, or the usual one for the task, with the fields that other options change.
+
+    Raises ValueError if there is no such recipe, or for weights of classes that are none, and TypeError or ValueError
+    if the recipe takes no such value.
+    """
     from keras_vit import training
 
     recipe = training.recipe(options.recipe or (MASK_RECIPE if options.task == "segmentation" else RECIPE))
@@ -258,7 +262,10 @@ def _recipe(options: Namespace) -> Any:
 
 
 def _class_weight(words: list[str]) -> str | dict[str, float]:
-    """The weights of classes that NAME=WEIGHT say; a single word as it is, for the recipe to check."""
+    """The weights of classes by name that NAME=WEIGHT say; a single word as it is, for the recipe to check.
+
+    Raises ValueError where no number follows the last `=`.
+    """
     if len(words) == 1 and "=" not in words[0]:
         return words[0]
     pairs = [word.rpartition("=") for word in words]

@@ -357,11 +357,15 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
     return result | other
 
 
-def split_name(source: Any, split: str) -> str | None:
-    """The name of a split in a folder or a dict, such as `"val"`; None for folders without splits and other data."""
+def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
+    """The name of a split in a folder or a dict, such as `"val"`; None for folders without splits and other data.
+
+    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told which
+    folder or entry the split is, and KeyError for a dict that has none.
+    """
     if isinstance(source, Mapping):
         return str(_splits(source, "data")[split])
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folder = split_folders(Path(source))[split]
+        folder = split_folders(Path(source), class_names)[split]
         return None if folder == Path(source) else folder.name
     return None

@@ -163,7 +163,9 @@ class MaskedImages(Masks):
     def _open(self, split: str, reading: Reading) -> "_Opened":
         """The pictures of a split and their masks, in folders or arrays, each to be read by its number.
 
-        Raises FileNotFoundError, ValueError or TypeError if there are none, or not a mask for each.
+        Masks without a picture are left out with a warning. Raises FileNotFoundError if a folder is missing, TypeError
+        for data of another kind, and ValueError if there is no such split or no picture, not a mask for each, or a
+        picture that cannot be read and is not to be skipped.
         """
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
         bad: list[BadImage] = []

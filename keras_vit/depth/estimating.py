@@ -55,7 +55,8 @@ class Depth:
 
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
-            ValueError: if `path` has another ending, or a value lies beyond what a picture of metres holds.
+            ValueError: if `path` has another ending; or, for `.png`, a value is NaN or infinite, or lies beyond what a
+                picture of metres holds.
         """
         ending = Path(path).suffix.lower()
         if ending not in (".npy", ".png"):
@@ -65,7 +66,9 @@ class Depth:
             with replacing(path) as temporary:
                 np.save(temporary, self.depth)
             return 1.0, 0.0
-        if self.metric and not (0 <= least and largest < 256):
+        if not math.isfinite(largest - least):
+            raise ValueError("A .png holds finite numbers, but some of the depth is NaN or infinite: write a .npy.")
+        if self.metric and not (0 <= least and 256 * largest < 65535.5):  # what would round to 65536 has no level
             raise ValueError(f"A .png holds 0 to 255.99 m, but depth is {least:.4g} to {largest:.4g} m: write a .npy.")
         scale, offset = (1 / 256, 0.0) if self.metric else (max(largest - least, 1e-6) / 65535, least)
         from PIL import Image, PngImagePlugin
@@ -150,10 +153,11 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
         A `Depth`.
 
     Raises:
+        ImportError: if `picture` is a file and Pillow is not installed.
         TypeError: if `model` is no depth model, or `picture` no picture.
         FileNotFoundError: if there is no such file.
-        ValueError: if the picture has another shape or no pixels, or is prepared at a size that the model does not
-            take, or the model has `include_preprocessing`.
+        ValueError: if the picture cannot be read, has another shape or no pixels, or is prepared at a size that the
+            model does not take, or the model has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
     `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.

@@ -238,7 +238,8 @@ def verify_figures(
         rows: Rows of the catalogue with `name`, `family` and `figures`; None for those of `list_weights`.
 
     Returns:
-        A list of dicts as of `verify`, one for each figure; `allowed` is by how much a figure may be off.
+        A list of dicts as of `verify`, one for each figure; `allowed` is by how much a figure may be off. What could
+        not be measured is a row that does not agree, with the reason in `error`.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -336,7 +337,11 @@ def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float
 
 
 def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """PQ in percent, on pictures with panoptic annotations."""
+    """The panoptic quality (PQ) of a published EoMT in percent, on pictures with panoptic annotations.
+
+    Pictures are computed one by one, whatever `batch_size` is. Raises the errors of `load` and, as ValueError, what is
+    wrong with a picture or the annotations.
+    """
     from keras_vit.segmentation import PanopticQuality, label_set, segment
     from keras_vit.segmentation.panoptic import read_panoptic
 

@@ -296,7 +296,8 @@ def read_attention(
 ) -> None:
     """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order.
 
-    Raises TypeError or ValueError if a block is no such, or the last one does not compute all tokens.
+    Raises TypeError or ValueError if a block is no such, the last one does not compute all tokens, or the images are
+    none that the model takes.
 
     Args:
         probe: The model.

@@ -129,7 +129,8 @@ def _components(vectors: np.ndarray, count: int) -> np.ndarray:
 def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> np.ndarray:
     """A layer's output at each place of images, float32 `(batch, rows, columns, D)`.
 
-    Raises ValueError if there is no such layer, or its output has no places.
+    Raises TypeError unless it is a model that can be looked into and the images are numbers, and ValueError if there is
+    no such layer, its output has no places, or the images are none that the model takes.
     """
     probe = Probe(model)
     name = probe.inner.name

@@ -294,9 +294,9 @@ class DepthBins(CompositeLayer):
         self.scores = self.inner_dense("scores", input_shape, self.bins)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """Depth `(batch, height, width)`: the mean of the bins' centres, weighted by their scores."""
         # The original resizes before the linear function. The other way round is the same but for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
-        """Depth `(batch, height, width)`: the mean of the bins' centres, weighted by their scores."""
         x = widened(self.scores(x, training=training))
         x = resize(x, [n * self.factor for n in ops.shape(x)[1:3]], "half_pixel")
         x = ops.relu(x) + LEAST_SHARE

@@ -82,7 +82,10 @@ class PatchEmbedding(BaseLayer):
         return tuple(None if n is None else n // p for n, p in zip(shape[1:3], self.patch_size, strict=True))
 
     def _checked_in_graph(self, images: Tensor) -> Tensor:
-        """The images, where their size shows only when a graph of TensorFlow runs (other backends know all sizes)."""
+        """The images; a graph of TensorFlow fails when it runs, with InvalidArgumentError, if the patches do not fit.
+
+        Other backends know all sizes beforehand.
+        """
         import tensorflow as tf
 
         size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)

@@ -165,8 +165,8 @@ def _eomt_weights(config: EoMTConfig) -> int:
     """The weights of an EoMT beside its backbone: queries, upscaling and both heads."""
     width = config.backbone.width
     upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
-    head_macs = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
-    return config.queries * width + head_macs + config.upscale_blocks * upscaling
+    heads = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
+    return config.queries * width + heads + config.upscale_blocks * upscaling
 
 
 def _linear_depth_weights(config: LinearDepthConfig) -> int:

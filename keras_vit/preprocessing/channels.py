@@ -18,6 +18,7 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
 
     Raises:
         ImportError: if tifffile is needed and missing.
+        FileNotFoundError: if there is no such file.
         ValueError: if the file has other channels, or cannot be read.
     """
     name, is_path = repr(str(file)), isinstance(file, (str, os.PathLike))

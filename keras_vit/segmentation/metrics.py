@@ -115,7 +115,8 @@ class MeanIoU:
 
         Raises:
             TypeError: if they are no integers.
-            ValueError: if their shapes differ, or one has a class that does not exist.
+            ValueError: if they are no such maps or have no pixels, their shapes differ, or one has a class that does
+                not exist.
         """
         maps = {"prediction": to_numpy(prediction), "label": to_numpy(label)}
         for name, values in maps.items():
@@ -218,8 +219,9 @@ def evaluate(
         A `MeanIoUResult`.
 
     Raises:
-        TypeError, ValueError: as `segment` and `open_masks`; if the data has a class whose name the model does not
-            know, or no pixel has a class.
+        TypeError, ValueError, FileNotFoundError: as `segment` and `open_masks`; ValueError also if the data has a class
+            whose name the model does not know, or no pixel has a class.
+        RuntimeError: if the processes cannot work together.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))

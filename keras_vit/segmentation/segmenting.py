@@ -207,10 +207,9 @@ def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> tuple
 
 
 def _padded_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.ndarray:
-    """Crops with zeros around them up to whole patches (DINOv2)."""
+    """Float crops with margins up to whole patches, which are 0 once they are normalised (DINOv2)."""
     margins = [(0, 0), *centre_margins(crops.shape[1:3], config.patch_size), (0, 0)]
-    # What is 0 after normalising.
-    grey = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.zeros(())
+    grey = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
     return np.pad(crops - grey, margins) + grey
 
 

@@ -234,12 +234,12 @@ class _StopTogether(keras.callbacks.Callback):
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """The row with the highest accuracy; among equals that of the lowest `val_loss`, and of masks at 0 of `loss`."""
+    """The number of the row with the highest of `_MEASURES`, then the lowest `val_loss`; ValueError for no rows."""
 
     def score(number: int) -> list[float]:
         row = log[number]
         measure = next((row[name] for name in _MEASURES if row.get(name) is not None), 0.0)
-        loss = row.get("val_loss", math.nan if measure else row.get("loss", math.nan))
+        loss = row.get("val_loss", math.nan if measure else row.get("loss", math.nan))  # a measure of 0 decides nothing
         return [-math.inf if math.isnan(value) else value for value in (measure, -loss)]  # no number is worst
 
     return max(range(len(log)), key=score)  # the first of several

@@ -149,6 +149,8 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
 def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     """The 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255.
 
+    Raises ValueError unless a grid of patches of one size covers the images.
+
     Returns:
         int32 `(images, rows * columns)`: 64 red + 8 green + blue, each 0..7.
     """

@@ -441,7 +441,7 @@ def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
     if tests is None:
         return "no images to evaluate on (validation=, or test/)"
     count = f"{tests.examples:,}" if tests.examples else "an unknown number of"
-    split = split_name(evaluated, "validation")
+    split = split_name(evaluated, "validation", tests.class_names)
     return f"{count} to evaluate on ({split})" if split else f"{count} to evaluate on"
 
 

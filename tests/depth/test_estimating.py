@@ -133,8 +133,17 @@ def test_depth_is_written(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "depth.npy"), values)
     with pytest.raises(ValueError, match="A .png holds 0 to 255.99 m, but depth is 5 to 790 m: write a .npy"):
         depth.Depth(np.array([[5, 790]], "f4"), True).save(tmp_path / "far.png")
+    for values, metric in (
+        ([[255.999, 1]], True),
+        ([[1, np.nan]], True),
+        ([[1, np.nan]], False),
+        ([[1, np.inf]], False),
+    ):
+        with pytest.raises(ValueError, match="A .png holds .*write a .npy"):
+            depth.Depth(np.array(values, "f4"), metric).save(tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
     with pytest.raises(ValueError, match="path must end with .npy or .png"):
-        depth.Depth(values, True).save(tmp_path / "depth.jpg")
+        depth.Depth(np.ones((2, 2), "f4"), True).save(tmp_path / "depth.jpg")
 
 
 def test_the_command(model, tmp_path, monkeypatch, capsys):

@@ -191,6 +191,17 @@ def test_it_prints_what_it_found_and_is_going_to_do(capsys):
 
 
 @pytest.mark.once
+def test_a_class_of_the_validation_images_may_be_called_like_a_split(tmp_path, capsys):
+    Image = pytest.importorskip("PIL.Image")
+    names = ["a", "b", "test"]
+    for name, pixels in zip(names, IMAGES[0], strict=False):
+        (tmp_path / name).mkdir()
+        Image.fromarray(pixels).save(tmp_path / name / "0.png")
+    training.finetune(new_model(), IMAGES, RECIPE, steps=1, validation=tmp_path, class_names=names)
+    assert "3 to evaluate on\n" in capsys.readouterr().err
+
+
+@pytest.mark.once
 def test_an_image_size_that_nobody_asked_for(trained):
     """384 pixels in patches of 4 are 9,216 tokens: hours and gigabytes instead of a minute."""
     with pytest.raises(UserWarning, match=r"384.*96 x 96 patches.*image_size="):  # an error before anything is trained

@@ -154,11 +154,12 @@ class ONNX(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Makes a file of another precision from one in float32, with the tools that ONNX Runtime brings along.
+        """Writes the file `target`, of another precision, from one in float32, with the tools of ONNX Runtime.
 
-        With `"dynamic_int8"`, what weights of matrix products are multiplied with is quantized when it is there;
-        convolutions stay in float32, because ONNX Runtime's integer convolution is slower. With `"int8"`, products with
-        weights take int8 alone, within the ranges seen on calibration images.
+        `"float16"`: all computes in float16. `"dynamic_int8"`: weights of matrix products are stored in 8 bits, and
+        what they are multiplied with is quantized when it is there; convolutions stay in float32, because ONNX
+        Runtime's integer convolution is slower. `"int8"`: weights of matrix products and convolutions and what they are
+        multiplied with have 8 bits, within the ranges seen on the calibration images, without which it fails.
         """
         if precision == "float16":
             _to_float16(source, target)

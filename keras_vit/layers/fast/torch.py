@@ -110,14 +110,17 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
 # 4,841,472 values: 15.0 to 6.04.
 @faster("tanh", TORCH_CPU)
 def gelu_tanh(x: Any) -> Any:
-    """As `ops.activate(x, "tanh")`, in four operations on pieces: PyTorch's tanh takes three times its exact GELU."""
+    """As `ops.activate(x, "tanh")`, in four operations on pieces; NotImplemented where PyTorch's own is as quick.
+
+    PyTorch's tanh takes three times as long as its exact GELU.
+    """
     return NotImplemented if _pytorch_is_as_quick(x) else _gelu().apply(x)
 
 
 # 4,841,472 values: 15.0 to 5.64.
 @faster("tanh in place", TORCH_CPU)
 def gelu_tanh_in_place(x: Any) -> Any:
-    """As `gelu_tanh`."""
+    """As `gelu_tanh`, written over `x` and returned; NotImplemented where others need its values."""
     if not _may_be_overwritten(x):
         return NotImplemented
     if _pytorch_is_as_quick(x):
@@ -131,7 +134,7 @@ def gelu_tanh_in_place(x: Any) -> Any:
 # 4 KiB, each after a fault.
 @faster("tanh in place", TORCH_CUDA)
 def pytorch_gelu_in_place(x: Any, approximate: str = "tanh") -> Any:
-    """PyTorch's own GELU."""
+    """PyTorch's own GELU, written over `x` and returned; NotImplemented where others need its values."""
     import torch
 
     return torch.ops.aten.gelu_(x, approximate=approximate) if _may_be_overwritten(x) else NotImplemented
@@ -143,7 +146,7 @@ faster("exact in place", TORCH_CPU, TORCH_CUDA)(functools.partial(pytorch_gelu_i
 # Not measured alone; as for GELU.
 @faster("relu in place", TORCH_CPU, TORCH_CUDA)
 def relu_in_place(x: Any) -> Any:
-    """As `ops.activate(x, "relu")`."""
+    """As `ops.activate(x, "relu")`, written over `x` and returned; NotImplemented where others need its values."""
     return x.relu_() if _may_be_overwritten(x) else NotImplemented
 
 
@@ -157,7 +160,7 @@ def gelu_quick(x: Any) -> Any:
 # Not measured alone; as for GELU.
 @faster("quick in place", TORCH_CPU)
 def gelu_quick_in_place(x: Any) -> Any:
-    """As `ops.activate(x, "quick")`."""
+    """As `ops.activate(x, "quick")`, written over `x` and returned; NotImplemented where others need its values."""
     if not _may_be_overwritten(x):
         return NotImplemented
     for piece in _pieces(x):
