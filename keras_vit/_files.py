@@ -49,7 +49,10 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:
-    """Raises OSError if the disk has no space for so many bytes: for libraries that break down when a disk is full."""
+    """Raises OSError if no file of so many bytes can be made at a path, and leaves none there, nor one that was there.
+
+    For libraries that break down when a disk is full.
+    """
     path = Path(path)
     try:
         if hasattr(os, "posix_fallocate"):

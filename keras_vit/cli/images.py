@@ -268,7 +268,8 @@ def depth(options: Namespace) -> Result:
 def segment(options: Namespace) -> Result:
     """Writes the segments of each picture; the result has how many there are, and the largest.
 
-    Raises the errors of `segment` and `plot`, and before Keras starts those of paths that do not do.
+    Raises the errors of `segment`, `plot` and of loading the model, ValueError for options that contradict each other
+    or a picture that cannot be read and is not to be skipped, and before Keras starts those of paths that do not do.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
@@ -290,7 +291,7 @@ def segment(options: Namespace) -> Result:
 def _segmenter(options: Namespace) -> Any:
     """The model that a file holds, or of both towers of a TIPS one for the names that are given.
 
-    Raises ValueError for options that contradict each other.
+    Raises ValueError for options that contradict each other, and the errors of `load` or `load_image_text`.
     """
     from keras_vit import text, zoo
 

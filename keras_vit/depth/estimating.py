@@ -206,7 +206,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
 
     Raises:
         ImportError: if matplotlib is not installed.
-        TypeError: if `result` is no `Depth`.
+        TypeError: if `result` is no `Depth`, or `picture` no picture.
         FileNotFoundError: if there is no such picture.
         ValueError: if the picture cannot be read or is of another size, or `path` has another ending.
 

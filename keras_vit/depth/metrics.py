@@ -125,7 +125,7 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
 
 
 def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
-    """Yields pictures and metres of a folder with `images/` and `depth/`, whose files have the same names.
+    """Yields the path and the metres of each picture in a folder with `images/` and `depth/`, files of the same names.
 
     Args:
         folder: With NYU Depth v2's 654 test pictures, and PNGs of 16 bits in millimetres.
@@ -135,7 +135,9 @@ def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
         picture has NYU's size.
 
     Raises:
+        ImportError: if Pillow is not installed.
         FileNotFoundError: if a folder or a PNG is not there.
+        OSError: if a PNG cannot be read.
         ValueError: if a PNG has no 16 bits.
     """
     from PIL import Image

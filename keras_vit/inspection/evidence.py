@@ -28,8 +28,8 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         float32 `(batch, classes)`: logits; for a model around a Vision Transformer, its outputs as they are.
 
     Raises:
-        TypeError: if the model has none of this package inside.
-        ValueError: if its output is not one number for each class.
+        TypeError: if the model has none of this package inside, or the images are no numbers.
+        ValueError: if its output is not one number for each class, or it does not take such images.
 
     Examples:
         >>> inspection.class_scores(model, images).shape

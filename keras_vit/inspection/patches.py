@@ -34,7 +34,7 @@ def nearest_patches(
 
     Raises:
         TypeError: as in `class_scores`.
-        ValueError: if there is no such patch or layer, or not as many patches.
+        ValueError: if the model does not take such images, or there is no such patch or layer, or not as many patches.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)

@@ -51,6 +51,7 @@ class DenseModel(ImageModel):
 
     Raises:
         TypeError: if `config` is none of this model.
+        ValueError: if `input_tensor` is no input for the backbone.
     """
 
     config_type = DenseConfig
@@ -65,7 +66,10 @@ class DenseModel(ImageModel):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
-        """Builds the backbone and the head on it; TypeError if the config is of another model."""
+        """Builds the backbone and the head on it.
+
+        Raises TypeError if the config is of another model, and what `VisionTransformer` raises for its input.
+        """
         if not isinstance(config, self.config_type):
             raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)

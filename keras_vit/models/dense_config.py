@@ -27,7 +27,10 @@ WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation",
 
 
 def _vit_config(name: str, value: Any) -> ViTConfig:
-    """The config of a backbone, from a mapping where a file says it; TypeError for anything else."""
+    """The config of a backbone, from a mapping where a file says it.
+
+    Raises TypeError for anything else, and TypeError or ValueError for a mapping whose fields are none of a ViTConfig.
+    """
     if isinstance(value, Mapping):
         return ViTConfig(**value)
     if not isinstance(value, ViTConfig):

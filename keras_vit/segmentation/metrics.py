@@ -153,6 +153,9 @@ class MeanIoU:
 
         Returns:
             A `MeanIoUResult`.
+
+        Raises:
+            ValueError, RuntimeError: as in `connect`.
         """
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))

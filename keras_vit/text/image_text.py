@@ -200,6 +200,10 @@ class ImageText(keras.Model):
         Args:
             images: What `image_encoder.predict` takes; or paths and PIL images, which are prepared first.
             batch_size: How many are computed at a time.
+
+        Raises:
+            ValueError: if `batch_size` is no positive integer, or the model does not take such images.
+            FileNotFoundError, TypeError, ImportError: as in `load_image`, if they are prepared.
         """
         whole_number("batch_size", batch_size, 1)
         if not hasattr(images, "shape"):

@@ -134,6 +134,7 @@ def segmentation_step(
 
 
 def _without_gradients() -> Any:
+    """A context in which PyTorch records nothing for gradients; on other backends it does nothing."""
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
     import torch

@@ -252,7 +252,10 @@ class MeasuredSegments:
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Figures for the log; `model` has the weights of that of the run."""
+        """Figures for the log, of the model of the run; what `draw` shows becomes that of this evaluation.
+
+        `model` is the one that trains, on the same weights. Raises the errors of `segment`.
+        """
         config, semantic = self._model.config, self._images.source.task == "semantic"
         metric: Any = MeanIoU(config.classes) if semantic else PanopticQuality(config.classes, self._stuff)
         self._shown = []

@@ -277,6 +277,9 @@ class MaskClassificationLoss:
                 `(predictions, masks, int(P * oversample), 2)` and `"random"` `(predictions, masks, P - k, 2)`, k being
                 `int(importance * P)`; masks are those of all pictures in their order.
             num_masks: What `mask` and `dice` are divided by; None for the number of pairs, at least 1.
+
+        Raises:
+            ValueError: if the masks and labels of a picture do not fit, or pictures differ in size.
         """
         total: Any = 0.0
         for terms in self.terms(targets, outputs, points, num_masks):

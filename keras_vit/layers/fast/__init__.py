@@ -63,7 +63,10 @@ def is_torch_tensor(x: Any) -> bool:
 
 
 def device_of(x: Any) -> str | None:
-    """The device of the table on which `x` lies or its program will run; None for another, or a symbolic tensor."""
+    """The device of the table on which `x` lies or its program will run; else None, on PyTorch `TORCH_OTHER`.
+
+    Symbolic tensors lie on none.
+    """
     backend = keras.backend.backend()
     if backend == "torch":
         import torch
