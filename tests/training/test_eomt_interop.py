@@ -1,6 +1,11 @@
 """Whole runs beside EoMT's authors: their model, targets, augmentation, loss, optimizer and schedule, by Lightning.
 
-They need github.com/tue-mps/eomt at 7bd19dd on `PYTHONPATH` (CONTRIBUTING.md says what else), and are skipped without.
+They are skipped without their code and three more packages in the environment that CONTRIBUTING.md makes; wandb, which
+their code imports, may be absent:
+
+    git clone https://github.com/tue-mps/eomt ../eomt && git -C ../eomt checkout 7bd19dd
+    .venv/interop/bin/python -m pip install lightning torchmetrics matplotlib
+    PYTHONPATH=../eomt KERAS_BACKEND=torch .venv/interop/bin/python -m pytest tests/training/test_eomt_interop.py
 """
 
 import sys
