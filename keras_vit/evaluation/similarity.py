@@ -282,7 +282,8 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
 
     Raises:
         ImportError: if Pillow or matplotlib is not installed.
-        ValueError: if there are no rows, or the path has another ending.
+        FileNotFoundError: if an image is there no longer.
+        ValueError: if there are no rows, the path has another ending, or an image cannot be read.
 
     Examples:
         >>> rows = [{"image": "photos/train/cat/2.jpg", "similarity": 0.9}]

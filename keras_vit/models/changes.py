@@ -324,7 +324,10 @@ def training_config(model: keras.Model) -> dict[str, Any]:
 
 
 def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
-    """Gives a new model the adapters of a `training_config`, and lets the same weights train."""
+    """Gives a new model the adapters of a `training_config`, and lets the same weights train.
+
+    Raises KeyError for a layer or a weight that the model does not have.
+    """
     layers = layers_by_path(model) if adapters else {}
     for name, options in adapters.items():
         if not has_adapters(layers[name]):

@@ -109,7 +109,11 @@ class ConfiguredModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The model that `get_config` describes; KeyError for adapters or frozen weights that it does not have."""
+        """The model that `get_config` describes.
+
+        Raises KeyError for adapters or frozen weights that it does not have, TypeError or ValueError for fields that
+        are none of its config.
+        """
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
         adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())
@@ -274,6 +278,9 @@ class ImageModel(ConfiguredModel):
 
         Returns:
             float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
+
+        Raises:
+            FileNotFoundError, TypeError, ValueError, ImportError: as in `load_image`, and of values that are no pixels.
 
         Examples:
             >>> small.preprocess("photo.jpg").shape

@@ -308,7 +308,7 @@ class MaskLoss(keras.losses.Loss):
         self.ignore = ignore
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each picture, `(batch,)`."""
+        """The loss of each picture, `(batch,)`: the mean over all its pixels, of which those to ignore count as 0."""
         labels = ops.cast(y_true, "int32")
         dtype = keras.backend.result_type(y_pred.dtype, "float32")
         logits = resize(ops.cast(y_pred, dtype), ops.shape(labels)[1:3], "half_pixel")

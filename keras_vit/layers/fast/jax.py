@@ -159,6 +159,7 @@ def gelu_tanh(x: Any) -> Any:
 
 @functools.cache
 def _gelu() -> Any:
+    """A function that computes the GELU by tanh of an array; its derivative has one exponential."""
     # The sigmoid is written in two ways, as XLA would keep what both have in common. The second one loses nothing where
     # the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
     import jax
