@@ -53,11 +53,11 @@ def _is_there() -> bool:
     return torch.backends.mkldnn.is_available() and has_onednn_product()
 
 
-def _time_share(product: Callable[..., Any], other: Callable[..., Any] | None = None) -> float:
+def _time_share(product: Callable[..., Any], other: Callable[..., Any] | None = None, units: int = _WIDTH) -> float:
     """The time of a product over that of another, PyTorch's: the lowest of some rounds in turn."""
     import torch
 
-    x, kernel = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, _WIDTH)
+    x, kernel = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, units)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(_ROUNDS):
         for function, taken in zip((other or torch.matmul, product), times, strict=True):
@@ -77,9 +77,10 @@ def packing_is_quicker(threads: int) -> bool:
 
     if not _is_there():
         return False
-    packed = onednn_kernel(torch.ones(_WIDTH, _WIDTH))
+    units = 4 * _WIDTH  # of the MLP: smaller kernels stay in the processor's cache from one round to the next
+    packed = onednn_kernel(torch.ones(_WIDTH, units))
     other = onednn_product if _wins_trial(threads) else None
-    return _time_share(lambda x, kernel: onednn_product_of_packed(x, packed), other) < WORTH_PACKING
+    return _time_share(lambda x, kernel: onednn_product_of_packed(x, packed), other, units) < WORTH_PACKING
 
 
 @functools.cache
