@@ -3,10 +3,10 @@
     python benchmarks/input_pipeline.py --timm auto
 
 600 generated JPEGs of 500 x 375, cropped and flipped to 224, with and without RandAugment(2, 15) and mixup, two workers
-each; with `--width 4000`, 60 of 12 megapixels. Every figure comes from a process of its own; the rounds go through all
-of them in turn, so that what else the machine does meets each alike, and the table has the medians. `--timm` takes the
-path of a Python that has timm, or `auto` to make an environment for it in `--work`. Where simplejpeg is installed (the
-extra `fast`), this package's streams decode by it.
+each; with `--width 4000`, 60 of 12 megapixels; a pass has ten batches. Every figure comes from a process of its own;
+the rounds go through all of them in turn, so that what else the machine does meets each alike, and the table has the
+medians. `--timm` takes the path of a Python that has timm, or `auto` to make an environment for it in `--work`. Where
+simplejpeg is installed (the extra `fast`), this package's streams decode by it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-CLASSES, SIZE, BATCH, WORKERS = 10, 224, 60, 2
+CLASSES, SIZE, BATCHES, WORKERS = 10, 224, 10, 2
 BACKENDS = ("tensorflow", "jax", "torch")
 AUGMENTATIONS = ("crop and flip", "RandAugment and mixup")
 TIMM = ["torch==2.13.0", "numpy", "pillow", "pyyaml", "huggingface_hub", "safetensors"]
@@ -138,10 +138,11 @@ def ours(folder, augment, processes):
     from keras_vit.data import Augmentation, open_data
 
     augmentation = Augmentation(mixup=0.2, randaugment=(2, 15)) if augment else Augmentation()
-    options = {"image_size": SIZE, "batch_size": BATCH, "workers": WORKERS, "processes": processes}
+    batch_size = count_of(folder) // BATCHES
+    options = {"image_size": SIZE, "batch_size": batch_size, "workers": WORKERS, "processes": processes}
     with open_data(folder, augmentation=augmentation, **options) as stream:
         steps = iter(range(10**6))
-        return rate_of(lambda: [stream.batch(next(steps)) for _ in range(count_of(folder) // BATCH)], folder)
+        return rate_of(lambda: [stream.batch(next(steps)) for _ in range(BATCHES)], folder)
 
 
 def timm(folder, augment):
@@ -157,7 +158,7 @@ def timm(folder, augment):
     loader = create_loader(
         ImageDataset(str(folder)),
         input_size=(3, SIZE, SIZE),
-        batch_size=BATCH,
+        batch_size=count_of(folder) // BATCHES,
         is_training=True,
         use_prefetcher=False,
         scale=(0.05, 1.0),

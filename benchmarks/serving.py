@@ -175,7 +175,7 @@ def table(models, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--output", type=Path, help="a Markdown file with two marks, between which the table goes")
     parser.add_argument("--requests", action="store_true", help="measure four threads that ask for one image each")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
