@@ -117,9 +117,7 @@ def has_onednn_product() -> bool:
 
 def onednn_product(x: Any, kernel: Any, bias: Any = None) -> Any:
     """The product of float32 tensors `(..., D)` and `(D, units)` on a CPU, and a bias, by oneDNN."""
-    import torch
-
-    return torch.ops.mkldnn._linear_pointwise(x, kernel.t(), bias, "none", [], "")
+    return onednn_product_of_packed(x, kernel.t(), bias)
 
 
 def onednn_kernel(kernel: Any) -> Any:

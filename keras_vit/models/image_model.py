@@ -138,7 +138,6 @@ class ImageModel(ConfiguredModel):
     default_name: str
     outputs_of: Callable[..., Any]
     factory: str
-    _kernels_packed = False
 
     def __init__(
         self,
@@ -375,19 +374,27 @@ class ImageModel(ConfiguredModel):
 
     @property
     def kernels_packed(self) -> bool:
-        """Whether the kernels of dense layers are in memory a second time, in oneDNN's order (PyTorch's CPUs alone)."""
-        return self._kernels_packed
+        """Whether the kernels of dense layers are in memory a second time, in oneDNN's order (PyTorch's CPUs alone).
+
+        Setting it raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
+        """
+        kernels = packable_kernels(self)
+        return bool(kernels) and all(map(onednn.is_packed, kernels))
 
     @kernels_packed.setter
     def kernels_packed(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise TypeError(f"kernels_packed must be True or False, but {value!r} was given.")
         kernels = packable_kernels(self)
         if value and not kernels:
             raise ValueError(
                 f"kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters, but {self.name} has "
                 "none. Leave it False."
             )
-        (onednn.pack if value else onednn.unpack)(kernels)
-        self._kernels_packed = value
+        if value:
+            onednn.pack(kernels)
+        elif keras.backend.backend() == "torch":  # of all weights: adapters may have come since they were packed
+            onednn.unpack(weight.value for weight in self.weights)
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
         """Sets `config.class_names`: what the outputs of the head stand for, in order, or None."""

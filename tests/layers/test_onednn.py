@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit.layers.fast import onednn
 from keras_vit.layers.ops import dense
+from keras_vit.training import add_lora
 from tests.models.test_families import make
 
 if keras.backend.backend() != "torch":
@@ -169,8 +170,13 @@ def test_a_model_with_packed_kernels(monkeypatch, capsys):
     np.testing.assert_allclose(
         quick.predict(images, verbose=0), quick.with_config().predict(images, verbose=0), **close
     )
+    add_lora(quick, rank=2)  # to all kernels but that of the head
+    assert len(onednn._packed_kernels()) == 2 * 6 + 1
     quick.kernels_packed = False
-    assert not len(onednn._packed_kernels())
+    assert not quick.kernels_packed and not len(onednn._packed_kernels())
+    for value in (None, 1, "no"):
+        with pytest.raises(TypeError, match="kernels_packed must be True or False, but"):
+            model.kernels_packed = value
     half = make(config, dtype="mixed_bfloat16")
     with pytest.raises(ValueError, match="kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapt"):
         half.kernels_packed = True

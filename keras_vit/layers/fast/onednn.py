@@ -37,7 +37,7 @@ def is_quicker(x: Any, kernel: Any) -> bool:
         and torch.backends.mkldnn.enabled
         and not is_recorded()
         and not torch.is_autocast_enabled("cpu")
-        and (_wins_trial(torch.get_num_threads()) or (kernel in _packed_kernels() and not torch.is_grad_enabled()))
+        and (_wins_trial(torch.get_num_threads()) or (is_packed(kernel) and not torch.is_grad_enabled()))
     )
 
 
@@ -108,12 +108,19 @@ def _state(kernel: Any) -> tuple[int, int]:
     return kernel._version, kernel.data_ptr()  # noqa: SLF001 (PyTorch documents it, in its notes on autograd)
 
 
+def is_packed(kernel: Any) -> bool:
+    """Whether a kernel has a packed copy."""
+    return kernel in _packed_kernels()
+
+
 def _packed_copy(kernel: Any) -> Any:
-    """The packed copy of a kernel, made anew where the kernel has changed; None where it is not to be packed."""
-    state, packed = _packed_kernels().get(kernel, (None, None))
-    if packed is not None and state != _state(kernel):
+    """The packed copy of a kernel, made anew where the kernel has changed; None where it has none."""
+    if not _packed_kernels() or not is_packed(kernel):  # most programs pack nothing, and a search takes a microsecond
+        return None
+    state, packed = _packed_kernels()[kernel]
+    if state != _state(kernel):
         pack([kernel])
-        return _packed_copy(kernel)
+        _, packed = _packed_kernels()[kernel]
     return packed
 
 
