@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from speed_page import write_between
+
 MODELS = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
 BACKENDS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 FILES = {  # contestant -> (format, precision, suffix)
@@ -31,7 +33,6 @@ FILES = {  # contestant -> (format, precision, suffix)
     "LiteRT, int8": ("litert", "int8", ".tflite"),
 }
 CONTESTANTS = [f"{way}, {name}" for name in BACKENDS.values() for way in ("`predict`", "optimized")] + [*FILES]
-BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 REQUESTS, PER_THREAD = 4, 8  # threads, and images that each asks for, one after the other
 
 
@@ -196,8 +197,7 @@ def main():
     text = table(options.models, measure(options.models, options.rounds))
     print(text)
     if options.output:
-        before, _, rest = options.output.read_text("utf-8").partition(BEGIN)
-        options.output.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}", "utf-8")
+        write_between(options.output, f"\n{text}\n\n")
 
 
 if __name__ == "__main__":

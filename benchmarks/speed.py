@@ -437,34 +437,29 @@ def torch_call(model, images, dtype, job):
 
 def timm(model, images, dtype, job):
     """With the exact GELU, its default, which takes less time than the tanh that the official checkpoints need."""
-    need(installed("timm"))
-    declare_torchvision()
-    import timm as package
-
-    net = package.create_model(TIMM[model], img_size=images.shape[1], num_classes=1000)
-    return torch_step(net, images, dtype, job)
+    return torch_step(timm_network(model, images), images, dtype, job)
 
 
 def timm_tanh(model, images, dtype, job):
     """The same function as the official code and keras_vit."""
+    return torch_step(timm_network(model, images, act_layer="gelu_tanh"), images, dtype, job)
+
+
+def timm_compiled(model, images, dtype, job):
+    """As `timm_tanh`, as a program of `torch.compile`, whose first call takes a minute and needs a compiler of C++."""
+    need(job == "forward" and dtype == "float32" and model in ("ViT-S/16", "ViT-B/16") and images.shape[1] == 224)
+    need(shutil.which("g++"))
+    net = timm_network(model, images, act_layer="gelu_tanh")
+    net.compile()
+    return torch_step(net, images, dtype, job)
+
+
+def timm_network(model, images, **options):
     need(installed("timm"))
     declare_torchvision()
     import timm as package
 
-    net = package.create_model(TIMM[model], img_size=images.shape[1], num_classes=1000, act_layer="gelu_tanh")
-    return torch_step(net, images, dtype, job)
-
-
-def timm_compiled(model, images, dtype, job):
-    """The same as a program of `torch.compile`, whose first call takes a minute and needs a compiler of C++."""
-    need(job == "forward" and dtype == "float32" and model in ("ViT-S/16", "ViT-B/16") and images.shape[1] == 224)
-    need(installed("timm") and shutil.which("g++"))
-    declare_torchvision()
-    import timm as package
-
-    net = package.create_model(TIMM[model], num_classes=1000, act_layer="gelu_tanh")
-    net.compile()
-    return torch_step(net, images, dtype, job)
+    return package.create_model(TIMM[model], img_size=images.shape[1], num_classes=1000, **options)
 
 
 def transformers(model, images, dtype, job):

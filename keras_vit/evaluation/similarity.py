@@ -16,6 +16,8 @@ from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
 from keras_vit.zoo import as_model
 
+PathLike = str | os.PathLike[str]
+_CONTENT = ("settings", "origin", "names", "features")  # of a file of `embed`
 ROWS = 4096  # features at a time: few enough to stay in a processor's cache between their norm and their products
 QUERIES = 1024  # at a time: with `ROWS`, 16 MiB of similarities
 
@@ -182,10 +184,6 @@ def _blocks(name: str, values: np.ndarray, size: int) -> Iterator[tuple[int, np.
         if len(wrong):
             raise ValueError(f"Row {start + wrong[0]} of {name} has no direction: its norm is {norms[wrong[0], 0]}.")
         yield start, block / norms
-
-
-PathLike = str | os.PathLike[str]
-_CONTENT = ("settings", "origin", "names", "features")  # of a file of `embed`
 
 
 def find_similar(

@@ -135,8 +135,8 @@ def write_job(folder: str | Path, path: str | Path) -> None:
 
 
 def _end_with_parent() -> None:
-    # When that lets go of the pipe. Not through sys.stdin: at the end of the process Python would wait for its lock.
     """Ends this process when the one that started it lets go of the pipe to it."""
+    # Not through sys.stdin: at the end of the process Python would wait for its lock.
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -96,8 +96,8 @@ class BaseLayer(keras.layers.Layer):
     register_backward_hook = _noting("register_backward_hook")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        # Where the caller does not say whether it trains, only Keras knows.
         """Computes the layer, without Keras's bookkeeping where nobody can see the difference (`is_plain`)."""
+        # Where the caller does not say whether it trains, only Keras knows.
         if options.get("training") is None or not args or not is_plain(self, *args, *options.values()):
             return super().__call__(*args, **options)
         if not self.takes_training:
@@ -137,8 +137,8 @@ class Renamed:
     renamed: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        # No properties: Keras looks at all of these when it saves.
         """An attribute by its old name, with a DeprecationWarning; AttributeError for a name that nobody knows."""
+        # No properties: Keras looks at all of these when it saves.
         new = type(self).renamed.get(name)
         if new is not None:
             warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)

@@ -102,8 +102,8 @@ class RotaryEmbedding(BaseLayer):
         reference_grid: tuple[int, int] | None = (16, 16),
         **kwargs: Any,
     ) -> None:
-        # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
         """Keeps the arguments; ValueError for an unknown kind, or a size that is no multiple of 4."""
+        # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
         super().__init__(autocast=False, **kwargs)
         check_choice("kind", kind, ROTARY_EMBEDDINGS)
         if size % 4 or size < 4:

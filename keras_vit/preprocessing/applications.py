@@ -160,9 +160,6 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
     return pairs
 
 
-__all__ = ["sample_image"]
-
-
 def sample_image(name: str = "character.png") -> str:
     """The path of a picture that is installed with the package.
 

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_vit._arguments import require_packages, to_numpy, whole_number
 from keras_vit.layers.base import DrawnSeed
+from keras_vit.layers.fast import with_faster_forms
 from keras_vit.layers.ops import float32_or_better
 
 Output = Mapping[str, Any]  # {"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}, logits
@@ -70,6 +71,7 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
     return {"masks": padded, "labels": names}
 
 
+@with_faster_forms
 def sample(maps: Any, points: Any) -> Any:
     """Values `(..., P)` of maps `(..., h, w)` at points `(..., P, 2)`, which are (x, y) in 0..1 of width and height.
 
@@ -77,15 +79,6 @@ def sample(maps: Any, points: Any) -> Any:
     (`torch.nn.functional.grid_sample`, `align_corners=False`).
     """
     height, width = maps.shape[-2:]
-    if keras.backend.backend() == "torch":  # one pass over the points in place of thirty
-        from torch.nn.functional import grid_sample
-
-        grid, maps, sizes = 2 * points - 1, ops.cast(maps, points.dtype), maps.shape[:-2]
-        if grid.ndim == 4 and grid.shape[1] == 1:  # the same for all maps of a picture
-            return grid_sample(maps, grid, align_corners=False)[:, :, 0]
-        grid = ops.reshape(grid, (-1, 1, *grid.shape[-2:]))
-        found = grid_sample(ops.reshape(maps, (-1, 1, height, width)), grid, align_corners=False)
-        return ops.reshape(found, (*sizes, -1))
     flat = ops.reshape(maps, (*ops.shape(maps)[:-2], height * width))
     x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5
     left, top = ops.floor(x), ops.floor(y)

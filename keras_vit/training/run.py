@@ -421,9 +421,14 @@ def _devices_of(run: Run) -> str:
     return f"{where}, {processes} processes" if processes > 1 else where
 
 
+def _count(images: ImageStream) -> str:
+    """How many images a stream has, in words where nobody knows."""
+    return f"{images.examples:,}" if images.examples else "an unknown number of"
+
+
 def _found_images(images: ImageStream) -> str:
     """How many images there are to train on, and what they are labelled with."""
-    count = f"{images.examples:,}" if images.examples else "an unknown number of"
+    count = _count(images)
     if images.target == "number":
         found = f"{count} images with a number each"
     elif images.target == "none":
@@ -440,9 +445,9 @@ def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
     """How many images there are to evaluate on, and in which split of the data."""
     if tests is None:
         return "no images to evaluate on (validation=, or test/)"
-    count = f"{tests.examples:,}" if tests.examples else "an unknown number of"
     split = split_name(evaluated, "validation", tests.class_names)
-    return f"{count} to evaluate on ({split})" if split else f"{count} to evaluate on"
+    found = f"{_count(tests)} to evaluate on"
+    return f"{found} ({split})" if split else found
 
 
 def _write_results(done: Trained, processes: Processes) -> None:

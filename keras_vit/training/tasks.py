@@ -1,4 +1,7 @@
-"""What a run trains: `Task` brings the model, its data, the model that the loss is computed with, and the loss."""
+"""The keywords of a run (`RunOptions`), and what it trains.
+
+A `Task` brings the model, its data, the model that the loss is computed with, and the loss.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -329,9 +332,9 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
 def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
     """The factor of each class in the loss, in the order of the classes; `given` is a recipe's `class_weight`.
 
-    `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs `(examples -
-    count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss. Raises ValueError for unknown
-    classes, and for `"balanced"` where the data does not say its labels.
+    `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
+    `(examples - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss. Raises ValueError
+    for unknown classes, and for `"balanced"` where the data does not say its labels.
     """
     if given is None:
         return None

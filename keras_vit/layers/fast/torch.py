@@ -255,6 +255,20 @@ def resize_bilinear(x: Any, size: Any, aligned: bool) -> Any:
     return F.interpolate(x.permute(0, 3, 1, 2), tuple(size), mode="bilinear", align_corners=aligned).permute(0, 2, 3, 1)
 
 
+# Not measured alone: one pass over the points in place of thirty.
+@faster("sample", *TORCH)
+def sample(maps: Any, points: Any) -> Any:
+    """As `mask_classification.sample`."""
+    from torch.nn.functional import grid_sample
+
+    grid, maps, sizes = 2 * points - 1, maps.to(points.dtype), maps.shape[:-2]
+    if grid.ndim == 4 and grid.shape[1] == 1:  # the same for all maps of a picture
+        return grid_sample(maps, grid, align_corners=False)[:, :, 0]
+    grid = grid.reshape(-1, 1, *grid.shape[-2:])
+    found = grid_sample(maps.reshape(-1, 1, *maps.shape[-2:]), grid, align_corners=False)
+    return found.reshape(*sizes, -1)
+
+
 # Not measured alone.
 @faster("sum_of_squares", *TORCH)
 def sum_of_squares(gradient: Any) -> Any:
