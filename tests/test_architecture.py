@@ -36,10 +36,10 @@ def body_lines(function):
 
 @pytest.mark.once
 def test_files_and_functions_can_be_read_at_one_go():
-    """Files have less than 500 lines, bodies at most 60, signatures at most 16 parameters; `Unpack` counts as one."""
+    """Files have less than 700 lines, bodies at most 60, signatures at most 16 parameters; `Unpack` counts as one."""
     faults = []
     for path, tree in TREES.items():
-        if path.read_text(encoding="utf-8").count("\n") >= 500:
+        if path.read_text(encoding="utf-8").count("\n") >= 700:
             faults.append(f"{path}: too long")
         for function in ast.walk(tree):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
