@@ -140,8 +140,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.preprocessing": "LabelSet label_set",
         "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult evaluate mean_iou",
         "keras_vit.segmentation.panoptic": "PanopticQuality PanopticQualityResult",
-        "keras_vit.segmentation.plots": "plot",
-        "keras_vit.segmentation.results": "Segment Segmentation",
+        "keras_vit.segmentation.results": "Segment Segmentation plot",
         "keras_vit.segmentation.segmenting": "segment",
     },
     "keras_vit.text": {
@@ -159,13 +158,11 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
-        "keras_vit.training.lejepa": "LeJEPA",
-        "keras_vit.training.lejepa_loss": "LeJEPALoss",
+        "keras_vit.training.lejepa": "LeJEPA LeJEPALoss",
         "keras_vit.training.loop": "draw_curve",
         "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",
         "keras_vit.training.mask_classification": "MaskClassificationLoss match",
-        "keras_vit.training.muon": "Muon",
-        "keras_vit.training.optimizers": "AdamW MomentumSGD SigmoidLoss SoftmaxLoss WarmupDecay",
+        "keras_vit.training.optimizers": "AdamW MomentumSGD Muon SigmoidLoss SoftmaxLoss WarmupDecay",
         "keras_vit.training.pretraining": "pretrain",
         "keras_vit.training.tasks": "RunOptions",
         "keras_vit.training.run": "Trained finetune",

@@ -1,15 +1,25 @@
-"""What a picture was divided into."""
+"""What a picture was divided into, and how that is drawn: colours over the photo, edges, names, a legend."""
 
 import dataclasses
 import itertools
 import os
 import pathlib
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit._files import replacing
-from keras_vit._pictures import safe_colours
+from keras_vit._pictures import Colour, plot_map, safe_colours
+from keras_vit.preprocessing import LABEL_SETS, label_set
+from keras_vit.preprocessing.windows import read_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIDE = 7.5  # units of the longer side of the picture
+_LISTED = 24  # entries of the legend
+_NAMED = 0.004  # the least share of the picture that has its name written on it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,3 +111,140 @@ def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation
     pairs = zip(found.tolist(), areas.tolist(), strict=True)
     segments = tuple(Segment(k, k, label_of(names, k), None, area) for k, area in pairs)
     return Segmentation(classes.astype("int32"), segments, "semantic")
+
+
+# Plots
+
+
+def plot(
+    result: Segmentation,
+    picture: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    colours: str | Sequence[Colour] | None = None,
+    opacity: float = 0.55,
+) -> "Figure":
+    """Draws segments over their picture, with edges, names at their places and a legend by area.
+
+    Args:
+        result: What `segment` returns.
+        picture: The picture, as `segment` takes it.
+        path: The `.png`, `.svg` or `.pdf` to write; None for none.
+        colours: None for colours that people with any colour vision tell apart, the largest segments first; the name of
+            a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class, by which all segments of a
+            class look the same.
+        opacity: Of the colours over the picture, 0..1.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        TypeError: if `result` is no `Segmentation`.
+        ValueError: if the picture has another size, a class no colour, or `path` another ending.
+
+    Examples:
+        >>> result = segmentation.segment(segmenter, "photo.jpg")
+        >>> figure = segmentation.plot(result, "photo.jpg", "masks.png")
+    """
+    if not isinstance(result, Segmentation):
+        raise TypeError(f"result must be a Segmentation, as segment returns, but {type(result).__name__} was given.")
+    if not 0 <= opacity <= 1:
+        raise ValueError(f"opacity must be a number in 0..1, but {opacity!r} was given.")
+    pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
+    if pixels.shape[:2] != size:
+        given = " x ".join(map(str, pixels.shape[:2]))
+        raise ValueError(f"The picture has {given} pixels, but the segments have {size[0]} x {size[1]}.")
+    largest = sorted(result.segments, key=lambda segment: -segment.area)
+    chosen = _colours(largest, colours)
+    labels = []
+    for segment in largest:
+        mask = result.map == segment.id
+        if mask.mean() >= _NAMED:
+            row, column = _middle(mask)
+            labels.append((column, row, segment.label))
+    legend: list[tuple[Colour | None, str]] = []
+    for segment in largest[:_LISTED]:
+        score = "" if segment.score is None else f", {segment.score:.2f}"
+        legend.append((chosen[segment.id], f"{segment.label}  {100 * segment.area / result.map.size:.1f} %{score}"))
+    if len(largest) > _LISTED:
+        legend.append((None, f"and {len(largest) - _LISTED} more"))
+    tiles = [("", _painted(pixels, result.map, chosen, opacity))]
+    return plot_map(tiles, path, side=_SIDE, legend=legend, labels=labels)
+
+
+def plot_beside_labels(
+    shown: Sequence[tuple[np.ndarray, np.ndarray, Mapping[int, int], Segmentation]], path: str | os.PathLike[str]
+) -> None:
+    """Draws pictures, below each its labels, and below these the segments that were found, in the colours of classes.
+
+    `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
+    and what `segment` returned.
+    """
+    pictures = [pixels.clip(0, 255).astype("uint8") for pixels, _, _, _ in shown]
+    labelled, predicted = [], []
+    for picture, (_, ids, classes, found) in zip(pictures, shown, strict=True):
+        labelled.append(_painted_by_class(picture, ids, classes))
+        guesses = {part.id: part.label_id for part in found.segments}
+        predicted.append(_painted_by_class(picture, found.map, guesses))
+    tiles = [("", tile) for tile in (*pictures, *labelled, *predicted)]
+    plot_map(tiles, path, title="Pictures, their labels, and what was found", columns=len(shown), side=2.0)
+
+
+def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
+    """The colour of each segment by its id: that of its class, or where none are given colours that differ.
+
+    Raises ValueError for the name of no label set, and where there are fewer colours than classes.
+    """
+    if colours is None:
+        return {segment.id: colour for segment, colour in zip(segments, safe_colours(), strict=False)}
+    if isinstance(colours, str) and colours not in LABEL_SETS:
+        raise ValueError(f"colours must be one of {LABEL_SETS}, or a colour a class, but {colours!r} was given.")
+    table = label_set(colours).colours if isinstance(colours, str) else tuple(colours)
+    most = max((segment.label_id for segment in segments), default=-1)
+    if most >= len(table):
+        raise ValueError(f"colours must have one for each class, but there are {len(table)} and class {most}.")
+    return {segment.id: table[segment.label_id] for segment in segments}
+
+
+def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], opacity: float) -> np.ndarray:
+    """The picture under its segments, with dark edges between them; pixels of no segment as they are."""
+    table = np.zeros((ids.max(initial=-1) + 2, 4), "float32")  # the last row is for the id -1
+    for number, colour in colours.items():
+        table[number] = (*colour, opacity)
+    shown = table[ids]
+    painted = pixels * (1 - shown[..., 3:]) + shown[..., :3] * shown[..., 3:]
+    edges = np.zeros(ids.shape, bool)
+    for axis in (0, 1):
+        edges |= np.diff(ids, axis=axis, append=np.take(ids, [-1], axis)) != 0
+    for _ in range(max(ids.shape) // 700):  # thicker where a pixel would not be seen
+        edges[1:, 1:] |= edges[:-1, :-1]
+    painted[edges] *= 0.25
+    return painted.round().astype("uint8")
+
+
+def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int, int]) -> np.ndarray:
+    """The picture under its segments in the colours of their classes; ids that have no class are not painted."""
+    colours = tuple(itertools.islice(safe_colours(), max(classes.values(), default=0) + 1))
+    ids = np.where(np.isin(ids, [*classes]), ids, -1)
+    there = {key: colours[classes[key]] for key in np.unique(ids).tolist() if key in classes}
+    return _painted(pixels, ids, there, 0.7)
+
+
+def _middle(mask: np.ndarray) -> tuple[int, int]:
+    """The row and column of a place far inside a mask.
+
+    The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
+    """
+    step = max(1, max(mask.shape) // 96)
+    left = mask[::step, ::step]
+    if not left.any():
+        left, step = mask, 1
+    while True:
+        around = np.pad(left, 1)
+        inner = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:] & left
+        if not inner.any():
+            places = np.argwhere(left)
+            row, column = places[len(places) // 2].tolist()
+            return row * step, column * step
+        left = inner

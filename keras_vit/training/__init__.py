@@ -31,12 +31,10 @@ if TYPE_CHECKING:
         split_weights,
     )
     from keras_vit.training.eomt import mask_probabilities, predictions, segmentation_step
-    from keras_vit.training.lejepa import LeJEPA
-    from keras_vit.training.lejepa_loss import LeJEPALoss
+    from keras_vit.training.lejepa import LeJEPA, LeJEPALoss
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
-    from keras_vit.training.muon import Muon
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss, WarmupDecay
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, Muon, SigmoidLoss, SoftmaxLoss, WarmupDecay
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
     from keras_vit.training.segmentation import MaskLoss, finetune_segmentation

@@ -1,16 +1,38 @@
-"""Training an EoMT: when queries see masks only, what is predicted, and one update of the weights."""
+"""Training an EoMT: masked attention, one update of the weights, and whole runs.
+
+`finetune_segmentation` makes such runs of recipes with a `SegmentAugmentation`.
+"""
 
 import contextlib
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import to_numpy
-from keras_vit.models import EoMT
-from keras_vit.training.mask_classification import MaskClassificationLoss, Targets
+from keras_vit._arguments import DType, listing, matches, pair, to_numpy
+from keras_vit._processes import ALONE_BY_NAME, batch_shares, current, share
+from keras_vit.data import SegmentAugmentation, SegmentedImages
+from keras_vit.data.segments import SegmentStream, hold_out_segments
+from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
+from keras_vit.models.changes import copy_state
+from keras_vit.models.dense_config import WITHOUT_TOP
+from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
+from keras_vit.segmentation.results import plot_beside_labels
+from keras_vit.training.distribution import Batch, Sharing
+from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
+from keras_vit.training.recipes import Recipe, published
+from keras_vit.training.run import Trained, finetune
+from keras_vit.training.tasks import Task, as_input, warn_of_many_patches
+from keras_vit.zoo import load
+
+MASKS = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
+QUERIES = 100
+SHOWN = 6  # pictures to evaluate on that are drawn
+_DRAWS = 6  # what tells these random numbers from those of the data
 
 
 def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], power: float = 0.9) -> np.ndarray:
@@ -166,3 +188,277 @@ def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
         gradients = torch.autograd.grad(value, [weight.value for weight in weights], allow_unused=True)
         value = value.detach()
     return value, [ops.zeros_like(w) if g is None else g for w, g in zip(weights, gradients, strict=True)]
+
+
+# Whole runs
+
+
+class EoMTSegmentation(Task):
+    """Training of an EoMT on pictures with segments; `finetune_segmentation` makes it.
+
+    Args:
+        recipe: That of the run, with its number of updates.
+        stuff: Numbers of the classes of which there are no single things, for the panoptic quality.
+    """
+
+    title = "segmentation with queries"
+    objective = "segmentation"
+    targets = ("segments",)
+    draws = True
+    used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
+    unused = ("patch_drop", "dropout", "drop_path", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
+
+    def __init__(self, recipe: Recipe, stuff: Sequence[int] = ()) -> None:
+        self.recipe, self.stuff = recipe, tuple(stuff)
+
+    def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
+        self.check_recipe(recipe, data.target)
+        if not isinstance(recipe.augmentation, SegmentAugmentation):
+            raise TypeError(f"The recipe {recipe.name} must have a data.SegmentAugmentation to train an EoMT.")
+        if (
+            not recipe.decay_query_blocks
+            and (recipe.layer_decay or 1) == 1
+            and published(recipe.name, "decay_query_blocks")
+        ):
+            raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
+        if reading["on_bad_image"] != "stop":
+            raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
+        if reading["holdout"]:
+            data, _ = hold_out_segments(data, reading["holdout"], reading["seed"])
+        return SegmentStream(
+            data,
+            reading["image_size"],
+            reading["batch_size"],
+            recipe.augmentation,
+            seed=reading["seed"],
+            shard=reading["shard"],
+        )
+
+    def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> SegmentStream:
+        if reading["holdout"]:
+            _, data = hold_out_segments(data, reading["holdout"], reading["seed"])
+        return SegmentStream(data, reading["image_size"], reading["shard"][1], None, shard=reading["shard"])
+
+    def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
+        """The EoMT that was given, with a new class head for other classes; or a new one on a Vision Transformer."""
+        source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
+        size = pair("image_size", recipe.image_size)
+        if size[0] != size[1]:
+            raise ValueError(f"image_size must be a square for an EoMT, but is {size}.")
+        names = None if images.class_names is None else tuple(images.class_names)
+        if isinstance(source, EoMT):
+            model = source.with_config(image_size=size)
+            known = model.config
+            if recipe.queries not in (known.queries, published(recipe.name, "queries")):
+                raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
+            if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
+                order = f"model has the classes {listing(known.class_names)}, and the data the same in another order"
+                raise ValueError(f"{order}: give class_names= as the model has them, or a classes.txt in the folder.")
+            if images.classes == known.classes and names in (None, known.class_names):
+                return model
+            config = known.replace(classes=images.classes, class_names=names)
+            changed = EoMT(config, name=model.name, dtype=model.backbone.dtype_policy)
+            copy_state(model, changed, {"class_head"})
+            start_as_the_authors(changed, ("class_head",))
+            return changed
+        if not isinstance(source, VisionTransformer):
+            raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
+        model = new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
+        warn_of_many_patches(recipe, model.config.backbone.grid_size)
+        return model
+
+    def trained_model(self, model: EoMT) -> keras.Model:
+        """The model that computes the loss; ValueError in several processes of JAX, which cannot share SciPy."""
+        if current().joint and current().count > 1:
+            raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
+        return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
+
+    def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
+        """None: the trained model computes its loss, which needs all of its predictions."""
+        return None, None
+
+    def batches(self, model: EoMT, images: SegmentStream, seed: int) -> Batch:
+        """From the number of a batch to what `TrainedEoMT` takes: crops, random numbers, padded masks."""
+        config, recipe, shares = model.config, self.recipe, max(batch_shares(model), images.shard[1])
+        if images.batch_size % shares:
+            words = "the loss is a mean over all masks of a part, so that all parts must be equally large"
+            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        starts, ends = mask_windows(recipe.steps, config.query_blocks, recipe.first_mask_steps)
+
+        def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+            pictures, targets = images.batch(number)
+            # Those of the whole batch, of which this process has a part.
+            whole, rng = images.batch_size, np.random.default_rng([seed, _DRAWS, number, 0])
+            count, rows = len(pictures), share(whole, images.shard)
+            probability = mask_probabilities(number // recipe.accumulate, starts, ends, recipe.power)
+            inputs = {
+                "images": np.asarray(as_input(model, pictures), "float32"),
+                "probability": np.tile(probability, (count, 1)),
+                "draws": rng.random((whole, config.query_blocks, config.queries), dtype="float32")[rows],
+                # DINOv3's authors draw one for each batch.
+                "scale": np.full((count,), np.exp(rng.uniform(-math.log(2), math.log(2))), "float32"),
+            }
+            seeds = rng.integers(0, 2**31, (whole, config.query_blocks + 1, 2)).astype("int32")
+            return inputs, pad_targets(targets, MASKS) | {"seeds": seeds[rows]}
+
+        return batch
+
+    def validation(self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
+        return MeasuredSegments(model, images, sharing, self.stuff)
+
+
+def new_eomt(
+    source: VisionTransformer,
+    size: tuple[int, int],
+    classes: int,
+    names: tuple[str, ...] | None,
+    queries: int,
+    task: str | None,
+) -> EoMT:
+    """An EoMT on a Vision Transformer whose other weights start as those of the authors.
+
+    Blocks with queries are as many as theirs for the depth. Patches of 14 pixels become 16 where the size asks for it.
+    """
+    changes: dict[str, Any] = {"image_size": size}
+    if source.config.final_norm == "pooled":
+        changes["final_norm"] = "tokens"
+    if any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True)) and size[0] % 16 == 0:
+        changes["patch_size"] = 16
+    backbone = source.with_config(**WITHOUT_TOP, **changes)
+    depth = backbone.config.depth
+    blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
+    config = EoMTConfig(
+        backbone=backbone.config,
+        classes=classes,
+        class_names=names,
+        queries=queries,
+        query_blocks=min(blocks, depth),
+        upscale_blocks=max(1, int(math.log2(max(backbone.config.patch_size))) - 2),
+        task=task,
+    )
+    model = EoMT(config, name=backbone.name, dtype=backbone.dtype_policy)
+    copy_state(backbone, model.backbone)
+    start_as_the_authors(model, ("queries", "mask_head", "class_head", "upscale_*"))
+    return model
+
+
+def start_as_the_authors(model: EoMT, layers: Sequence[str]) -> None:
+    """Gives new weights the first values that PyTorch has for them; normalisations keep theirs."""
+    width = model.config.backbone.width
+    for name, weight in weights_by_path(model).items():
+        if not any(matches(name.partition("/")[0], pattern) for pattern in layers) or "/norm/" in name:
+            continue
+        if name.startswith("queries"):
+            weight.assign(keras.random.normal(weight.shape))
+            continue
+        bound = 1 / math.sqrt(width)
+        if "/conv1/" in name:  # PyTorch counts four outputs of each input there
+            bound = 1 / math.sqrt(4 * width)
+        elif "/conv2/" in name:
+            bound = 1 / 3
+        weight.assign(keras.random.uniform(weight.shape, -bound, bound))
+
+
+class TrainedEoMT(keras.Model):
+    """An EoMT whose predictions before and after each block with queries are compared with masks.
+
+    Args:
+        model: The EoMT, whose weights these are.
+        loss: The loss.
+    """
+
+    def __init__(self, model: EoMT, loss: MaskClassificationLoss) -> None:
+        super().__init__(name=model.name)
+        self.eomt, self.mask_loss, self.built = model, loss, True
+        self.dtype_policy = model.dtype_policy
+        # TensorFlow's XLA has no calls of Python, which the assignment is.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+
+    def call(self, inputs: Any, training: bool | None = None) -> list[dict[str, Any]]:
+        """The predictions, for `images`, `probability` and `draws` of each image, and `scale` of rotary coordinates."""
+        draws = ops.transpose(inputs["draws"], (1, 0, 2))
+        scale = inputs["scale"][0] if self.eomt.config.backbone.rotary_embedding == "dinov3" else None
+        return self.eomt.predictions(inputs["images"], inputs["probability"], draws, scale, training)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """The loss of padded targets; terms are divided by the mean of what they are divided by in all processes.
+
+        So their mean over processes is the loss of one process. The authors do so with the masks, but divide the term
+        of the classes by the weights of each process.
+        """
+        pairs, share_of_weights, processes = None, 1.0, current()
+        if processes.apart:
+            queries, no_object = self.eomt.config.queries, self.mask_loss.no_object
+            own = np.minimum((ops.convert_to_numpy(y["labels"]) >= 0).sum(-1), queries).sum()
+            pairs = float(processes.total(np.float64(own))) / processes.count
+            without = no_object * queries * len(y["labels"])
+            weights = [count * (1 - no_object) + without for count in (own, pairs)]
+            share_of_weights = float(weights[0] / weights[1])
+        total: Any = 0.0
+        for i, prediction in enumerate(y_pred):
+            seed = ops.cast(y["seeds"][:, i], "uint32")
+            (terms,) = self.mask_loss.terms(y, [prediction], num_masks=pairs, seed=seed)
+            total = total + self.mask_loss.weighted(terms | {"classes": terms["classes"] * share_of_weights})
+        return total
+
+
+class MeasuredSegments:
+    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality."""
+
+    def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
+        self._model, self._images, self._stuff = model, images, stuff
+        self._shown: list[Any] = []  # of the last evaluation
+        self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Figures for the log, of the model of the run; what `draw` shows becomes that of this evaluation.
+
+        `model` is the one that trains, on the same weights. Raises the errors of `segment`.
+        """
+        config, semantic = self._model.config, self._images.source.task == "semantic"
+        metric: Any = MeanIoU(config.classes) if semantic else PanopticQuality(config.classes, self._stuff)
+        self._shown = []
+        for pictures, targets in self._images:
+            for picture, target in zip(pictures, targets, strict=True):
+                ids = np.zeros(picture.shape[:2], "int64")
+                for i, mask in enumerate(target["masks"]):
+                    ids[mask] = i + 1
+                seen = set(np.unique(ids).tolist())
+                classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
+                if semantic:
+                    found = segment(self._model, picture, task="semantic")
+                    metric.add(found.map, np.array([255, *target["labels"]])[ids])
+                else:
+                    crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
+                    found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
+                    metric.add(found, ids, classes, crowd)
+                if len(self._shown) < SHOWN:
+                    self._shown.append((picture, ids, classes, found))
+        result = metric.result(self._distribution)
+        if semantic:
+            return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+        # PQ is the product of the other two, class by class: how well found segments overlap, and F1 of finding them.
+        return {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
+
+    def draw(self, path: Path) -> None:
+        """Draws the first pictures of the last evaluation, their labels and what was found."""
+        plot_beside_labels(self._shown, path)
+
+
+def finetune_queries(
+    model: Any,
+    data: SegmentedImages,
+    recipe: Recipe,
+    validation: Any,
+    stuff: Sequence[int],
+    sized: bool,
+    **options: Any,
+) -> Trained:
+    """A run of `finetune_segmentation` with an EoMT; `sized` is whether the user has named the size of crops."""
+    held = round(validation * len(data.names)) if isinstance(validation, float) else 0
+    recipe = recipe.replace(steps=recipe.total_steps(max(len(data.names) - held, 1)))
+    if sized:
+        options["image_size"] = recipe.image_size
+    return finetune(model, data, recipe, validation=validation, task=EoMTSegmentation(recipe, stuff), **options)

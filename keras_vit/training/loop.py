@@ -25,7 +25,7 @@ from keras_vit._processes import ALONE, Processes
 from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
-from keras_vit.training.sharing import UNSHARED, Batch, Sharing, randomness_of_process, share_state, state_of
+from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness_of_process, share_state, state_of
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")

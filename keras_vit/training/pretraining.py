@@ -12,10 +12,10 @@ from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
+from keras_vit.training.distribution import Batch
 from keras_vit.training.lejepa import LeJEPA
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run import Trained, finetune
-from keras_vit.training.sharing import Batch
 from keras_vit.training.tasks import (
     RATES,
     FineTuning,

@@ -398,7 +398,7 @@ def build_optimizer(
         >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
         'MomentumSGD'
     """
-    from keras_vit.training.optimizers import AdamW, MomentumSGD
+    from keras_vit.training.optimizers import AdamW, MomentumSGD, Muon
     from keras_vit.training.two_stage import eomt_optimizer, rate_multipliers
 
     refuse_unused(recipe, optimizer=recipe.optimizer)
@@ -420,9 +420,7 @@ def build_optimizer(
         return eomt_optimizer(recipe, model, recipe.total_steps() if steps is None else steps, **common)
     if recipe.optimizer == "sgd":
         return MomentumSGD(momentum=recipe.momentum, **common)
-    kind = AdamW
-    if recipe.optimizer == "muon":
-        from keras_vit.training.muon import Muon as kind
+    kind = Muon if recipe.optimizer == "muon" else AdamW
     return kind(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
 
 

@@ -23,8 +23,9 @@ from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split
 from keras_vit.data.folders import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
+from keras_vit.training.distribution import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
-from keras_vit.training.muon import is_moved_by_muon
+from keras_vit.training.optimizers import is_moved_by_muon
 from keras_vit.training.recipes import (
     Recipe,
     build_optimizer,
@@ -33,7 +34,6 @@ from keras_vit.training.recipes import (
     refuse_unused,
 )
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.sharing import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.tasks import FineTuning, Model, RunOptions, Settings, Task, split_options
 from keras_vit.training.trainable import add_lora, freeze, save_adapters
 from keras_vit.training.two_stage import rate_multipliers

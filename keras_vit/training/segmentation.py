@@ -32,12 +32,12 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate, segment
-from keras_vit.segmentation.plots import plot_beside_labels
-from keras_vit.training.eomt_task import SHOWN, finetune_queries
+from keras_vit.segmentation.results import plot_beside_labels
+from keras_vit.training.distribution import Batch, Sharing
+from keras_vit.training.eomt import SHOWN, finetune_queries
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run import Trained, finetune
-from keras_vit.training.sharing import Batch, Sharing
 from keras_vit.training.tasks import RunOptions, Task, as_input, split_options
 from keras_vit.training.trainable import freeze
 from keras_vit.zoo import load

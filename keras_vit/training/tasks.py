@@ -14,8 +14,8 @@ from keras import ops
 from keras_vit._arguments import DType, ImageSize, Source, did_you_mean, listing, warn_caller
 from keras_vit.data import Augmentation, ImageStream, MaskAugmentation, SegmentAugmentation, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer
+from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
 from keras_vit.training.recipes import Recipe, build_loss, refuse_unused
-from keras_vit.training.sharing import Batch, Distribution, FilledBatches, Sharing
 from keras_vit.zoo import load
 
 _NONE_IS_UNSET = ("steps", "epochs", "batch_size", "learning_rate", "warmup_steps", "image_size")

@@ -13,7 +13,7 @@ from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.checkpoints.layouts import eomt as layout
 from keras_vit.checkpoints.layouts import huggingface
 from keras_vit.preprocessing import windows
-from keras_vit.segmentation import queries, segment
+from keras_vit.segmentation import segment, segmenting
 from tests.compute import deviations
 
 CASES = ("dense_eomt_hf_panoptic", "dense_eomt_hf_semantic")
@@ -266,7 +266,9 @@ def test_a_segment_keeps_a_share_of_its_mask(loaded, least, whose, found):
     logits[0, :pixels, 0], logits[0, pixels - 1 :, 1] = 1, 9
     config = loaded[CASES[0]].config.replace(pictures=f"eomt_{whose}")
     shares = np.eye(2, 6, dtype="float32")
-    result = queries._panoptic(lambda kept: windows.rows_of(logits[..., kept]), shares, (1, 9), config, (), 0.8, least)
+    result = segmenting._panoptic(
+        lambda kept: windows.rows_of(logits[..., kept]), shares, (1, 9), config, (), 0.8, least
+    )
     assert len(result.segments) == found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.preprocessing import Pipeline
-from keras_vit.segmentation import queries, segment
+from keras_vit.segmentation import segment, segmenting
 from tests.checkpoints.test_pictures_interop import COUNT, ROUNDING, pictures
 
 torch = pytest.importorskip("torch")
@@ -84,7 +84,7 @@ def test_read_from_and_written_for_transformers(kind, changes, tmp_path):
 def test_from_the_picture_to_segments(task, tmp_path, monkeypatch):
     """With the class that resizes by Pillow: torchvision, whose grey levels are the default, is not installed."""
     pillow = lambda pixels, size, method: Pipeline(size, filter="bilinear_pillow").resized(pixels)[0]  # noqa: E731
-    monkeypatch.setattr(queries, "torchvision_resized", pillow)
+    monkeypatch.setattr(segmenting, "torchvision_resized", pillow)
     eomt = pytest.importorskip("transformers.models.eomt.image_processing_pil_eomt")
     whole = task == "semantic"
     size = {"shortest_edge": SIDE, "longest_edge": None if whole else SIDE}
@@ -131,7 +131,7 @@ def test_pictures_of_many_sizes(whole, backend, tmp_path, monkeypatch, record_pr
     scale, found = 255 * np.asarray(config.pipeline.std), 0.0
     for picture in pictures():
         theirs = np.moveaxis(np.asarray(processor(images=[picture], return_tensors="np")["pixel_values"]), 1, -1)
-        ours = queries.prepared(config, picture, whole)[0]
+        ours = segmenting.prepared(config, picture, whole)[0]
         assert ours.shape == theirs.shape, picture.shape
         found = max(found, float(np.abs((ours - theirs) * scale).max()))
     record_property("largest difference", found)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import segmentation
-from keras_vit.segmentation.plots import _middle, safe_colours
-from keras_vit.segmentation.results import Segment, Segmentation
+from keras_vit.segmentation.results import Segment, Segmentation, _middle, safe_colours
 
 pytestmark = pytest.mark.once
 pytest.importorskip("matplotlib")

@@ -9,9 +9,9 @@ import pytest
 from keras_vit.data import Batches
 from keras_vit.models import xla
 from keras_vit.training import MomentumSGD
+from keras_vit.training.distribution import FilledBatches
 from keras_vit.training.loop import Loop, RunFolder, _mark_kept, _out_of_patience
 from keras_vit.training.run import jit_compile
-from keras_vit.training.sharing import FilledBatches
 
 
 def train(model, batch, steps, callbacks=(), **options):

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
 from keras_vit.training.distilling import Distillation
-from keras_vit.training.eomt_task import EoMTSegmentation
+from keras_vit.training.eomt import EoMTSegmentation
 from keras_vit.training.lejepa import LeJEPA
 from keras_vit.training.pretraining import MaskedPatches
 from keras_vit.training.recipes import AUGMENTATION_USED_WITH, USED_WITH

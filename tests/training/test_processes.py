@@ -12,7 +12,7 @@ import pytest
 from keras_vit import training
 from keras_vit._processes import Place, Processes, batch_shares, cores, placement, scope_of
 from keras_vit.data import open_data
-from keras_vit.training.sharing import distributed
+from keras_vit.training.distribution import distributed
 from tests.processes import environment, run_together
 from tests.training import in_processes
 from tests.training.distributed import CONFIGS, compiled, curve
