@@ -74,9 +74,10 @@ PACKAGES: dict[str, dict[str, str]] = {
             "attention_distance attention_maps attention_rollout mean_attention_distance patch_attention "
             "patch_attention_of_blocks patch_filters position_similarity"
         ),
-        "keras_vit.inspection.evidence": "class_evidence class_scores gradient_attention saliency",
+        "keras_vit.inspection.evidence": (
+            "class_evidence class_scores feature_map gradient_attention nearest_patches saliency"
+        ),
         "keras_vit.inspection.page": "write_page",
-        "keras_vit.inspection.patches": "feature_map nearest_patches",
         "keras_vit.inspection.plots": (
             "overlay plot_attention_heads plot_attention_rollout plot_class_evidence plot_feature_map "
             "plot_mean_attention_distance plot_nearest_patches plot_patch_filters plot_position_similarity "
@@ -109,15 +110,13 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.models.bit": "BiT",
         "keras_vit.models.changes": "adapted_layers check_tokens merge_lora require_adapters",
         "keras_vit._arguments": "pair",
-        "keras_vit.models.config": "BiTConfig ModelConfig ViTConfig",
-        "keras_vit.models.dense": "DPT DenseModel LinearDepth LinearSegmenter",
+        "keras_vit.models.config": "BiTConfig ModelConfig TextConfig ViTConfig",
+        "keras_vit.models.dense": "DPT DenseModel EoMT LinearDepth LinearSegmenter",
         "keras_vit.models.dense_config": "DPTConfig DenseConfig EoMTConfig LinearDepthConfig LinearSegmenterConfig",
-        "keras_vit.models.eomt": "EoMT",
         "keras_vit.models.features": "feature_extractor feature_names",
         "keras_vit.models.image_model": "ImageModel pixel_scaling",
         "keras_vit.models.options": "CreateOptions LoadOptions ModelOptions",
         "keras_vit.models.sizes": "convolutions count_macs count_weights",
-        "keras_vit.models.text_config": "TextConfig",
         "keras_vit.models.text_encoder": "TextEncoder",
         "keras_vit.models.variants": (
             "BIT_VARIANTS BiTVariant FAMILIES VARIANTS Variant factory_name find_variant has_layers_of variant_config "

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from keras_vit.inspection.attention import position_similarity as position_similarity
     from keras_vit.inspection.evidence import class_evidence as class_evidence
     from keras_vit.inspection.evidence import class_scores as class_scores
+    from keras_vit.inspection.evidence import feature_map as feature_map
     from keras_vit.inspection.evidence import gradient_attention as gradient_attention
+    from keras_vit.inspection.evidence import nearest_patches as nearest_patches
     from keras_vit.inspection.evidence import saliency as saliency
     from keras_vit.inspection.page import write_page as write_page
-    from keras_vit.inspection.patches import feature_map as feature_map
-    from keras_vit.inspection.patches import nearest_patches as nearest_patches
     from keras_vit.inspection.plots import overlay as overlay
     from keras_vit.inspection.plots import plot_attention_heads as plot_attention_heads
     from keras_vit.inspection.plots import plot_attention_rollout as plot_attention_rollout

@@ -19,8 +19,7 @@ from keras_vit.inspection.attention import (
     patch_filters,
     position_similarity,
 )
-from keras_vit.inspection.evidence import class_scores
-from keras_vit.inspection.patches import feature_map
+from keras_vit.inspection.evidence import class_scores, feature_map
 from keras_vit.inspection.plots import FEATURES, HEADS, LEVELS, MAPS, MapKind, filter_pictures
 from keras_vit.inspection.running import ModelSource, shown_pixels
 from keras_vit.models import BiT, VisionTransformer, count_macs, variant_of, weights_by_path

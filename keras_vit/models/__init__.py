@@ -6,6 +6,7 @@ from keras_vit._arguments import pair as pair
 from keras_vit._lazy import lazy_names
 from keras_vit.models.config import BiTConfig as BiTConfig
 from keras_vit.models.config import ModelConfig as ModelConfig
+from keras_vit.models.config import TextConfig as TextConfig
 from keras_vit.models.config import ViTConfig as ViTConfig
 from keras_vit.models.dense_config import DenseConfig as DenseConfig
 from keras_vit.models.dense_config import DPTConfig as DPTConfig
@@ -18,7 +19,6 @@ from keras_vit.models.options import ModelOptions as ModelOptions
 from keras_vit.models.sizes import convolutions as convolutions
 from keras_vit.models.sizes import count_macs as count_macs
 from keras_vit.models.sizes import count_weights as count_weights
-from keras_vit.models.text_config import TextConfig as TextConfig
 from keras_vit.models.variants import BIT_VARIANTS as BIT_VARIANTS
 from keras_vit.models.variants import FAMILIES as FAMILIES
 from keras_vit.models.variants import VARIANTS as VARIANTS
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from keras_vit.models.changes import require_adapters as require_adapters
     from keras_vit.models.dense import DPT as DPT
     from keras_vit.models.dense import DenseModel as DenseModel
+    from keras_vit.models.dense import EoMT as EoMT
     from keras_vit.models.dense import LinearDepth as LinearDepth
     from keras_vit.models.dense import LinearSegmenter as LinearSegmenter
-    from keras_vit.models.eomt import EoMT as EoMT
     from keras_vit.models.features import feature_extractor as feature_extractor
     from keras_vit.models.features import feature_names as feature_names
     from keras_vit.models.image_model import ImageModel as ImageModel

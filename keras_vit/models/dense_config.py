@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
-from keras_vit.models.config import ViTConfig
-from keras_vit.models.fields import (
+from keras_vit.models.config import (
     AtLeast,
     Config,
     Count,
@@ -17,6 +16,7 @@ from keras_vit.models.fields import (
     Pair,
     Positive,
     Rate,
+    ViTConfig,
     checked_class_names,
 )
 

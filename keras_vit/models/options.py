@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from keras_vit._arguments import DType, ImageSize, Source, Tensor, did_you_mean
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import Config, ViTConfig
 from keras_vit.models.dense_config import DenseConfig
-from keras_vit.models.fields import Config
 
 
 class ModelOptions(TypedDict, total=False):

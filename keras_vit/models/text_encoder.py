@@ -8,8 +8,8 @@ from keras import layers
 
 from keras_vit.layers import AddPositionEmbedding, AddTextPositions, MAPHead, TextMask, TextPooling, TransformerBlock
 from keras_vit.layers.base import Dense, LayerNormalization, initializer, policy_at
+from keras_vit.models.config import TextConfig
 from keras_vit.models.image_model import ConfiguredModel
-from keras_vit.models.text_config import TextConfig
 
 
 def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:

@@ -350,7 +350,7 @@ def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str
         return "auto"
     if not all(layer.supports_jit for layer in layers_inside(model)):
         return "auto"
-    from keras_vit.models.xla import xla_is_quicker
+    from keras_vit.models.changes import xla_is_quicker
 
     return True if xla_is_quicker(model, batch_size, training=True) else "auto"
 

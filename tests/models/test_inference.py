@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from keras_vit._processes import tensorflow_has_only_cpus
-from keras_vit.models import changes, count_macs, count_weights, feature_names, xla
+from keras_vit.models import changes, count_macs, count_weights, feature_names
 from tests.compute import close, forward, gradients
 from tests.models.test_families import FAMILIES, make
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
@@ -79,7 +79,7 @@ def test_models_that_read_all_tokens_stay_as_they_are(capsys):
 
 def test_says_what_it_did(monkeypatch, capsys):
     model = make(PIXELS, dtype="mixed_bfloat16", name="mine")
-    monkeypatch.setattr(xla, "xla_is_quicker", lambda model: False)
+    monkeypatch.setattr(changes, "xla_is_quicker", lambda model: False)
     model.optimize_for_inference()
     slow = "  no jit_compile: XLA is not quicker on this processor"
     assert capsys.readouterr().out.splitlines() == [
@@ -96,11 +96,11 @@ def test_says_what_it_did(monkeypatch, capsys):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras leaves XLA out on TensorFlow's CPUs only")
 def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     model, images = make(PIXELS), batch(PIXELS)
-    monkeypatch.setattr(xla, "_shares", {})
-    assert xla.xla_is_quicker(model) is (min(xla._shares.values()) < 0.95)
-    xla.xla_is_quicker(model, training=True), xla.xla_is_quicker(model, training=True)
-    assert len(xla._shares) == 2  # a trial for each kind, remembered
-    monkeypatch.setattr(xla, "xla_is_quicker", lambda model: True)
+    monkeypatch.setattr(changes, "_shares", {})
+    assert changes.xla_is_quicker(model) is (min(changes._shares.values()) < 0.95)
+    changes.xla_is_quicker(model, training=True), changes.xla_is_quicker(model, training=True)
+    assert len(changes._shares) == 2  # a trial for each kind, remembered
+    monkeypatch.setattr(changes, "xla_is_quicker", lambda model: True)
     quick = model.optimize_for_inference()
     assert quick.jit_compile is tensorflow_has_only_cpus() is True and not model.jit_compile
     assert "  jit_compile: predict is compiled with XLA" in capsys.readouterr().out
@@ -114,12 +114,12 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras leaves XLA out on TensorFlow's CPUs only")
-@pytest.mark.parametrize("changes", [{}, {"dynamic": True}])
-def test_the_trial_of_xla_is_of_a_block_that_gets_a_rotation_as_well(changes, monkeypatch):
-    monkeypatch.setattr(xla, "_shares", {})
-    model = make(FAMILIES["dinov3"].replace(**changes))
-    xla.xla_is_quicker(model, training=True)
-    ((kind, *_),) = xla._shares
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_trial_of_xla_is_of_a_block_that_gets_a_rotation_as_well(dynamic, monkeypatch):
+    monkeypatch.setattr(changes, "_shares", {})
+    model = make(FAMILIES["dinov3"].replace(dynamic=dynamic))
+    changes.xla_is_quicker(model, training=True)
+    ((kind, *_),) = changes._shares
     assert kind is keras_vit.layers.TransformerBlock
 
 

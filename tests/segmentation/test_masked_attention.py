@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 import keras_vit
-from keras_vit.models.eomt import read_queries
+from keras_vit.models.dense import read_queries
 from tests.segmentation.test_eomt import DINOV2, DINOV3, HEAD, shaken
 
 EXACT = 2e-6  # of the logits' range: the same in float32, in another order

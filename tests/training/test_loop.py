@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Batches
-from keras_vit.models import xla
+from keras_vit.models import changes
 from keras_vit.training import MomentumSGD
 from keras_vit.training.distribution import FilledBatches
 from keras_vit.training.loop import Loop, RunFolder, _mark_kept, _out_of_patience
@@ -280,8 +280,8 @@ def test_stretches_share_one_graph(backend):
 def test_xla_trains_on_cpus_of_tensorflow(backend, share, monkeypatch):
     """Keras leaves XLA out there; a trial of a layer says which share of the time it takes on this processor."""
     shapes = []
-    monkeypatch.setattr(xla, "_time_share", lambda layer, inputs, training: shapes.extend(inputs) or share)
-    monkeypatch.setattr(xla, "_shares", {})
+    monkeypatch.setattr(changes, "_time_share", lambda layer, inputs, training: shapes.extend(inputs) or share)
+    monkeypatch.setattr(changes, "_shares", {})
     model = new_model()
     assert jit_compile(model, 50, 3) == (True if backend == "tensorflow" and share == 0.5 else "auto")
     assert jit_compile(model, 49, 3) == "auto"
