@@ -13,7 +13,7 @@ from types import ModuleType
 
 from keras_vit._names import PACKAGES
 
-_MODULES = {"keras_vit.cli", "keras_vit.data.workers", "keras_vit.export.processes"}
+_MODULES = {"keras_vit.cli", "keras_vit.data.examples", "keras_vit.export.processes"}
 
 
 def _is_program() -> bool:

@@ -114,7 +114,7 @@ def labelled_data(options: Namespace) -> Any:
             columns["label"] = columns["label"][0]
         return open_table(data, **columns)
     if not data.startswith("tfds:"):
-        from keras_vit.data.folders import split_folders
+        from keras_vit.data.examples import split_folders
 
         if not os.path.isdir(data):
             what = "It is a file." if os.path.exists(data) else "There is no such folder."

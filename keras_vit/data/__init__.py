@@ -3,24 +3,24 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._lazy import lazy_names
-from keras_vit.data.examples import BadImage as BadImage
-from keras_vit.data.examples import match_labels as match_labels
-from keras_vit.data.folders import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-from keras_vit.data.folders import has_test_split as has_test_split
-from keras_vit.data.folders import image_files as image_files
-from keras_vit.data.folders import pick_split as pick_split
-from keras_vit.data.randaugment import randaugment as randaugment
-from keras_vit.data.randaugment import randaugment_operation as randaugment_operation
 
-# What needs Keras, and what worker processes run as a program.
+# Nothing is imported at once: some of it needs Keras, and worker processes run `data.examples` as a program.
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
+    from keras_vit.data.augmentation import randaugment as randaugment
+    from keras_vit.data.augmentation import randaugment_operation as randaugment_operation
+    from keras_vit.data.examples import BadImage as BadImage
+    from keras_vit.data.examples import has_test_split as has_test_split
+    from keras_vit.data.examples import match_labels as match_labels
+    from keras_vit.data.examples import pick_split as pick_split
+    from keras_vit.data.folders import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+    from keras_vit.data.folders import image_files as image_files
     from keras_vit.data.mask_augmentation import MaskAugmentation as MaskAugmentation
+    from keras_vit.data.mask_augmentation import SegmentAugmentation as SegmentAugmentation
+    from keras_vit.data.mask_augmentation import augment_masks as augment_masks
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import open_data as open_data
-    from keras_vit.data.segment_augmentation import SegmentAugmentation as SegmentAugmentation
-    from keras_vit.data.segment_augmentation import augment_masks as augment_masks
     from keras_vit.data.segments import SegmentedImages as SegmentedImages
     from keras_vit.data.segments import mask_targets as mask_targets
     from keras_vit.data.segments import open_segments as open_segments

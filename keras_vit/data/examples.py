@@ -1,20 +1,40 @@
 """Labelled images with random access: their labels and class names, how they are read, which of them a stream has."""
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
+import json
 import math
-from collections.abc import Callable, Sequence
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, listing, to_numpy, whole_number
-from keras_vit.data.augmentation import HOLDOUT
+from keras_vit._arguments import check_choice, listing, printable, to_numpy, whole_number
+from keras_vit.data.augmentation import HOLDOUT, ImageTransform
 from keras_vit.preprocessing import imagenet1k_classes
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
+
+
+# What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing"),
+    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
+}
+IN_PLACE_OF = {"test": "validation", "validation": "test"}  # where there is only one of the two
+SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
+
+# What systems and archives leave behind, beside names that begin with a dot.
+NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
 class EndOfData(IndexError):
@@ -54,6 +74,9 @@ class Examples:
     converted: list[BadImage] = dataclasses.field(default_factory=list)
     target: str = "class"  # of TARGETS, or "mask": `read` returns a picture and its mask
     ignore: int = 255  # the number in masks that stands for no class
+
+
+BAD, GOOD = b"\0", b"\1"  # what a reply of a worker begins with
 
 
 def fingerprint(*parts: Any) -> str:
@@ -294,3 +317,215 @@ def _groups(examples: Examples) -> np.ndarray:
         return labels[:, 0] if examples.target == "number" else labels.argmax(axis=1)
     rarest = np.where(labels > 0, labels.sum(axis=0), np.inf).argmin(axis=1)
     return np.where(labels.any(axis=1), rarest, examples.classes)
+
+
+# Splits
+
+
+def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
+    """The folders of classes in a data set, by the names in `SPLITS`; one for all where there are no splits.
+
+    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
+    """
+    folders = [entry.name for entry in visible(root) if is_folder(entry)]
+    is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
+    splits = {} if is_class else _splits(folders, f"{str(root)!r}")
+    if not splits:
+        return dict.fromkeys(SPLITS, root)
+    others = [name for name in folders if split_of(name) is None]
+    if "train" not in splits and others:
+        found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
+        hint = "Move the training classes into train/. If it is a class itself, say so: class_names=[...] with all."
+        raise ValueError(f"{printable(root)} has {found}. {hint}")
+    for name in splits.values():
+        entries = visible(root / name)
+        if entries and not any(map(is_folder, entries)):
+            hint = f"If {name!r} is a class itself, say so: class_names=[...] with all."
+            raise ValueError(f"{printable(root / name)} is called like a split, but has no folders of classes. {hint}")
+    return {split: root / name for split, name in splits.items()}
+
+
+def pick_split(source: Mapping[str, Any], split: str) -> Any:
+    """The entry of a dict of splits, such as `"val"` for `"test"`.
+
+    Args:
+        source: From names of splits, as `open_data` understands them, to data.
+        split: `"train"`, `"test"` or `"validation"`; the last two take each other's place.
+
+    Returns:
+        The data of that split.
+
+    Raises:
+        ValueError: if there is none.
+
+    Examples:
+        >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
+        'photos/test'
+    """
+    names = _splits(source, "data")
+    if split not in names:
+        raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
+    return source[names[split]]
+
+
+def has_test_split(source: Any) -> bool:
+    """Whether data says which of its images are there to test on: a folder or dict that does, or `"tfds:NAME"`.
+
+    Args:
+        source: As in `open_data`.
+
+    Returns:
+        Whether it does.
+
+    Examples:
+        >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
+        (True, False)
+    """
+    if isinstance(source, Mapping):
+        return "test" in _splits(source, "data")
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return True
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folders = split_folders(Path(source))
+        return "test" in folders and folders["test"] != folders.get("train")
+    return getattr(source, "has_test_split", False)  # of a table
+
+
+def split_of(name: object) -> tuple[str, int] | None:
+    """The split that a name stands for, and the rank of the name among its names, 0 the best; None for other names."""
+    letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
+    return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
+
+
+def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
+    """From split to the best name of it; where there is only one of them, it is for tests and for validation.
+
+    Raises ValueError, which names the place `where`, if a split has two names that are equally good.
+    """
+    known = [(split_of(name), name) for name in names]
+    matches = [(place, name) for place, name in known if place is not None]
+    result = {}
+    for split in SPLITS:
+        ranks = [rank for (kind, rank), _ in matches if kind == split]
+        # Training images belong together; of others one is enough.
+        best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
+        if len(best) > 1:
+            raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
+        if best:
+            result[split] = best[0]
+    other = {split: result[other] for split, other in IN_PLACE_OF.items() if other in result and split not in result}
+    return result | other
+
+
+def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
+    """The name of a split in a folder or a dict, such as `"val"`; None for folders without splits and other data.
+
+    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told which
+    folder or entry the split is, and KeyError for a dict that has none.
+    """
+    if isinstance(source, Mapping):
+        return str(_splits(source, "data")[split])
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+        folder = split_folders(Path(source), class_names)[split]
+        return None if folder == Path(source) else folder.name
+    return None
+
+
+def visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """The entries of a folder without hidden files and what systems leave behind, sorted by name."""
+    with os.scandir(folder) as entries:
+        kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
+    return sorted(kept, key=lambda entry: entry.name)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link to one; False for a link that leads nowhere, or to itself."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+# Worker processes
+
+
+class Worker:
+    """A process that reads image files and transforms them: `python -m keras_vit.data.examples`.
+
+    It imports neither Keras nor the program that started it. Requests are lines of JSON, replies are bytes.
+    """
+
+    def __init__(self, transform: ImageTransform) -> None:
+        """Starts the process, and sends it the transform that it applies to every image."""
+        packages = str(Path(__file__).resolve().parents[2])  # the folder that this package lies in
+        path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
+        # -P: files in the working directory must not hide modules of the same names.
+        command = [sys.executable, "-P", "-m", "keras_vit.data.examples"]
+        environment = {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._requests: Any = self._process.stdin
+        self._replies: Any = self._process.stdout
+        self._send(dataclasses.asdict(transform))
+
+    def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
+        """Fills float32 images `(requests, height, width, 3)` from (path, epoch, index); returns those of bad ones.
+
+        Raises RuntimeError if the process has ended.
+        """
+        self._send(requests)
+        bad = []
+        for place, image in enumerate(images):
+            reply = self._replies.read(1)
+            if reply == BAD:
+                bad.append(place)
+            elif reply != GOOD or self._replies.readinto(image.data.cast("B")) != image.nbytes:
+                self._ended()
+        return bad
+
+    def close(self) -> None:
+        """End the process. A worker may be closed more than once."""
+        for pipe in (self._requests, self._replies):
+            with contextlib.suppress(OSError):  # of one that has ended
+                pipe.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, message: object) -> None:
+        """Sends a line of JSON to the process; RuntimeError if it has ended."""
+        try:
+            self._requests.write(json.dumps(message).encode() + b"\n")
+            self._requests.flush()
+        except OSError:
+            self._ended()
+
+    def _ended(self) -> None:
+        """Raises the RuntimeError of a process that has ended."""
+        code = self._process.wait()
+        reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
+        raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
+
+
+def main() -> None:
+    """Reads and transforms the images that are asked for, until there are no more requests: a worker's program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
+    replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
+    os.dup2(2, 1)  # What a library prints is no reply.
+    requests = sys.stdin.buffer
+    try:
+        transform = ImageTransform.from_dict(json.loads(requests.readline()))
+        for line in requests:
+            for path, epoch, index in json.loads(line):
+                try:
+                    image = np.ascontiguousarray(transform(transform.read(path), epoch, index), "float32")
+                except Exception:  # The program reads it again, and says what is wrong.
+                    replies.write(BAD)
+                    continue
+                replies.write(GOOD)
+                replies.write(image.data.cast("B"))
+            replies.flush()
+    except (BrokenPipeError, ValueError):  # The program has ended, in the middle of a line perhaps.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

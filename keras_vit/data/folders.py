@@ -2,9 +2,8 @@
 
 import collections
 import os
-import re
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from keras_vit._arguments import SKIP, Message, check_class_name, listing, printable, require_packages, warn_caller
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint
+from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint, is_folder, split_folders, visible
 from keras_vit.preprocessing import check_mode, load_image
 
 IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
@@ -26,18 +25,6 @@ Examples:
 # What files end with; one that does not may be cut short.
 ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82", "GIF": b";"}
 PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
-
-# What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
-SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "testing"),
-    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation", "heldout", "holdout"),
-}
-IN_PLACE_OF = {"test": "validation", "validation": "test"}  # where there is only one of the two
-SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
-
-# What systems and archives leave behind, beside names that begin with a dot.
-NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
 def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
@@ -178,8 +165,8 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
     if real in above:
         raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
     images = []
-    for entry in _visible(folder):
-        if _is_folder(entry):
+    for entry in visible(folder):
+        if is_folder(entry):
             images += _image_files(Path(entry.path), others, (*above, real))
         elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
             images.append(Path(entry.path))
@@ -192,8 +179,8 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """The images in the folder of each class, and what is none of a class, by name or by place."""
     others: list[str] = []
     files = {}
-    for entry in _visible(folder):
-        if _is_folder(entry):
+    for entry in visible(folder):
+        if is_folder(entry):
             files[entry.name] = image_files(entry.path, others)
         elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
             others.append(entry.path)
@@ -246,126 +233,3 @@ def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
             return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
         file.seek(max(0, size - 64))
         return file.read().rstrip(b"\0").endswith(ENDS[kind]) if kind in ENDS else False
-
-
-def _visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """The entries of a folder without hidden files and what systems leave behind, sorted by name."""
-    with os.scandir(folder) as entries:
-        kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
-    return sorted(kept, key=lambda entry: entry.name)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
-# Splits
-
-
-def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
-    """The folders of classes in a data set, by the names in `SPLITS`; one for all where there are no splits.
-
-    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
-    """
-    folders = [entry.name for entry in _visible(root) if _is_folder(entry)]
-    is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
-    splits = {} if is_class else _splits(folders, f"{str(root)!r}")
-    if not splits:
-        return dict.fromkeys(SPLITS, root)
-    others = [name for name in folders if split_of(name) is None]
-    if "train" not in splits and others:
-        found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
-        hint = "Move the training classes into train/. If it is a class itself, say so: class_names=[...] with all."
-        raise ValueError(f"{printable(root)} has {found}. {hint}")
-    for name in splits.values():
-        entries = _visible(root / name)
-        if entries and not any(map(_is_folder, entries)):
-            hint = f"If {name!r} is a class itself, say so: class_names=[...] with all."
-            raise ValueError(f"{printable(root / name)} is called like a split, but has no folders of classes. {hint}")
-    return {split: root / name for split, name in splits.items()}
-
-
-def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """The entry of a dict of splits, such as `"val"` for `"test"`.
-
-    Args:
-        source: From names of splits, as `open_data` understands them, to data.
-        split: `"train"`, `"test"` or `"validation"`; the last two take each other's place.
-
-    Returns:
-        The data of that split.
-
-    Raises:
-        ValueError: if there is none.
-
-    Examples:
-        >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
-        'photos/test'
-    """
-    names = _splits(source, "data")
-    if split not in names:
-        raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
-    return source[names[split]]
-
-
-def has_test_split(source: Any) -> bool:
-    """Whether data says which of its images are there to test on: a folder or dict that does, or `"tfds:NAME"`.
-
-    Args:
-        source: As in `open_data`.
-
-    Returns:
-        Whether it does.
-
-    Examples:
-        >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
-        (True, False)
-    """
-    if isinstance(source, Mapping):
-        return "test" in _splits(source, "data")
-    if isinstance(source, str) and source.startswith("tfds:"):
-        return True
-    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folders = split_folders(Path(source))
-        return "test" in folders and folders["test"] != folders.get("train")
-    return getattr(source, "has_test_split", False)  # of a table
-
-
-def split_of(name: object) -> tuple[str, int] | None:
-    """The split that a name stands for, and the rank of the name among its names, 0 the best; None for other names."""
-    letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
-    return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
-
-
-def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
-    """From split to the best name of it; where there is only one of them, it is for tests and for validation.
-
-    Raises ValueError, which names the place `where`, if a split has two names that are equally good.
-    """
-    known = [(split_of(name), name) for name in names]
-    matches = [(place, name) for place, name in known if place is not None]
-    result = {}
-    for split in SPLITS:
-        ranks = [rank for (kind, rank), _ in matches if kind == split]
-        # Training images belong together; of others one is enough.
-        best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
-        if len(best) > 1:
-            raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
-        if best:
-            result[split] = best[0]
-    other = {split: result[other] for split, other in IN_PLACE_OF.items() if other in result and split not in result}
-    return result | other
-
-
-def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
-    """The name of a split in a folder or a dict, such as `"val"`; None for folders without splits and other data.
-
-    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told which
-    folder or entry the split is, and KeyError for a dict that has none.
-    """
-    if isinstance(source, Mapping):
-        return str(_splits(source, "data")[split])
-    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folder = split_folders(Path(source), class_names)[split]
-        return None if folder == Path(source) else folder.name
-    return None

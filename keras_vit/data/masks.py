@@ -11,9 +11,9 @@ import numpy as np
 
 from keras_vit._arguments import check_class_names, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint, match_labels
-from keras_vit.data.folders import good_files, image_files, pick_split, split_of
-from keras_vit.data.sources import is_pipeline, one_pass
+from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint, match_labels, pick_split, split_of
+from keras_vit.data.folders import good_files, image_files
+from keras_vit.data.streams import is_pipeline, one_pass
 from keras_vit.preprocessing import check_pixels, load_image
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called

@@ -1,18 +1,42 @@
 """`open_data`: labelled images of every kind as a stream."""
 
 import dataclasses
+import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from keras_vit._arguments import ImageSize, check_choice, check_class_names, pair, whole_number
+import numpy as np
+
+from keras_vit._arguments import (
+    SKIP,
+    ImageSize,
+    Message,
+    check_choice,
+    check_class_names,
+    pair,
+    to_numpy,
+    warn_caller,
+    whole_number,
+)
 from keras_vit.data.augmentation import Augmentation, ImageTransform
-from keras_vit.data.examples import TARGETS, Examples, Reading, ReadingOptions, hold_out
-from keras_vit.data.folders import SPLITS, open_folder, pick_split
+from keras_vit.data.examples import (
+    IN_PLACE_OF,
+    SPLITS,
+    TARGETS,
+    BadImage,
+    Examples,
+    Reading,
+    ReadingOptions,
+    check_labels,
+    fingerprint,
+    hold_out,
+    pick_split,
+)
+from keras_vit.data.folders import open_folder
 from keras_vit.data.mask_augmentation import MaskTransform
-from keras_vit.data.sources import PipelineStream, inputs_of, is_pipeline, open_arrays, open_tfds
-from keras_vit.data.streams import ExampleStream, ImageStream
-from keras_vit.preprocessing import RESIZES, Pipeline
+from keras_vit.data.streams import ExampleStream, ImageStream, PipelineStream, inputs_of, is_pipeline
+from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
 
 def open_data(
@@ -179,3 +203,121 @@ def _open_examples(source: Any, split: str, names: list[str] | None, reading: Re
         return open_folder(source, split, names, reading)
     kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
     raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+
+
+# Arrays and data sets of tensorflow-datasets
+
+
+def open_arrays(
+    images: Any,
+    labels: Any,
+    training: bool,
+    classes: int | None,
+    class_names: list[str] | None,
+    reading: Reading,
+    target: str,
+) -> Examples:
+    """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied.
+
+    Raises ValueError or TypeError if images or labels are no such, not as many, of one class in training, or not
+    finite; with `reading.skip` images that are not finite are left out.
+    """
+
+    def name(i: int) -> str:
+        return f"images[{i}]"
+
+    channels = reading.channels
+    ragged = isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
+    images = [to_numpy(image) for image in images] if ragged else to_numpy(images)
+    labels = to_numpy(labels)
+    if not len(images):
+        raise ValueError("data must hold images, but there are none.")
+    if labels.ndim == 0 or len(images) != len(labels):
+        count = len(labels) if labels.ndim else "one"
+        raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
+    are_counted = classes is None
+    labels, classes = check_labels(labels, classes, "labels", name, target)
+    if training and target == "class" and (classes < 2 or (labels == labels[0]).all()):
+        raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
+    if training and are_counted and labels.ndim == 1:
+        empty = classes - len(np.unique(labels))
+        if 2 * empty > classes:
+            largest = f"the largest label is {labels.max()}, of {name(int(labels.argmax()))}"
+            hint = f"Correct it, or give classes={classes}."
+            warn_caller(f"{empty} of {classes} classes have no picture: {largest}. {hint}")
+    finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
+    keep = np.flatnonzero(finite)
+    bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
+    if bad and not (reading.skip and len(keep)):
+        words = f"{bad[0].path} holds NaN or infinite values. Go on without: "
+        raise ValueError(Message(words, SKIP, "."))
+    if ragged:
+        for i in keep:
+            one = _with_channels(images[i][None], channels)
+            check_pixels(one, channels, name=name(i), item=lambda _, i=i: name(i), scaled="raise")
+    else:
+        good = _with_channels(images[keep] if bad else images, channels)
+        check_pixels(good, channels, item=lambda i: name(keep[i]), scaled="raise")
+    return Examples(
+        labels=labels[keep],
+        classes=classes,
+        read=lambda i: _with_channels(images[keep[i]][None], channels)[0],
+        name=lambda i: name(keep[i]),
+        kind="arrays",
+        fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
+        class_names=class_names,
+        bad=bad,
+        target=target,
+    )
+
+
+def _with_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """Grey images with an axis for channels, and with three of them where these are wanted; others as they are."""
+    if images.ndim == 3 and images.shape[-1] not in (3, 4, channels):
+        images = images[..., None]
+    if images.ndim == 4 and images.shape[-1] == 1 and channels == 3:
+        return np.broadcast_to(images, (*images.shape[:-1], 3))
+    return images
+
+
+def open_tfds(name: str, split: str) -> Examples:
+    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
+
+    Raises ImportError without the package, ValueError if the data set has no images with labels, no such split, or
+    cannot be read at random.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        hint = "pip install tensorflow-datasets, or give an image folder"
+        raise ImportError(f'data="tfds:{name}" needs tensorflow-datasets: {hint}.') from error
+
+    builder = tfds.builder(name)
+    if not {"image", "label"} <= set(builder.info.features or ()):
+        raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
+    if getattr(builder.info.file_format, "value", None) != "array_record":
+        prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
+        raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...) and classes=.")
+    builder.download_and_prepare()
+    wanted = [s for s in (split, IN_PLACE_OF.get(split)) if s]
+    found = next((s for s in wanted if s in builder.info.splits), None)
+    if found is None:
+        raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {list(builder.info.splits)}.")
+    pictures = builder.as_data_source(split=found, decoders={"image": tfds.decode.SkipDecoding()})
+    label = builder.info.features["label"]
+
+    def called(i: int) -> str:
+        return f"tfds:{name}/{found}[{i}]"
+
+    # The labels of test splits that are kept secret are -1: check_labels says so.
+    numbers = np.array([int(picture["label"]) for picture in pictures])
+    labels, classes = check_labels(numbers, label.num_classes, f"tfds:{name}", called)
+    return Examples(
+        labels=labels,
+        classes=classes,
+        read=lambda i: load_image(io.BytesIO(pictures[i]["image"]), orient=False),  # As tfds decodes.
+        name=called,
+        kind=f"tfds:{name}",
+        fingerprint=fingerprint(labels),
+        class_names=list(label.names),
+    )

@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -16,24 +17,18 @@ from keras_vit._arguments import (
     check_class_names,
     listing,
     pair,
+    printable,
+    require_packages,
     to_numpy,
     warn_caller,
     whole_number,
 )
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import IMAGE, ORDER
-from keras_vit.data.coco import (
-    instance_mask,
-    instance_rows,
-    named_categories,
-    panoptic_rows,
-    pictures_by_name,
-    read_ids,
-)
-from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint
-from keras_vit.data.folders import image_files, pick_split, split_of
+from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint, pick_split, split_of
+from keras_vit.data.folders import image_files
+from keras_vit.data.mask_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.masks import MaskedImages, as_masks, mask_at_size, names_beside, open_masks, read_mask
-from keras_vit.data.segment_augmentation import SegmentAugmentation, augment_masks
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import label_set
 from keras_vit.preprocessing.windows import read_picture
@@ -494,3 +489,177 @@ def hold_out_segments(source: SegmentedImages, share_held: float, seed: int) -> 
     if held >= len(order):
         raise ValueError(f"validation={share_held} of {len(order)} pictures leaves none to train on.")
     return source.part(sorted(order[held:])), source.part(sorted(order[:held]))
+
+
+# COCO's annotations
+
+
+class Segments(NamedTuple):
+    """The segments of a picture in a panoptic annotation."""
+
+    png: str  # the name of the file of ids
+    picture: str  # that of the picture
+    labels: dict[int, int]  # the class of each id
+    crowds: set[int]
+
+
+class Instances(NamedTuple):
+    """The instances of a picture."""
+
+    picture: str
+    size: tuple[Any, Any]  # height and width, None where the file does not say them
+    masks: list[Any]  # polygons or run lengths
+    labels: list[int]
+
+
+def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segments]:
+    """The segments of each picture of a panoptic annotation.
+
+    `names` are what a model's classes are called, to find the file's categories by; None: by their order. ValueError
+    unless the file has annotations of COCO's form whose ids differ, and one for each picture.
+    """
+
+    def rows(about: Any) -> list[Segments]:
+        places, found = class_numbers(about, names), {}
+        pictures = {row["id"]: str(row["file_name"]) for row in about.get("images", ())}
+        for row in about["annotations"]:
+            png, parts = str(row["file_name"]), row["segments_info"]
+            labels = {part["id"]: _listed(places, "category_id", part) for part in parts}
+            if len(labels) < len(parts):
+                raise ValueError(f"{png} has an id twice")
+            if png in found:
+                raise ValueError(f"{png} has two annotations")
+            picture = _listed(pictures, "image_id", row) if pictures else f"{Path(png).stem}.jpg"
+            found[png] = Segments(png, picture, labels, {part["id"] for part in parts if part.get("iscrowd")})
+        return list(found.values())
+
+    return _read_annotation(file, "panoptic", rows)
+
+
+def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
+    """The instances of each picture that has some, without crowds.
+
+    `names` as of `panoptic_rows`. Raises ValueError unless the file has annotations of COCO's form, and none that is
+    panoptic.
+    """
+
+    def rows(about: Any) -> list[Instances]:
+        places, found = class_numbers(about, names), {}
+        pictures = {
+            row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [])
+            for row in about["images"]
+        }
+        for row in about["annotations"]:
+            if "segments_info" in row:
+                raise ValueError(f"it is panoptic, and there is no folder {file.with_suffix('')} with its PNGs")
+            if not row.get("iscrowd"):
+                picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
+                picture.masks.append(row["segmentation"])
+                picture.labels.append(_listed(places, "category_id", row))
+        return list(found.values())
+
+    return _read_annotation(file, "instance", rows)
+
+
+def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What the classes of an annotation are called, and which of them are stuff (`isthing` is 0).
+
+    `names` as of `panoptic_rows`; without them the categories' own, in the order of their ids. Raises ValueError if
+    there are more or fewer categories than names, or the file has another form.
+    """
+
+    def read(about: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        places = class_numbers(about, names)
+        stuff = [places[row["id"]] for row in about["categories"] if row.get("isthing") == 0]
+        return tuple(names or (name for _, name in _categories(about))), tuple(sorted(stuff))
+
+    return _read_annotation(file, "category", read)
+
+
+def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
+    """What is listed under the number that a row has; ValueError if nothing is."""
+    if row[key] not in listed:
+        raise ValueError(f"an annotation has the {key} {row[key]!r}, which is not listed")
+    return listed[row[key]]
+
+
+def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
+    """The class of each category of an annotation, by its id.
+
+    It is its place among the names, where these are the names of the categories; other names are those of the
+    categories in the order of their ids. ValueError if there are more or fewer.
+    """
+    categories = _categories(about)
+    if names is not None and len(names) != len(categories):
+        raise ValueError(f"it has {len(categories)} categories, but the model {len(names)} classes")
+    if names is not None and {name for _, name in categories} == set(names) and len(set(names)) == len(names):
+        return {key: list(names).index(name) for key, name in categories}
+    return {key: place for place, (key, _) in enumerate(categories)}
+
+
+def _categories(about: Any) -> list[tuple[int, str]]:
+    """The ids and names of an annotation's categories, in the order of the ids; ValueError if two have one id."""
+    found = sorted((row["id"], row["name"]) for row in about["categories"])
+    if len(dict(found)) < len(found):
+        raise ValueError("two categories have one id")
+    return found
+
+
+def _read_annotation(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
+    """What `rows` returns for the JSON in a file; ValueError if that has another form, or there are no annotations."""
+    try:
+        found = rows(json.loads(file.read_text(encoding="utf-8")))
+        if not found:
+            raise ValueError("it has no annotations")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file} is no {kind} annotation of COCO's form: {printable(error, 300)}.") from error
+    except KeyError as error:
+        raise ValueError(f"{file} is no {kind} annotation of COCO's form: it lacks {error}.") from error
+    return found
+
+
+def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
+    """A function from a name to the picture of that name in a folder, at any depth, but for those in `ids`.
+
+    It raises FileNotFoundError if there is none, and ValueError if there are two.
+    """
+    pictures: dict[str, list[Path]] = {}
+    for path in image_files(folder):
+        if ids not in path.parents:
+            pictures.setdefault(path.name, []).append(path)
+
+    def find(name: str) -> Path:
+        places = pictures.get(Path(name).name, [])
+        if not places:
+            raise FileNotFoundError(f"{folder} has no picture {Path(name).name}.")
+        if len(places) > 1:
+            raise ValueError(f"{folder} has two pictures of one name: {places[0]} and {places[1]}.")
+        return places[0]
+
+    return find
+
+
+def read_ids(png: Path) -> np.ndarray:
+    """The ids in a PNG of a panoptic annotation, int64 `(height, width)`: red + 256 green + 65,536 blue."""
+    red, green, blue = np.moveaxis(read_picture(png).astype("int64"), -1, 0)
+    return red + 256 * green + 65536 * blue
+
+
+def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """The mask of an instance, booleans `(height, width)`, from COCO's polygons or run lengths.
+
+    Raises ImportError if pycocotools is not installed, and ValueError if they are neither.
+    """
+    require_packages("COCO's masks", ("pycocotools",), "coco")
+    from pycocotools import mask
+
+    try:
+        runs = segmentation
+        if not isinstance(runs, Mapping):
+            runs = mask.merge(mask.frPyObjects(segmentation, height, width))
+        elif isinstance(runs["counts"], list):
+            runs = mask.frPyObjects(segmentation, height, width)
+        return mask.decode(runs).astype(bool)
+    except Exception as error:  # pycocotools raises what the wrong form leads it to
+        words = f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)}"
+        raise ValueError(words) from error

@@ -19,8 +19,8 @@ from keras_vit._arguments import (
     require_packages,
     warn_caller,
 )
-from keras_vit.data.examples import TARGETS, Examples, Reading, fingerprint
-from keras_vit.data.folders import IN_PLACE_OF, good_files, split_of
+from keras_vit.data.examples import IN_PLACE_OF, TARGETS, Examples, Reading, fingerprint, split_of
+from keras_vit.data.folders import good_files
 from keras_vit.preprocessing import load_image
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, pair, printable, whole_number
 from keras_vit.data.augmentation import IMAGE, is_number
-from keras_vit.data.examples import Examples, Reading, fingerprint
-from keras_vit.data.folders import good_files, image_files, pick_split, split_of
-from keras_vit.data.segment_augmentation import adjusted
-from keras_vit.data.sources import open_arrays
+from keras_vit.data.examples import Examples, Reading, fingerprint, pick_split, split_of
+from keras_vit.data.folders import good_files, image_files
+from keras_vit.data.mask_augmentation import adjusted
+from keras_vit.data.opening import open_arrays
 from keras_vit.data.streams import ExampleStream
 from keras_vit.interpolation import torchvision_resized
 from keras_vit.preprocessing import load_image

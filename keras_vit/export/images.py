@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
-from keras_vit.data.folders import split_folders
-from keras_vit.data.sources import is_pipeline
+from keras_vit.data.examples import split_folders
+from keras_vit.data.streams import is_pipeline
 from keras_vit.export.served_model import Config, Signature, input_config
 from keras_vit.models import BiT, BiTConfig, VisionTransformer
 

@@ -21,7 +21,7 @@ from keras_vit._keras import layers_inside, set_random_seed, without_importing_t
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
 from keras_vit.data import ImageStream, has_test_split
-from keras_vit.data.folders import split_name
+from keras_vit.data.examples import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.distribution import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report

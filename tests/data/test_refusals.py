@@ -12,8 +12,8 @@ from keras_vit.data import (
     randaugment,
     randaugment_operation,
 )
+from keras_vit.data.augmentation import OPERATIONS
 from keras_vit.data.examples import check_labels
-from keras_vit.data.randaugment import OPERATIONS
 
 pytestmark = pytest.mark.once
 

@@ -83,7 +83,7 @@ def test_streams_that_nobody_closes_leave_no_process(root):
 
 def test_a_worker_imports_no_keras_and_no_framework():
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.workers"],
+        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.examples"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
