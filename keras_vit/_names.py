@@ -150,7 +150,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit._processes": "Processes connect",
         "keras_vit.data": "BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data",
         "keras_vit.models": "merge_lora",
-        "keras_vit.training.contrastive": "ContrastiveLoss SigmoidContrastiveLoss",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
@@ -159,7 +158,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.loop": "draw_curve",
         "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",
         "keras_vit.training.mask_classification": "MaskClassificationLoss match",
-        "keras_vit.training.optimizers": "AdamW MomentumSGD Muon SigmoidLoss SoftmaxLoss WarmupDecay",
+        "keras_vit.training.optimizers": (
+            "AdamW ContrastiveLoss MomentumSGD Muon SigmoidContrastiveLoss SigmoidLoss SoftmaxLoss WarmupDecay"
+        ),
         "keras_vit.training.pretraining": "pretrain",
         "keras_vit.training.tasks": "RunOptions",
         "keras_vit.training.run": "Trained finetune",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         open_data,
     )
     from keras_vit.models import merge_lora
-    from keras_vit.training.contrastive import ContrastiveLoss, SigmoidContrastiveLoss
     from keras_vit.training.distilling import DistillationLoss, distillation
     from keras_vit.training.distribution import (
         data_parallel,
@@ -34,7 +33,16 @@ if TYPE_CHECKING:
     from keras_vit.training.lejepa import LeJEPA, LeJEPALoss
     from keras_vit.training.loop import draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss, match
-    from keras_vit.training.optimizers import AdamW, MomentumSGD, Muon, SigmoidLoss, SoftmaxLoss, WarmupDecay
+    from keras_vit.training.optimizers import (
+        AdamW,
+        ContrastiveLoss,
+        MomentumSGD,
+        Muon,
+        SigmoidContrastiveLoss,
+        SigmoidLoss,
+        SoftmaxLoss,
+        WarmupDecay,
+    )
     from keras_vit.training.pretraining import pretrain
     from keras_vit.training.run import Trained, finetune
     from keras_vit.training.segmentation import MaskLoss, finetune_segmentation

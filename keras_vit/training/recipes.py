@@ -399,7 +399,7 @@ def build_optimizer(
         'MomentumSGD'
     """
     from keras_vit.training.optimizers import AdamW, MomentumSGD, Muon
-    from keras_vit.training.two_stage import eomt_optimizer, rate_multipliers
+    from keras_vit.training.trainable import eomt_optimizer, rate_multipliers
 
     refuse_unused(recipe, optimizer=recipe.optimizer)
     if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None) and model is None:

@@ -35,8 +35,7 @@ from keras_vit.training.recipes import (
 )
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.tasks import FineTuning, Model, RunOptions, Settings, Task, split_options
-from keras_vit.training.trainable import add_lora, freeze, save_adapters
-from keras_vit.training.two_stage import rate_multipliers
+from keras_vit.training.trainable import add_lora, freeze, rate_multipliers, save_adapters
 from keras_vit.zoo import load
 
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
