@@ -1,7 +1,11 @@
-"""Which weights of a model train, and how fast: freezing, adapters (LoRA, arXiv 2106.09685), rates per layer."""
+"""Which weights of a model train, and how fast: freezing, adapters (LoRA, arXiv 2106.09685), rates per layer.
+
+With them the optimizer of EoMT, whose backbone has a schedule of its own.
+"""
 
 import difflib
 import json
+import math
 import os
 import zipfile
 from collections.abc import Collection, Iterable
@@ -24,7 +28,7 @@ _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they
 
 
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
-    """Keeps layers from training, also those of a `.keras` file of the model. Compile the model after this.
+    """Freezes layers or single weights, also in files that the model is saved to. Compile the model after this.
 
     Args:
         model: The model, changed in place.
@@ -37,7 +41,7 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
     Raises:
         TypeError: if a pattern is not a string.
-        ValueError: if a pattern fits nothing.
+        ValueError: if a pattern fits nothing; then the model stays as it was.
 
     Examples:
         >>> training.freeze(keras_vit.VisionTransformer(config), "block_0")[:2]
@@ -49,8 +53,10 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
     """Lets layers train again, all where no patterns are given; arguments and errors are those of `freeze`.
 
+    Kernels with adapters stay frozen.
+
     Returns:
-        As in `freeze`: the names of the layers that do not train now.
+        As in `freeze`: the names of all weights that do not train now.
 
     Examples:
         >>> frozen = keras_vit.VisionTransformer(config)
@@ -58,7 +64,7 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
         >>> len(training.unfreeze(frozen))
         0
     """
-    adapted = tuple(f"{owner}/" for owner in adapted_layers(model))  # a kernel with adapters stays frozen
+    adapted = tuple(f"{owner}/" for owner in adapted_layers(model))
     chosen = _weights_named(model, patterns)
     chosen = {name for name in chosen if not name.startswith(adapted) or "/lora_kernel" in name}
     return _train_only(model, set(_trained_weights(model)) | chosen)
@@ -66,16 +72,19 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
     """The names of the weights that patterns fit, or that lie in layers that do; the errors are those of `freeze`."""
-    names = list(weights_by_path(model))
+    patterns, names = check_patterns("patterns", patterns), list(weights_by_path(model))
     if "backbone" in patterns and isinstance(model, DenseModel):
-        patterns = [pattern for pattern in check_patterns("patterns", patterns) if pattern != "backbone"]
+        patterns = [pattern for pattern in patterns if pattern != "backbone"]
         patterns += [layer.name for layer in model.backbone.layers if layer.weights]
-    return set(_named(check_patterns("patterns", patterns), names, [*layers_by_path(model), *names]))
+    return set(_named(patterns, names, [*layers_by_path(model), *names]))
 
 
 def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """The names that patterns fit, and those inside them; a ValueError, with the nearest known ones, if none is."""
-    chosen: dict[str, None] = {}  # in the order of the patterns
+    """The names that are what a pattern says or inside it, in the order of the patterns, none twice.
+
+    Raises ValueError for a pattern that fits none, with the nearest of the `known` names.
+    """
+    chosen: dict[str, None] = {}
     for pattern in patterns:
         fitting = dict.fromkeys(name for name in names if _is_inside(name, (pattern,)))
         if not fitting:
@@ -90,18 +99,21 @@ def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) 
 
 
 def _is_inside(name: str, patterns: Iterable[str]) -> bool:
-    """Whether something is what a pattern names, or inside it."""
+    """Whether a layer or a weight of this name is what one of the patterns says, or inside it."""
     return any(matches(name, pattern) or matches(name, f"{pattern}/*") for pattern in patterns)
 
 
 def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """The weights that train now, by their names."""
+    """The weights of a model that train now, by their names, in the model's order."""
     training = {id(weight) for weight in model.trainable_weights}
     return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
 
 
 def _train_only(model: keras.Model, names: Collection[str]) -> list[str]:
-    """Lets the weights of these names train and no others; returns the names of the others."""
+    """Changes a model: the weights of these names train and no others. Returns the names of the others.
+
+    A layer of which no weight trains is frozen itself, as Keras's files know layers only.
+    """
     frozen = {name: weight for name, weight in weights_by_path(model).items() if name not in names}
     # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
     for layer in layers_inside(model):
@@ -125,25 +137,27 @@ def add_lora(
     alpha: float | None = None,
     train: str | Iterable[str] = HEADS,
 ) -> list[str]:
-    """Gives layers adapters of low rank and freezes everything else. Compile the model after this.
+    """Gives layers adapters of low rank and freezes everything else but `train`. Compile the model after this.
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
     are the same at first. `save_adapters` saves what trains. Keras's own files, pickles and copies hold the model with
-    its adapters, and what is frozen; `merge_lora` gives a model without them.
+    its adapters, and what is frozen; `merge_lora` returns a model without them.
 
     Args:
         model: The model, changed in place.
         rank: Columns of A and rows of B.
         targets: Dense layers that get adapters, or what they are in: patterns as for `freeze`;
             `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
-        alpha: Scale of the adapters; None for `rank`.
+        alpha: Scale of the adapters, above 0; None for `rank`.
         train: Layers that train as they are, and get no adapters; a name that the model does not have is passed over.
 
     Returns:
         The names of all weights that train now.
 
     Raises:
-        ValueError: if `rank` is wrong, the model has adapters, or a target fits nothing that can have them.
+        TypeError: if a pattern is not a string.
+        ValueError: if `rank` or `alpha` is out of range, the model has adapters, a target fits no dense layer, or all
+            of them are in `train`. Then the model stays as it was.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -151,13 +165,17 @@ def add_lora(
         ['block_0/attention/query/lora_kernel_a', 'block_0/attention/query/lora_kernel_b']
     """
     rank = whole_number("rank", rank, 1)
+    if alpha is not None and not 0 < alpha < math.inf:
+        raise ValueError(f"alpha must be a number above 0, but {alpha!r} was given.")
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters. merge_lora() first.")
-    trained = check_patterns("train", train)
+    trained, targets = check_patterns("train", train), check_patterns("targets", targets)
     able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
-    for name in _named(check_patterns("targets", targets), able, able):
-        if not _is_inside(name, trained):
-            able[name].enable_lora(rank, lora_alpha=alpha)
+    chosen = [name for name in _named(targets, able, able) if not _is_inside(name, trained)]
+    if not chosen:
+        raise ValueError(f"targets has only layers that train as they are (train), but {listing(targets)} was given.")
+    for name in chosen:
+        able[name].enable_lora(rank, lora_alpha=alpha)
     register_weights(model)
     names = weights_by_path(model)
     _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
@@ -178,6 +196,7 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         ValueError: if the model has no adapters.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -188,25 +207,26 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
     adapted = require_adapters(model)
     layer = next(iter(adapted.values()))
     about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
-    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in _trained_weights(model).items()}
+    arrays = {name: ops.convert_to_numpy(weight) for name, weight in _trained_weights(model).items()}
     arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     write_npz(path, arrays.items(), overwrite=True)
     return Path(path)
 
 
 def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]:
-    """Adds adapters of a file to a model, and the head and whatever else was trained with them.
+    """Adds the adapters of a file to a model, and the head and whatever else was trained with them.
 
     Args:
-        model: The model that they were trained on, changed in place. Adapters of the same layers and rank are
-            overwritten.
+        model: The model that they were trained on, changed in place. Where it has adapters, of the same layers and
+            rank, they are overwritten.
         path: A file of `save_adapters`.
 
     Returns:
         The names of all weights that were read.
 
     Raises:
-        ValueError: if the file holds no adapters, or those of another model.
+        OSError: if the file cannot be read.
+        ValueError: if the file holds no adapters, or those of another model, of other layers or of another rank.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -219,27 +239,31 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
         about = json.loads(arrays.pop(_ABOUT).tobytes())
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        rank, alpha, targets = about["rank"], about["alpha"], about["targets"]
+    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)!r} is no file of adapters written by save_adapters().") from error
-    layers, new = layers_by_path(model), not adapted_layers(model)
+    layers, adapted = layers_by_path(model), adapted_layers(model)
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     for name, array in arrays.items():
         layer, _, kind = name.rpartition("/")
-        to_come = new and layer in layers and kind in ("lora_kernel_a", "lora_kernel_b")
+        to_come = not adapted and layer in layers and kind in ("lora_kernel_a", "lora_kernel_b")
         if not to_come and shapes.get(name) != array.shape:
             raise ValueError(
                 f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, and that of "
                 f"{model.name} is {shapes.get(name)}. Build the model as it was, with the same variant, classes and "
                 "patch size, and with no adapters of other layers or of another rank (merge_lora)."
             )
-    if new:
-        others = {name.rpartition("/")[0] for name in arrays} - set(about["targets"])
-        add_lora(model, about["rank"], about["targets"], alpha=about["alpha"], train=sorted(others))
+    if adapted and adapted.keys() != set(targets):
+        found = f"{model.name} has adapters of other layers than {os.fspath(path)!r}"
+        raise ValueError(f"{found}: {listing(sorted(adapted.keys() ^ set(targets)))}. merge_lora() first.")
+    if not adapted:
+        others = {name.rpartition("/")[0] for name in arrays} - set(targets)
+        add_lora(model, rank, targets, alpha=alpha, train=sorted(others))
     weights = weights_by_path(model)
     for name, array in arrays.items():
         weights[name].assign(array)
     for layer in adapted_layers(model).values():
-        layer.lora_alpha = about["alpha"]
+        layer.lora_alpha = alpha
     return list(arrays)
 
 
@@ -280,50 +304,28 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
 
 
 def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
-    """Pattern of a weight's name to what a recipe multiplies its rate by; of an EoMT that of each layer below its head.
+    """Pattern of a weight's name to what a recipe multiplies its learning rate by; weights without one have 1.
 
-    Queries, both heads, upscaling and the final norm of an EoMT have the recipe's rate, block i of L
-    `layer_decay ** (L - 1 - i)` of it, and what comes before the blocks that of block 0. `decay_query_blocks=False`
-    gives blocks with queries the whole rate. Other models have what `layer_decay` returns.
+    That of `layer_decay`, whose ValueErrors are raised, but for an EoMT. In that, queries, both heads, upscaling and
+    the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)` of it, and what comes before the
+    blocks that of block 0. `decay_query_blocks=False` gives blocks with queries the whole rate.
     """
     if not isinstance(model, EoMT):
         return {} if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay)
-    names = [layer.name for layer in model.layers if not any(matches(layer.name, pattern) for pattern in EOMT_HEAD)]
     config, decay = model.config, 1.0 if recipe.layer_decay is None else recipe.layer_decay
     last, first_with_queries = config.backbone.depth - 1, config.backbone.depth - config.query_blocks
     multipliers = {}
-    for name in names:
+    for layer in model.layers:
+        name = layer.name
+        if any(matches(name, pattern) for pattern in EOMT_HEAD):
+            continue
         number = int(name.removeprefix("block_")) if name.startswith("block_") else 0
         whole = name == "encoder_norm" or (number >= first_with_queries and not recipe.decay_query_blocks)
         multipliers[f"{name}/*"] = 1.0 if whole else decay ** (last - number)
     return multipliers
 
 
-def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
-    """The optimizer of a recipe with two warm-ups for an EoMT, built; ValueError for another model.
-
-    The first `warmup_steps` updates leave the backbone alone. Rates of layers are `rate_multipliers`.
-    """
-    if not isinstance(model, EoMT):
-        raise ValueError(
-            f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "
-            f"{type(model).__name__}: give backbone_warmup_steps=None."
-        )
-    recipe = recipe.replace(steps=steps)  # which may shorten the warm-ups
-    decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}
-    head = WarmupDecay(recipe.learning_rate, steps, warmup_steps=recipe.warmup_steps, **decay)
-    later, warmup = steps - head.warmup_steps, recipe.backbone_warmup_steps
-    optimizer = TwoStageAdamW(
-        **common | {"learning_rate": head},
-        backbone_rate=Delayed(
-            WarmupDecay(recipe.learning_rate, later, warmup_steps=warmup, **decay), head.warmup_steps
-        ),
-        backbone=common["rate_multipliers"],
-        beta_1=recipe.beta_1,
-        beta_2=recipe.beta_2,
-    )
-    optimizer.build(model.trainable_variables)
-    return optimizer
+# The optimizer of EoMT: a warm-up of the new head and then one of the backbone
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -332,7 +334,7 @@ class Delayed(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         schedule: The rates from then on.
-        delay: How many updates have the rate 0.
+        delay: How many updates have the rate 0; ValueError unless it is a whole number of at least 0.
 
     Examples:
         >>> from keras_vit.training.trainable import Delayed
@@ -341,10 +343,11 @@ class Delayed(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, schedule: Any, delay: int) -> None:
+        """Keeps the arguments; ValueError as the class says."""
         self.schedule, self.delay = schedule, whole_number("delay", delay, 0)
 
     def __call__(self, step: Any) -> Any:
-        """The rate of update `step`, counted from 0."""
+        """The rate of update `step`, counted from 0, a scalar tensor."""
         step = ops.cast(step, "float32")
         return ops.where(step < self.delay, 0.0, self.schedule(ops.maximum(step - self.delay, 0.0)))
 
@@ -358,7 +361,7 @@ class Delayed(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TwoStageAdamW(AdamW):
-    """AdamW whose weights decay all of them, biases and normalisations too, and some of which have another schedule.
+    """AdamW in which all weights decay, biases and normalisations too, and some have another schedule.
 
     While a schedule is at 0, gradients still count in the norm and move the moments. The norm is clipped as PyTorch
     does (`torch.nn.utils.clip_grad_norm_`). Other arguments are those of `AdamW`.
@@ -381,25 +384,27 @@ class TwoStageAdamW(AdamW):
     def __init__(
         self, learning_rate: Any = 1e-4, backbone_rate: Any = None, backbone: Iterable[str] = (), **kwargs: Any
     ) -> None:
+        """Keeps the arguments; the errors of `AdamW`."""
         super().__init__(learning_rate, **kwargs)
         self.backbone_rate, self.backbone = backbone_rate, tuple(backbone)
 
     def build(self, variables: list[Any]) -> None:
+        """Makes the moments of `AdamW`, and looks up which weights are in `backbone`."""
         if self.built:
             return
         super().build(variables)
         # Not the weights: Keras would take them for variables of the optimizer.
         self._paths = [variable.path for variable in variables]
-        self._is_backbone = [any(matches(v.path, pattern) for pattern in self.backbone) for v in variables]
+        self._is_backbone = [any(matches(path, pattern) for pattern in self.backbone) for path in self._paths]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight."""
+        """Updates one weight, and its moments."""
         if self.backbone_rate is not None and self._is_backbone[self.index_of(variable)]:
             learning_rate = self.backbone_rate(self.iterations)
         super().update_step(gradient, variable, learning_rate)
 
     def rates(self, step: int) -> dict[str, float]:
-        """The learning rate of each weight, by its path, in update `step`, counted from 0."""
+        """The learning rate of each weight of a built optimizer, by its path, in update `step`, counted from 0."""
         rate = self._schedule or (lambda step: self.learning_rate)
         found = {}
         for path, multiplier, of_backbone in zip(self._paths, self._multipliers, self._is_backbone, strict=True):
@@ -408,7 +413,7 @@ class TwoStageAdamW(AdamW):
         return found
 
     def decays(self) -> dict[str, float]:
-        """The decay of each weight, by its path, before it is multiplied by the rate."""
+        """The decay of each weight of a built optimizer, by its path, before it is multiplied by the rate."""
         return dict(zip(self._paths, self._decays, strict=True))
 
     def _is_decayed(self, variable: Any) -> bool:
@@ -424,3 +429,30 @@ class TwoStageAdamW(AdamW):
         if config["backbone_rate"] is not None:
             config["backbone_rate"] = keras.saving.deserialize_keras_object(config["backbone_rate"])
         return super().from_config(config, custom_objects)
+
+
+def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
+    """The optimizer of a recipe with two warm-ups, built for an EoMT; `common` are arguments of every optimizer.
+
+    The first `warmup_steps` updates leave the backbone alone, the layers of which `common["rate_multipliers"]` names.
+    Raises ValueError for another model, or where the warm-ups do not fit into `steps`.
+    """
+    if not isinstance(model, EoMT):
+        raise ValueError(
+            f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "
+            f"{type(model).__name__}: give backbone_warmup_steps=None."
+        )
+    recipe = recipe.replace(steps=steps)  # which may shorten the warm-ups
+    decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}
+    head = WarmupDecay(recipe.learning_rate, steps, warmup_steps=recipe.warmup_steps, **decay)
+    delay, warmup = head.warmup_steps, recipe.backbone_warmup_steps
+    backbone = WarmupDecay(recipe.learning_rate, steps - delay, warmup_steps=warmup, **decay)
+    optimizer = TwoStageAdamW(
+        **common | {"learning_rate": head},
+        backbone_rate=Delayed(backbone, delay),
+        backbone=common["rate_multipliers"],
+        beta_1=recipe.beta_1,
+        beta_2=recipe.beta_2,
+    )
+    optimizer.build(model.trainable_variables)
+    return optimizer

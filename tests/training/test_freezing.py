@@ -30,6 +30,8 @@ def test_by_layer_weight_and_wildcard():
     assert frozen == wanted and set(training(model)) == set(names) - set(wanted)
     assert unfreeze(model, "block_0/attention/query") == [n for n in wanted if "block_0/attention/query" not in n]
     assert unfreeze(model) == [] and training(model) == names
+    assert freeze(model, (name for name in ["embedding"])) == ["embedding/kernel", "embedding/bias"]
+    assert unfreeze(model) == []
     assert freeze(model, "norm1") == [f"block_{i}/norm1/{w}" for i in (0, 1) for w in ("gamma", "beta")]  # not norm10
 
 

@@ -125,6 +125,9 @@ REFUSED = {
     "of another rank": lambda model, file, other: load_adapters(new_with_adapters(3), file),
     "is no file of adapters": lambda model, file, other: load_adapters(make(), other),
     "rank must be a whole number of at least 1, but 2.5": lambda model, file, other: add_lora(make(), 2.5),
+    "alpha must be a number above 0, but 0": lambda model, file, other: add_lora(make(), 2, alpha=0),
+    "targets has only layers that train as they are": lambda model, file, other: add_lora(make(), 2, "head"),
+    "adapters of other layers": lambda model, file, other: load_adapters(with_more_adapters(), file),
 }
 
 
@@ -143,6 +146,24 @@ def new_with_adapters(rank=2):
     model.compile(AdamW(0.01, weight_decay=0.1), SoftmaxLoss())
     model.optimizer.build(model.trainable_variables)  # files of weights hold its variables, too
     return model
+
+
+def with_more_adapters():
+    model = make()
+    add_lora(model, 2, ("query", "value", "fc1"))
+    return model
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("about", [b"{}", b"[]", b""])
+def test_damaged_files_of_adapters_are_refused(about, tmp_path):
+    path = tmp_path / "adapters.npz"
+    if about:
+        np.savez(path, keras_vit_lora=np.frombuffer(about, "uint8"))
+    else:
+        path.touch()
+    with pytest.raises(ValueError, match="is no file of adapters"):
+        load_adapters(make(), path)
 
 
 def by_file(model, path):
