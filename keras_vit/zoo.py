@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | BiT | DenseModel:
-    """The model that a user names, whatever kind of thing holds it.
+    """Returns the model of a name, an address, a file or a folder.
 
     An option that is left out is as the source has it: files of Keras say all of it; checkpoints say nothing of
     activations (logits), rates (0) and preprocessing (outside the model). An option that a source cannot honour is an
@@ -64,7 +64,8 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
         what is frozen in a Keras file stays so.
 
     Raises:
-        FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
+        OSError: if there is no such file (FileNotFoundError), it cannot be read or fetched (DownloadError), or a folder
+            has no weights (IsADirectoryError).
         TypeError, ValueError: if the source is none of these, damaged or incomplete, or cannot honour an option.
 
     Examples:
@@ -77,7 +78,7 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
     if "channels" in given and "input_tensor" in given:
         raise ValueError("channels and input_tensor: call the model with other channels on the tensor instead.")
     path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
-    return _load_keras_file(path, given) if is_keras_file(path) else _load_checkpoint(path, given)
+    return _load_keras_file(os.path.expanduser(path), given) if is_keras_file(path) else _load_checkpoint(path, given)
 
 
 from_checkpoint = load
@@ -85,9 +86,10 @@ from_checkpoint = load
 
 
 def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
-    """The model of a file of Keras, changed by its `with_config` where options are given.
+    """Returns the model of a file of Keras, changed by its `with_config` where options are given.
 
-    Raises ValueError for options that such a file has no use for, or that its model cannot have.
+    Raises FileNotFoundError without the file; ValueError if it is damaged or holds another kind of model, and for
+    options that such a file has no use for or its model cannot have; TypeError for values of another type.
     """
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
@@ -102,9 +104,10 @@ def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
 
 
 def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
-    """The model of any other file: its config is read and changed, then the model is built and filled.
+    """Returns the model of a checkpoint: its config is read and changed, then the model is built and filled.
 
-    Raises the errors of `load`: ValueError for an unknown layout, damage, or an option that the source cannot honour.
+    Raises OSError for a file that is missing or cannot be fetched or read; ValueError for an unknown layout, damage, or
+    an option that the source cannot honour; TypeError for values of another type.
     """
     reading: dict[str, Any] = {name: options.get(name) for name in OF_SOURCES}
     if "head" in options:
@@ -132,12 +135,12 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
 
 
 def as_model(model: Any) -> Any:
-    """The model itself, or what `load` makes of a name, an address or a path."""
+    """Returns anything but a string or a path as it is; of these the model that `load` returns, with its errors."""
     return load(model) if isinstance(model, (str, os.PathLike)) else model
 
 
 def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransformer | BiT:
-    """A model of the papers by its name, with the conventions of keras.applications: new, or `load`ed.
+    """Returns a model of the papers by its name, with the conventions of keras.applications: new, or `load`ed.
 
     Also a BiT, the ResNet that the first paper compares with, by a name such as `"BiT-R50x1"`. Options that are about
     tokens, position embeddings and dropout make no sense for it and are refused.
@@ -153,7 +156,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
 
     Raises:
         TypeError, ValueError: if an option makes no sense, or the file does not hold that variant.
-        FileNotFoundError: if there is no file at `weights`.
+        OSError: if there is no file at `weights` (FileNotFoundError), or it cannot be fetched (DownloadError).
 
     Examples:
         >>> tiny = keras_vit.create_model("ViT-mu/16", image_size=32, classes=10, classifier_activation=None)
@@ -184,21 +187,30 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
 
 
 def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Source | None) -> VisionTransformer | BiT:
-    """A model of a variant with random weights, or with those of a `.weights.h5` that this same model saved."""
-    tensor, include_top = options.get("input_tensor"), options.get("include_top", True)
-    representation_size = None
+    """Returns a model of a variant with random weights, or with those of a `.weights.h5` that this same model saved.
+
+    `config` is the variant's; the names of `options` have been checked. Raises TypeError or ValueError for options that
+    make no sense or weights that do not fit, FileNotFoundError without the file.
+    """
+    options = dict(options)
+    include_top, representation_size = options.get("include_top", True), None
     if isinstance(config, ViTConfig):
-        representation_size, class_token = (options.pop(name, None) for name in ("representation_size", "class_token"))
-        if class_token is not None:
-            config = config.replace(class_token=class_token, pooling="token" if class_token else "avg")
+        representation_size = options.pop("representation_size", None)
+        class_token, pooling = options.pop("class_token", config.class_token), config.pooling
+        if class_token != config.class_token and pooling in ("token", "avg"):
+            pooling = "token" if class_token else "avg"
+        config = config.replace(class_token=class_token, pooling=pooling)
+        if representation_size is not None and not include_top:
+            raise ValueError(f"representation_size={representation_size!r} needs include_top=True; it is for a head.")
     elif "image_size" not in options:
-        options["image_size"] = _size_of_bit(tensor)
+        options["image_size"] = _size_of_bit(options.get("input_tensor"))
     names = options.get("class_names")
     if "classes" not in options and include_top and isinstance(names, Sequence):
         options["classes"] = len(names)
     config = changed_config(config, config_changes(config, options, variant))
-    if representation_size is not None and include_top:
+    if representation_size is not None:
         config = config.replace(representation_size=representation_size)
+    weights = None if weights is None else os.path.expanduser(weights)
     if weights is not None and config.class_names is None and os.path.isfile(weights):
         saved = config_in_file(weights)
         if saved is not None and saved.classes == config.classes:
@@ -212,9 +224,15 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
 
 
 def _config_of(weights: Source, variant: str) -> Any:
-    """The config of a source of weights; ValueError if it is none of the variant that is asked for."""
+    """Returns the config of a source of weights; ValueError unless it has the layers of the variant.
+
+    What `load` raises for a source that cannot be found, fetched or read is raised here, too.
+    """
     path = resolve_source(weights)
-    config = config_in_file(path) if is_keras_file(path) else open_checkpoint(find_checkpoint(path)).config
+    if is_keras_file(path):
+        config = config_in_file(os.path.expanduser(path))
+    else:
+        config = open_checkpoint(find_checkpoint(path)).config
     if config is None or not has_layers_of(config, variant):
         known = config and variant_of(config)
         raise ValueError(
@@ -225,15 +243,15 @@ def _config_of(weights: Source, variant: str) -> Any:
 
 
 def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dynamic"]:
-    """The image size of a BiT where none is given: that of the input, or any."""
+    """Returns the image size of a BiT where none is given: (height, width) of the input, or "dynamic" for any."""
     height, width = (None, None) if input_tensor is None else input_tensor.shape[1:3]
     return "dynamic" if height is None or width is None else (height, width)
 
 
 def _with_names_beside(config: Any, path: Source) -> Any:
-    """The config with the names of a `classes.txt` beside a file that has no names itself.
+    """Returns the config, with the names of a `classes.txt` beside the file if it has none and their number fits.
 
-    Where that file makes no sense, the config as it is, with a warning: the model is usable.
+    A `classes.txt` that cannot be read as names, or of a dense model one with another number, is a warning.
     """
     if not getattr(config, "classes", None) or config.class_names is not None:
         return config
@@ -248,7 +266,7 @@ def _with_names_beside(config: Any, path: Source) -> Any:
 
 
 def _show_options(function: Any, *options: Any) -> None:
-    """Adds the options that a `TypedDict` declares to a docstring: `help()` and notebooks show nothing else."""
+    """Appends the options that `TypedDict`s declare to a function's docstring: `help()` shows nothing else of them."""
     texts = [(kind.__doc__ or "").partition("Attributes:\n")[2].partition("\n    Examples:")[0] for kind in options]
     function.__doc__ = f"{function.__doc__ or ''}\n    Options:\n{''.join(texts)}    "
 
@@ -258,7 +276,7 @@ _show_options(create_model, CreateOptions, ModelOptions)
 
 
 def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
-    """`create_model` with its variant chosen, under the name that users expect."""
+    """Returns `create_model` with its variant chosen, as a function with the name of `factory_name`."""
 
     def factory(**options: Unpack[CreateOptions]) -> T:
         given_options(name, options, CreateOptions)

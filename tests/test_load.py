@@ -191,6 +191,12 @@ def test_a_file_comes_before_a_variant(files, tmp_path, monkeypatch):
     assert keras_vit.load("B/16").config == VIT
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_paths_in_the_home_folder(ending, files, monkeypatch):
+    monkeypatch.setenv("HOME", str(files))
+    assert keras_vit.load(f"~/vit{ending}").config == VIT
+
+
 def test_what_is_no_source(files, tmp_path):
     for ending in ENDINGS:
         with pytest.raises(FileNotFoundError):

@@ -163,6 +163,13 @@ def test_stochastic_depth_grows_with_depth():
     assert model.get_layer("position_embedding").dropout == 0.2
 
 
+@pytest.mark.parametrize("variant", ["PE-Core-T/16", "EVA-02-Ti/14"])
+@pytest.mark.parametrize("class_token", [True, False])
+def test_a_class_token_leaves_other_poolings_as_they_are(variant, class_token):
+    config = create(variant, image_size=28 if variant.endswith("14") else 32, class_token=class_token).config
+    assert (config.class_token, config.pooling) == (class_token, "map" if "PE" in variant else "avg")
+
+
 @pytest.mark.parametrize(
     ("variant", "rate"), [("ViT-B/16", 0.0), ("ViT-L/16", 0.1), ("ViT-L/32", 0.0), ("ViT-H/14", 0.1)]
 )
@@ -210,6 +217,7 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"pretrained": True, "weights": "x.npz"}, ValueError, "pretrained=True .* weights='x.npz'"),
         ({"weights": "absent/B_16.npz"}, FileNotFoundError, "absent/B_16.npz"),
         ({"dtype": "float31"}, ValueError, "float31"),
+        ({"representation_size": 24, "include_top": False}, ValueError, "representation_size=24 needs include_top"),
     ],
 )
 def test_arguments_that_make_no_sense(options, error, message):

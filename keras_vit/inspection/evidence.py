@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import Tensor, to_numpy, unit_vectors
+from keras_vit._arguments import Tensor, to_numpy, unit_vectors, whole_number
 from keras_vit.inspection.attention import POOLING, all_blocks, of_keys, output_row, read_attention
 from keras_vit.inspection.running import BATCH_SIZE, Call, ModelSource, Probe, gradients, in_batches, no_gradients
 from keras_vit.models import BiT
@@ -256,14 +256,14 @@ def nearest_patches(
     """
     features = _features(model, images, layer, batch_size)
     shape = features.shape[:3]
-    place = tuple(int(i) for i in patch)
-    if len(place) != 3 or not all(0 <= i < n for i, n in zip(place, shape, strict=True)):
+    place = tuple(map(int, patch))
+    if place != tuple(patch) or len(place) != 3 or not all(0 <= i < n for i, n in zip(place, shape, strict=True)):
         raise ValueError(
             f"patch must be (image, row, column) of {shape[0]} images with {shape[1]} x {shape[2]} patches, but "
             f"{patch!r} was given."
         )
     total = features[..., 0].size
-    if not 1 <= count < total:
+    if whole_number("count", count, 1) >= total:
         raise ValueError(f"count must be from 1 to {total - 1}, the other patches, but {count!r} was given.")
     features = unit_vectors(features.reshape(total, -1))
     given = np.ravel_multi_index(place, shape)

@@ -148,7 +148,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         images: `(batch, height, width, channels)`, as `model.preprocess` returns them.
 
     Returns:
-        uint8 `(batch, height, width, 3)`; grey images three times the same.
+        uint8 `(batch, height, width, 3)`: the first three channels; of fewer, the first one three times.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
@@ -159,7 +159,8 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     if not config.include_preprocessing:
         images = 255 * (images * np.asarray(config.pipeline.std) + np.asarray(config.pipeline.mean))
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")
-    return np.broadcast_to(pixels, (*pixels.shape[:3], 3)) if pixels.shape[3] == 1 else pixels[..., :3]
+    shown = pixels[..., :3] if pixels.shape[3] >= 3 else pixels[..., :1]
+    return np.broadcast_to(shown, (*shown.shape[:3], 3))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,12 @@ from keras_vit.models.image_model import ImageModel, normalization
 
 
 def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
-    """Applies a BiT to a symbolic batch of images `(batch, height, width, channels)`, as `vision_transformer` does."""
+    """Returns the symbolic output of a BiT for symbolic images `(batch, height, width, channels)`.
+
+    It is `(batch, classes)`, without a head `(batch, features)`; with pooling `"none"` it has rows and columns in
+    between. `dtype` is a policy for all layers, but that the head computes in at least float32. Raises ValueError for
+    an activation or a dtype that Keras does not know.
+    """
     policy = keras.dtype_policies.get(dtype)
     output_dtype = float32_or_better(policy.compute_dtype)
     x = images
@@ -72,9 +77,12 @@ class BiT(ImageModel):
         return self._config
 
     def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
-        """As `VisionTransformer.with_classes`."""
+        """Returns a new model with the same weights and a new, zero-initialised head; with None without a head.
+
+        Raises TypeError or ValueError as `VisionTransformer.with_classes`.
+        """
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":
-        """As `VisionTransformer.folded`, for the kernels of the whole model."""
+        """Returns a new model with the same outputs and kernels standardised for good; ValueError if quantized."""
         return self.with_config(folded=True)

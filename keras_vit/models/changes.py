@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from keras import tree
 
 from keras_vit._arguments import did_you_mean
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
@@ -45,18 +44,17 @@ _PIXELS = ("include_preprocessing", "preprocessing_folded", "pixel_mean", "pixel
 
 
 def changed_fields(old: Config, new: Config) -> list[str]:
-    """The names of the fields in which two configs of one class differ."""
+    """Returns the names of the fields in which two configs of one class differ, in the order of the fields."""
     names = [field.name for field in dataclasses.fields(old)]
     return [name for name in names if getattr(old, name) != getattr(new, name)]
 
 
 def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
-    """A config with some fields changed that describes a model with the same weights.
+    """Returns a config with some fields changed that describes a model with the same weights, but for its head.
 
-    An `image_size` is for that size alone, or `"dynamic"` for any; of a dense model it is that of the backbone.
-
-    Raises:
-        TypeError, ValueError: if there is no such field, a value makes no sense, or the weights do not fit it.
+    An `image_size` is for that size alone, or `"dynamic"` for any; of a dense model it is that of the backbone. Raises
+    TypeError for a name that is no field or a value of the wrong type; ValueError for a value that makes no sense or
+    that the weights do not fit, and for new classes without a pooling.
     """
     changes = dict(changes)
     if "image_size" in changes and "dynamic" not in changes:
@@ -71,7 +69,7 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
     kept = CHANGES.keys() if isinstance(config, ModelConfig) else config.SETTINGS
     for name, value in changes.items():
         if name not in fields:
-            hint = did_you_mean(name, {field: field for field in fields}) or f" It has: {', '.join(fields)}."
+            hint = did_you_mean(name, dict(zip(fields, fields, strict=True))) or f" It has: {', '.join(fields)}."
             raise TypeError(f"{type(config).__name__} has no field {name!r}.{hint}")
         before, after = getattr(config, name), tuple(value) if isinstance(value, list) else value
         if name not in kept and after != before:
@@ -92,7 +90,7 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
 
 
 def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
-    """Raises ValueError where weights that were changed for good would have to be changed back."""
+    """Raises ValueError where standardised kernels or a normalising patch embedding would have to be changed back."""
     for name in _FOLDED:
         if getattr(old, name, False) and not getattr(new, name):
             raise ValueError(f"{name} cannot become False: the kernels of this model were standardised for good.")
@@ -111,7 +109,7 @@ def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
 
 
 def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
-    """Raises ValueError where a kernel cannot be adapted to other channels."""
+    """Raises ValueError for other channels than those of `old` unless it has three and no weights made for good."""
     if new.channels == old.channels:
         return
     words = f"channels cannot change from {old.channels} to {new.channels}"
@@ -123,19 +121,17 @@ def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
 
 
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
-    """Raises ValueError where the weights of an MLP-Mixer are to mix another grid of tokens."""
+    """Raises ValueError where `old` is an MLP-Mixer, whose weights mix one grid of tokens, and `new` has another."""
     if getattr(old, "tokens_mlp_width", None) is not None and old.grid_size != new.grid_size:
         words = f"the weights of this MLP-Mixer are for {old.grid_size[0]} x {old.grid_size[1]} patches"
         raise ValueError(f"image_size cannot be {new.image_size}: {words}. Use image_size={old.image_size}.")
 
 
 def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
-    """The layers whose weights a change from `old` to `new` cannot keep, and those of `fresh`.
+    """Returns the layers of `new` whose weights a change from `old` cannot keep, and those of `fresh`.
 
-    Other classes ask for a new head by themselves. Anything else that would lose trained weights has to be named.
-
-    Raises:
-        ValueError: if weights would be lost that `fresh` does not name; the message says how to name them.
+    Of a dense model these are `fresh`. Other classes need a new head by themselves; raises ValueError where any other
+    layer would lose its weights and `fresh` does not name it.
     """
     if isinstance(new, DenseConfig):
         return set(fresh)
@@ -163,7 +159,11 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
 
 
 def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives `new` the weights and adapters of `old`, and lets the same of them train; but for the layers in `fresh`."""
+    """Gives the model `new` the weights of `old`, resized, and its adapters, and lets the same train; not in `fresh`.
+
+    `new.config` is one that `changed_config` returned. Raises KeyError for a weight that `old` does not have and whose
+    layer is not in `fresh`.
+    """
     copy_structure(old, new, fresh)
     values, folded = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
@@ -179,7 +179,10 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives `new` LoRA's adapters where `old` has them, with new values, and lets the same weights train."""
+    """Gives the model `new` LoRA's adapters where `old` has them, with new values; the same weights train as in `old`.
+
+    Layers in `fresh` stay as they are.
+    """
     layers, weights = layers_by_path(old), weights_by_path(old)
     for path, layer in layers_by_path(new).items():
         if path.partition("/")[0] not in fresh and path in layers:
@@ -195,7 +198,10 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
-    """A weight of a model with the config `old` as a model with the config `new` needs it."""
+    """Returns a weight of a model with the config `old`, by its path, as a model with the config `new` needs it.
+
+    Patch kernel, first kernel and position embeddings are resized or adapted; any other weight is returned as it is.
+    """
     if isinstance(new, DenseConfig):
         old, new = old.backbone, new.backbone
     if path == "embedding/kernel" and new.patch_size != old.patch_size:
@@ -208,13 +214,13 @@ def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
 
 
 def _first_kernel(config: ModelConfig) -> str:
-    """The path of the weight that reads the image."""
+    """Returns the path of the weight that reads the image: of the patch embedding, or of the ResNet's root."""
     plain = isinstance(config, ViTConfig) and config.stem_stages is None
     return "embedding/kernel" if plain else "conv_root/kernel"
 
 
 def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """A kernel `(height, width, 3, filters)` for other channels, by timm's rule (`adapt_input_conv`).
+    """Returns a kernel `(height, width, 3, filters)` adapted to other channels by timm's rule (`adapt_input_conv`).
 
     One channel gets the sum; more get the three in turn, times 3 / channels, so that activations stay as large. A
     kernel that is standardised when it is used is adapted before.
@@ -225,7 +231,7 @@ def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
-    """Kernel and bias of a patch embedding that normalises pixels itself, by path.
+    """Returns kernel and bias, by path, that make the patch embedding of a model normalise pixels as `config` says.
 
     w (p / (255 std) - mean / std) is w / (255 std) p, less w mean / std.
     """
@@ -238,7 +244,7 @@ def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
 
 
 class InferenceStep(NamedTuple):
-    """What `optimize_for_inference` does: set a field of the config or, unless `is_field`, an attribute to True."""
+    """A step of `optimize_for_inference`: it sets a field of the config or, unless `is_field`, an attribute to True."""
 
     name: str
     effect: str
@@ -247,7 +253,10 @@ class InferenceStep(NamedTuple):
 
 
 def inference_steps(model: Any) -> list[InferenceStep]:
-    """What a model at inference need not compute, or can compute once; all that there are for its kind."""
+    """Returns the steps of `optimize_for_inference` for a model of its kind, with what is in the way of each.
+
+    On TensorFlow's CPUs a block is timed with and without XLA, the first time for its shape.
+    """
     config, dtype = model.config, model.compute_dtype
     standardised = "the kernels of the ResNet are standardised once, not at every call"
     if isinstance(config, BiTConfig):
@@ -282,7 +291,7 @@ def inference_steps(model: Any) -> list[InferenceStep]:
 
 
 def _packing_step(model: Any) -> list[InferenceStep]:
-    """What packing the kernels brings on PyTorch's CPUs; nothing elsewhere."""
+    """Returns the step that packs kernels, alone in a list; an empty list where the model has none to pack."""
     kernels = packable_kernels(model)
     if not kernels:
         return []
@@ -295,7 +304,10 @@ def _packing_step(model: Any) -> list[InferenceStep]:
 
 
 def packable_kernels(model: Any) -> list[Any]:
-    """The kernels of dense layers on PyTorch's CPUs that are float32, not quantized and without adapters."""
+    """Returns the kernels, tensors, of dense layers that are float32 on PyTorch's CPU, not quantized, without adapters.
+
+    Kernels that were made in inference mode are left out, and so are all of a model with another compute dtype.
+    """
     if keras.backend.backend() != "torch" or model.compute_dtype != "float32":
         return []
     kernels = [
@@ -310,22 +322,26 @@ def packable_kernels(model: Any) -> list[Any]:
 
 
 def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The layers of a model that have adapters, by their names."""
+    """Returns the layers of a model that have LoRA's adapters, by their paths."""
     return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
 
 
 def training_config(model: keras.Model) -> dict[str, Any]:
-    """What the config of a model says of adapters and of frozen weights in layers that train, as plain data."""
+    """Returns what a model's config says of training: `adapters` and `frozen_weights`, each left out where empty.
+
+    `adapters` are `{"rank", "alpha"}` by layer; `frozen_weights` are paths of frozen weights in layers that train.
+    """
     training = [layer for layer in layers_inside(model, include_self=False) if layer.trainable]
     frozen = {id(weight) for layer in training for weight in own_trainable_weights(layer) if not weight.trainable}
     adapted = adapted_layers(model).items()
     adapters = {name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted}
     frozen_weights = [name for name, weight in weights_by_path(model).items() if id(weight) in frozen]
-    return ({"adapters": adapters} if adapters else {}) | ({"frozen_weights": frozen_weights} if frozen_weights else {})
+    described = {"adapters": adapters, "frozen_weights": frozen_weights}
+    return {name: value for name, value in described.items() if value}
 
 
 def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
-    """Gives a new model the adapters of a `training_config`, and lets the same weights train.
+    """Gives a new model the adapters of a `training_config`, with new values, and freezes its `frozen_weights`.
 
     Raises KeyError for a layer or a weight that the model does not have.
     """
@@ -341,7 +357,7 @@ def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_wei
 
 
 def merge_lora(model: Any) -> Any:
-    """A new model without adapters that computes the same: they are added to the kernels, and all weights train.
+    """Returns a new model without adapters that computes the same: they are added to the kernels; all weights train.
 
     Args:
         model: A model of this package with adapters; it is left as it is.
@@ -378,14 +394,15 @@ def merge_lora(model: Any) -> Any:
 
 
 def require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """`adapted_layers` of a model that has some; ValueError if it has none."""
+    """Returns `adapted_layers` of a model; ValueError if it has none."""
     adapted = adapted_layers(model)
     if not adapted:
         raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) adds some.")
     return adapted
 
 
-# XLA
+# XLA, which Keras 3.15 leaves out where TensorFlow sees CPUs only. Whether it is quicker depends on the processor: it
+# takes 0.82 of the time on one without AVX-512, up to 1.16 on one that has it (docs/speed.md).
 
 
 _IMAGES = 8  # a larger batch takes longer and has the same ratio
@@ -399,14 +416,16 @@ _shares: dict[tuple[Any, ...], float] = {}
 
 
 def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: bool = False) -> bool:
-    """Whether the model's largest repeated layer, a block, gains enough by XLA; it is timed once for each shape.
+    """Returns whether XLA makes a model's largest repeated layer, a block, enough quicker; on TensorFlow alone.
 
-    The layer is called as in inference, so that no random state and no moving average changes; with `training` its
-    gradients are computed as well.
+    It is timed once for each shape, as in inference, so that no random state and no moving average changes; with
+    `training` its gradients are computed as well.
     """
     layer = _block(model)
     batch_size = min(batch_size, _IMAGES)
-    shapes = tuple(_shape(tensor, batch_size) for tensor in tree.flatten(layer.input))  # tokens, and their rotation
+    shapes = tuple(
+        _shape(tensor, batch_size) for tensor in keras.tree.flatten(layer.input)
+    )  # tokens, and their rotation
     weights = [weight.shape for weight in layer.weights]
     key = (type(layer), layer.compute_dtype, str(weights), shapes, training)
     if key not in _shares:
@@ -415,7 +434,10 @@ def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: b
 
 
 def _block(model: keras.Model) -> keras.layers.Layer:
-    """The layer with the most parameters among those whose kind occurs more than once in a model's graph."""
+    """Returns the layer with the most parameters among those whose kind occurs more than once in a model's graphs.
+
+    Where no kind does, among all layers with weights.
+    """
     graphs = [layer for layer in layers_inside(model) if isinstance(layer, keras.Model)]
     layers = [layer for graph in graphs for layer in graph.layers if layer.weights and hasattr(layer, "input")]
     kinds = Counter(map(type, layers))
@@ -424,12 +446,13 @@ def _block(model: keras.Model) -> keras.layers.Layer:
 
 
 def _shape(tensor: keras.KerasTensor, batch_size: int) -> tuple[int, ...]:
+    """Returns the shape of a symbolic tensor of 3 or 4 axes, with numbers where an axis has none."""
     first, *others = tensor.shape
     return (first or batch_size, *(size or _ANY_SIZE[tensor.ndim] for size in others))
 
 
 def _time_share(layer: keras.layers.Layer, shapes: tuple[tuple[int, ...], ...], training: bool) -> float:
-    """The time with XLA over that without, the median of rounds in turn."""
+    """Returns the time of a layer with XLA over that without, the median of rounds in turn."""
     import tensorflow as tf
 
     inputs = [tf.random.stateless_normal(shape, (0, 0), dtype=layer.compute_dtype) for shape in shapes]
@@ -447,6 +470,7 @@ def _time_share(layer: keras.layers.Layer, shapes: tuple[tuple[int, ...], ...], 
 
 
 def _seconds(function: Any) -> float:
+    """Returns how long a call of the function takes."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start

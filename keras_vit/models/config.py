@@ -23,6 +23,7 @@ class Config:
 
     A field of the type `Annotated[int, AtLeast(1)]` is checked by `AtLeast(1)`, a function from the field's name and
     value to the value; with `| None`, None is left out. NumPy's numbers and arrays become Python's, lists tuples.
+    Raises TypeError for a value of the wrong type, ValueError for one out of range or that other fields exclude.
     """
 
     # The class of the model that a config describes, by its name in `keras_vit.models`; and the fields on which no
@@ -31,6 +32,7 @@ class Config:
     SETTINGS: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        """Makes each field its checked value in plain Python; TypeError or ValueError for one that makes no sense."""
         for name, check in _checks(type(self)).items():
             object.__setattr__(self, name, check(name, _as_python(getattr(self, name))))
         self._check_together()
@@ -39,7 +41,7 @@ class Config:
         """Raises TypeError or ValueError unless the fields, each of which is right, fit each other."""
 
     def _need(self, field: str, **needed: Any) -> None:
-        """Raises ValueError unless other fields have the values that the value of a field needs."""
+        """Raises ValueError unless the fields in `needed` have these values, which the value of `field` needs."""
         for name, value in needed.items():
             given = getattr(self, name)
             if given != value:
@@ -47,12 +49,18 @@ class Config:
                 raise ValueError(f"{cause} needs {name}={value!r}, but {given!r} was given.")
 
     def replace(self, **changes: Any) -> Self:
-        """A config with some fields changed."""
+        """Returns a config with some fields changed; TypeError for other names, errors of values as for a new one."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON."""
-        return {field.name: _for_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        """Returns the fields as plain data for JSON: tuples as lists, a config inside as its own dictionary."""
+        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in result.items():
+            if isinstance(value, Config):
+                result[name] = value.to_dict()
+            elif isinstance(value, tuple):
+                result[name] = list(value)
+        return result
 
 
 Check = Callable[[str, Any], Any]
@@ -60,12 +68,15 @@ Check = Callable[[str, Any], Any]
 
 @functools.cache
 def _checks(cls: type[Config]) -> dict[str, Check]:
-    """The check of each field of a class of configs, by the field's name."""
+    """Returns the check of each field of a class of configs, by the field's name."""
     return {field.name: _check_of(field.type) for field in dataclasses.fields(cls)}
 
 
 def _check_of(annotation: Any) -> Check:
-    """The check that the type of a field declares; a flag has to be True or False."""
+    """Returns the check that the type of a field declares, a function from name and value to the value.
+
+    Of `bool`, that it is True or False; of a union, that of its first type, where None stays None; else none.
+    """
     if annotation is bool:
         return _flag
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -77,7 +88,7 @@ def _check_of(annotation: Any) -> Check:
 
 
 def _as_python(value: Any) -> Any:
-    """A value as JSON can hold it: numbers of NumPy and other libraries as `int` or `float`, sequences as tuples."""
+    """Returns a value as JSON can hold it: numbers of other libraries as `int` or `float`, sequences as tuples."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()  # such as classes=labels.max() + 1
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # a fraction, or another library's
@@ -85,16 +96,11 @@ def _as_python(value: Any) -> Any:
     return tuple(map(_as_python, value)) if isinstance(value, (list, tuple, range)) else value
 
 
-def _for_json(value: Any) -> Any:
-    if isinstance(value, Config):
-        return value.to_dict()
-    return list(value) if isinstance(value, tuple) else value
-
-
 # Checks of one field
 
 
 def _flag(name: str, value: Any) -> bool:
+    """Returns the value; TypeError unless it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, but {value!r} was given.")
     return value
@@ -108,7 +114,7 @@ class AtLeast:
     advice: str = ""
 
     def __call__(self, name: str, value: Any) -> int:
-        """The value; TypeError unless it is an integer, ValueError if it is too small."""
+        """Returns the value; TypeError unless it is an integer, ValueError if it is below `least`."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
         if value < self.least:
@@ -118,16 +124,13 @@ class AtLeast:
 
 @dataclasses.dataclass(frozen=True)
 class Integers:
-    """The check of several integers, each of at least `least`; of as many as `count` says."""
+    """The check of a tuple of integers, each of at least `least`; `count` of them, or any number with None."""
 
     least: int = 1
     count: int | None = None
 
     def __call__(self, name: str, values: Any) -> tuple[int, ...]:
-        """The values.
-
-        Raises TypeError unless they are a tuple of integers, ValueError for one too small or another number of them.
-        """
+        """Returns the values; TypeError unless a tuple of integers, ValueError for one too small or another `count`."""
         if not isinstance(values, tuple):
             raise TypeError(f"{name} must be several integers, such as (3, 4), but {values!r} was given.")
         for value in values:
@@ -139,14 +142,14 @@ class Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """The check of a number; `expected` says what `fits` asks of it, `otherwise` what else the field takes."""
+    """The check of a number by `fits`; messages say what is `expected`, and `otherwise`, what else the field takes."""
 
     expected: str = "a number"
     fits: Callable[[float], bool] = dataclasses.field(default=lambda value: True, repr=False)
     otherwise: str = ""
 
     def __call__(self, name: str, value: Any) -> float:
-        """The value; TypeError unless it is a number, ValueError if it does not fit."""
+        """Returns the value; TypeError unless it is an int or a float, ValueError where `fits` of it is False."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number{self.otherwise}, but {value!r} was given.")
         if not self.fits(value):
@@ -161,12 +164,17 @@ class OneOf:
     values: tuple[object, ...]
 
     def __call__(self, name: str, value: Any) -> Any:
+        """Returns the value; ValueError unless it is one of `values`."""
         check_choice(name, value, self.values)
         return value
 
 
 def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
-    """A name for each class, each a line, or None; TypeError or ValueError for anything else."""
+    """Returns the names of classes as a tuple, or None for None.
+
+    Raises TypeError unless they are strings in an iterable that is no string, ValueError unless there are `classes` of
+    them, each one line without control characters or space around it.
+    """
     if names is None:
         return None
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
@@ -206,14 +214,17 @@ class ModelConfig(Config):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
-        """Raises TypeError or ValueError unless there is a name for each class, and an activation has a name."""
+        """Makes a tuple of the class names; errors unless each class has one, or the activation is no string or None.
+
+        Raises TypeError for names or an activation of another type, ValueError for other names.
+        """
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
             given = f"{self.classifier_activation!r} was given"
             raise TypeError(f"classifier_activation must be the name of a Keras activation or None, but {given}.")
 
     def replace(self, **changes: Any) -> Self:
-        """A config like this one with the given fields changed.
+        """Returns a config like this one with the given fields changed; TypeError or ValueError as for a new one.
 
         Another number of `classes` drops the `class_names`, another `image_size` the `trim`, unless new ones are given.
         """
@@ -386,7 +397,7 @@ class ViTConfig(ModelConfig):
         _ = self.pipeline  # which checks its fields
 
     def replace(self, **changes: Any) -> Self:
-        """As `ModelConfig.replace`; without pooling and head there is no normalisation after pooling, either.
+        """As `ModelConfig.replace`; where pooling and head go, a `final_norm` of `"pooled"` becomes `"none"`.
 
         With other `channels`, `pixel_mean` and `pixel_std` follow: one has the mean of them, more repeat them in turn.
         """
@@ -395,17 +406,18 @@ class ViTConfig(ModelConfig):
             for name in ("pixel_mean", "pixel_std"):
                 changes = {name: _repeated(getattr(self, name), int(channels)), **changes}
         new = super().replace(**changes)
-        if "final_norm" in changes or new.final_norm != "pooled" or self._gives_tokens:
-            return new
-        return dataclasses.replace(new, final_norm="none") if new._gives_tokens else new  # noqa: SLF001
+        loses_end = new._returns_tokens and not self._returns_tokens  # noqa: SLF001
+        if loses_end and new.final_norm == "pooled" and "final_norm" not in changes:
+            return dataclasses.replace(new, final_norm="none")
+        return new
 
     @property
-    def _gives_tokens(self) -> bool:
-        """Whether all tokens are given, and nothing is made of them."""
+    def _returns_tokens(self) -> bool:
+        """Whether the output is all tokens as they are: no pooling, no projection and no head."""
         return self.pooling == "none" and not (self.projection or self.representation_size or self.classes)
 
     def _check_tokens(self) -> None:
-        """Raises ValueError unless tokens and blocks fit each other."""
+        """Raises ValueError unless width, heads, tokens and blocks fit each other, and a Mixer has no attention."""
         width, heads = self.width, self.heads
         if width % heads:
             raise ValueError(f"heads must divide width, but {heads} heads and width {width} were given.")
@@ -428,7 +440,7 @@ class ViTConfig(ModelConfig):
             self._need("tokens_mlp_width", attention_dropout=0, patch_drop=0)
 
     def _check_head(self) -> None:
-        """Raises ValueError unless what comes after the blocks fits them."""
+        """Raises ValueError unless pooling, normalisation and heads fit each other and the tokens that there are."""
         if self.pooling == "token_avg" and self.final_norm == "pooled":
             raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' returns 2 D.")
         if self.pooling_heads is not None and self.width % self.pooling_heads:
@@ -447,7 +459,7 @@ class ViTConfig(ModelConfig):
             self._need("distillation_head", projection=None, representation_size=None)
 
     def _check_grid(self) -> None:
-        """Raises ValueError, with the nearest sizes that fit, unless the image is a whole number of patches."""
+        """Raises ValueError, with the nearest sizes that fit, unless image or ResNet's map are whole patches."""
         lengths = zip(("height", "width"), self.image_size, self.feature_map_size, self.patch_size, strict=True)
         for axis, size, cells, patch in lengths:
             step = patch * self.stem_stride
@@ -459,7 +471,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def stem_stride(self) -> int:
-        """How many pixels of the image one cell of the map that is cut into patches stands for, in each direction."""
+        """Pixels along a side of the image for one cell of the map that is cut into patches; 1 without a ResNet."""
         # The first convolution and the pooling halve the image, and so does every stage but the first.
         return 1 if self.stem_stages is None else 4 * 2 ** max(len(self.stem_stages) - 1, 0)
 
@@ -473,7 +485,9 @@ class ViTConfig(ModelConfig):
         """Channels of what is cut into patches."""
         if self.stem_stages is None:
             return self.channels
-        return self.stem_width * (4 * 2 ** (len(self.stem_stages) - 1) if self.stem_stages else 1)
+        if not self.stem_stages:  # the first convolution alone
+            return self.stem_width
+        return self.stem_width * 4 * 2 ** (len(self.stem_stages) - 1)
 
     @property
     def grid_size(self) -> tuple[int, int]:
@@ -503,7 +517,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def computed_tokens(self) -> int | None:
-        """How many tokens the last block computes; None for all."""
+        """How many tokens the last block computes: 1, or 2 with a distillation head; None for all."""
         if not self.class_token_only:
             return None
         return 2 if self.distillation_head and self.classes else 1
@@ -531,15 +545,9 @@ class BiTConfig(ModelConfig):
         image_size: Height and width of the images in pixels; an integer for squares. No weight depends on it.
         stages: Units in each stage; every stage but the first halves the map.
         width: Channels of the first convolution: 64 times the factor in the paper's names (R50x3: 192).
-        channels: Channels of the images.
-        dynamic: Whether images of any size are taken.
         pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (a head reads every place).
-        classes: Outputs of the head; None for no head.
-        class_names: As in `ViTConfig`.
-        classifier_activation: As in `ViTConfig`.
-        include_preprocessing: As in `ViTConfig`.
         pool_padding: What pads the map before max pooling: `"-inf"` (big_vision), `"zeros"` (the older `big_transfer`).
-        folded: Whether the kernels have been standardised for good (see `BiT.folded`).
+        folded: Whether the kernels have been standardised for good (see `BiT.folded`). Others are as in `ViTConfig`.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -565,7 +573,7 @@ class BiTConfig(ModelConfig):
     model: ClassVar[str] = "BiT"
 
     def _check_together(self) -> None:
-        """Raises TypeError or ValueError unless the stages and the width are those of a ResNet."""
+        """Raises ValueError unless there are stages and 32 divides `width`, TypeError unless units are integers."""
         super()._check_together()
         if not self.stages or not isinstance(self.stages, tuple):
             raise ValueError(f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
@@ -591,19 +599,19 @@ class BiTConfig(ModelConfig):
 
 
 def _halved(size: tuple[int, int], stride: int) -> tuple[int, int]:
-    """The size of a map after halvings that round up, which is the same as dividing once and rounding up."""
+    """Returns the size of a map after halvings that round up, which is the same as dividing once and rounding up."""
     return (math.ceil(size[0] / stride), math.ceil(size[1] / stride))
 
 
 def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Values of other channels: the mean of them for one, the same in turn for more."""
+    """Returns a value for each of `channels`: the mean of the given ones for one, these in turn for more."""
     if channels == 1:
         return (math.fsum(values) / len(values),)
     return tuple(values[i % len(values)] for i in range(channels))
 
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
-    """A number for each channel, from one for all of them or one for each; equal ones fit any number of channels.
+    """Returns a float for each channel, from a number for all or one for each; equal ones fit any number of channels.
 
     Raises TypeError unless they are numbers, ValueError unless there are as many as channels.
     """
@@ -673,9 +681,7 @@ class TextConfig(Config):
     def _check_together(self) -> None:
         """Raises ValueError unless padding, heads and pooling fit each other."""
         if self.pad_id is not None and self.causal:
-            raise ValueError(
-                f"pad_id={self.pad_id} and causal=True were given: a causal tower needs no mask of padding."
-            )
+            raise ValueError(f"pad_id={self.pad_id} is for a tower with causal=False: a causal one needs no such mask.")
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
         if (self.pooling == "end_id") != (self.end_id is not None):

@@ -38,18 +38,18 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
 
 
-def block_map(backbone: VisionTransformer, block: int, policy: Any) -> tuple[Any, Any]:
-    """What a block returns, as a map of the patches and as all tokens; normalised if the backbone has a final norm."""
-    return token_map(backbone, backbone.get_layer(f"block_{block}").output, block, policy)
+def token_map(backbone: VisionTransformer, block: int, policy: Any, tokens: Any = None) -> tuple[Any, Any]:
+    """Returns the symbolic output of a block as a map `(batch, rows, columns, D)` of the patches, and as all tokens.
 
-
-def token_map(backbone: VisionTransformer, tokens: Any, block: int, policy: Any) -> tuple[Any, Any]:
-    """Tokens that a block has made, as a map of the patches and as they are, both normalised if the backbone is."""
+    Both are normalised if the backbone has a final norm. `tokens` take the place of the block's own output.
+    """
+    tokens = backbone.get_layer(f"block_{block}").output if tokens is None else tokens
     vit = backbone.config
     if vit.final_norm == "tokens":
         tokens = backbone.get_layer("encoder_norm")(tokens)
     layer = TokenMap(vit.grid_size, vit.prefix_tokens, dtype=policy, name=f"map_{block}")
-    return layer(tokens, backbone.get_layer("embedding").output) if vit.dynamic else layer(tokens), tokens
+    patches = layer(tokens, backbone.get_layer("embedding").output) if vit.dynamic else layer(tokens)
+    return patches, tokens
 
 
 class _Untracked:
@@ -74,7 +74,7 @@ class DenseModel(ImageModel):
 
     Raises:
         TypeError: if `config` is none of this model.
-        ValueError: if `input_tensor` is no input for the backbone.
+        ValueError: if `input_tensor` is no input for the backbone, or Keras is set to images with channels first.
     """
 
     config_type = DenseConfig
@@ -89,10 +89,7 @@ class DenseModel(ImageModel):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
-        """Builds the backbone and the head on it.
-
-        Raises TypeError if the config is of another model, and what `VisionTransformer` raises for its input.
-        """
+        """Builds the backbone and the head on it; errors as of the class."""
         if not isinstance(config, self.config_type):
             raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)
@@ -118,15 +115,22 @@ class DenseModel(ImageModel):
         raise ValueError(f"{self.name} needs all tokens for its output: there is nothing that it need not compute.")
 
 
+def _features(maps: list[Any], policy: Any) -> Any:
+    """Returns maps of patches one behind the other along the channels."""
+    return layers.Concatenate(dtype=policy, name="features")(maps) if len(maps) > 1 else maps[0]
+
+
 # A linear head
 
 
 def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Logits `(batch, rows, columns, classes)`: batch normalisation and a matrix, for each patch by itself."""
+    """Returns logits `(batch, rows, columns, classes)`: batch normalisation and a matrix, for each patch by itself.
+
+    With `zero_shot` cosines of the classes' vectors and the values of the last block. Inputs and outputs are symbolic.
+    """
     if config.zero_shot:
         return _cosines(config, backbone, policy)
-    maps = [block_map(backbone, i, policy)[0] for i in config.blocks]
-    x = layers.Concatenate(dtype=policy, name="features")(maps) if len(maps) > 1 else maps[0]
+    x = _features([token_map(backbone, i, policy)[0] for i in config.blocks], policy)
     if config.dropout:  # of whole channels, before the normalisation
         x = layers.SpatialDropout2D(config.dropout, data_format="channels_last", dtype=policy, name="head_dropout")(x)
     x = BatchNormalization(dtype=policy, name="head_norm")(x)
@@ -135,12 +139,12 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
 
 
 def _cosines(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Cosines `(batch, rows, columns, classes)` of the classes' vectors and the values of the last block."""
+    """Returns cosines `(batch, rows, columns, classes)` of the classes' vectors and the values of the last block."""
     last, exact = backbone.get_layer(f"block_{config.blocks[-1]}"), at_least_float32(policy, "head")
     tokens, *rotation = keras.tree.flatten(last.input)
     # Attention of a token to itself alone returns its value, projected.
     tokens = last(tokens, *rotation, allowed=SelfMask(dtype=policy, name="self_mask")(tokens))
-    x = token_map(backbone, tokens, config.blocks[-1], policy)[0]
+    x, _ = token_map(backbone, config.blocks[-1], policy, tokens)
     x = layers.UnitNormalization(dtype=exact, name="unit_features")(x)
     kernel = initializer("normal", stddev=0.01)
     return Dense(config.classes, use_bias=False, kernel_initializer=kernel, dtype=exact, name="head")(x)
@@ -171,13 +175,13 @@ class LinearSegmenter(DenseModel):
 
 
 def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Depth `(batch, height, width)` from the blocks of a backbone: reassemble, fuse, three convolutions."""
+    """Returns symbolic depth `(batch, height, width)` of four blocks: reassemble, fuse, three convolutions."""
     is_dinov2, width = config.design == "dinov2", config.fusion_width
     maps = []
     for i, x in enumerate(_maps(config, backbone, policy, with_class_token=is_dinov2)):
         readout = config.backbone.width if is_dinov2 else None
-        factor = REASSEMBLE_FACTORS[i]
-        x = Reassemble(config.widths[i], factor, readout, dtype=policy, name=f"reassemble_{i}")(x)
+        reassemble = Reassemble(config.widths[i], REASSEMBLE_FACTORS[i], readout, dtype=policy, name=f"reassemble_{i}")
+        x = reassemble(x)
         maps.append(Convolution(width, 3, bias=False, dtype=policy, name=f"neck_{i}")(x))
     x = maps[-1]
     for i in range(4):  # the deepest first
@@ -188,31 +192,28 @@ def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
     if is_dinov2:
         x = Convolution(width, 3, dtype=policy, name="project")(x)
         x = layers.Activation("relu", dtype=policy, name="project_relu")(x)
-    output = "clipped" if is_dinov2 else "sigmoid" if config.metric else "relu"
-    patch_size = None if is_dinov2 else config.backbone.patch_size
-    limits = {"min_depth": config.min_depth, "max_depth": config.max_depth}
-    head = DepthHead(config.head_width, patch_size, output, **limits, dtype=policy, name="depth_head")
-    return head(x, patches=None if is_dinov2 else _patches(backbone))
+    options = {"min_depth": config.min_depth, "max_depth": config.max_depth, "dtype": policy, "name": "depth_head"}
+    if is_dinov2:
+        return DepthHead(config.head_width, None, "clipped", **options)(x, patches=None)
+    output = "sigmoid" if config.metric else "relu"
+    head = DepthHead(config.head_width, config.backbone.patch_size, output, **options)
+    return head(x, patches=backbone.get_layer("embedding").output)  # whose size a dynamic model has to know
 
 
 def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Depth `(batch, 4 * rows, 4 * columns)` from `[patch, class token]` of some blocks, by a mean of bins."""
-    maps = _maps(config, backbone, policy, with_class_token=True)
-    x = layers.Concatenate(dtype=policy, name="features")(maps) if len(maps) > 1 else maps[0]
-    bins = DepthBins(config.min_depth, config.max_depth, config.bins, dtype=policy, name="depth_bins")
-    return bins(x)
-
-
-def _patches(backbone: VisionTransformer) -> Any:
-    """The symbolic output of the patch embedding, whose size a dynamic model has to know."""
-    return backbone.get_layer("embedding").output
+    """Returns symbolic depth `(batch, 4 * rows, 4 * columns)`, a mean of bins, of patch and class tokens of blocks."""
+    x = _features(_maps(config, backbone, policy, with_class_token=True), policy)
+    return DepthBins(config.min_depth, config.max_depth, config.bins, dtype=policy, name="depth_bins")(x)
 
 
 def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_class_token: bool) -> list[Any]:
-    """What each of the blocks returns, as a map; with the final norm where the backbone has one."""
+    """Returns the output of each of `config.blocks` as a map, normalised where the backbone has a final norm.
+
+    With the class token, it stands behind the channels of every place.
+    """
     maps = []
     for i in config.blocks:
-        x, tokens = block_map(backbone, i, policy)
+        x, tokens = token_map(backbone, i, policy)
         maps.append(WithClassToken(dtype=policy, name=f"readout_{i}")(x, tokens) if with_class_token else x)
     return maps
 
@@ -265,7 +266,7 @@ class LinearDepth(DenseModel):
 
 
 def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
-    """The logits of classes and masks, from the symbolic tensors of a backbone (EoMT's `models/eomt.py`)."""
+    """Returns the symbolic logits of `classes` and `masks` of the queries (EoMT's `models/eomt.py`)."""
     depth = config.backbone.depth
     first = depth - config.query_blocks
     # The input of a block is the tokens, or a list of the tokens and the rotation of rotary embeddings.
@@ -291,9 +292,10 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
 def read_queries(
     tokens: Any, parts: Mapping[str, keras.layers.Layer], config: EoMTConfig, training: bool | None = None
 ) -> dict[str, Any]:
-    """The logits of masks and classes that tokens, of which the first are queries, stand for.
+    """Returns the logits of `classes` and `masks` that tokens, of which the first are queries, stand for.
 
-    `parts` are the layers by name: `encoder_norm`, `map`, `upscale_0` and others, `mask_head`, `class_head`.
+    `parts` are the layers by name: `encoder_norm`, `map`, `upscale_0` and others, `mask_head`, `class_head`. Logits of
+    masks are float32 or better.
     """
     options = {} if training is None else {"training": training}  # a graph keeps what its layers are called with
     tokens = parts["encoder_norm"](tokens, **options)
@@ -335,7 +337,7 @@ class EoMT(DenseModel):
         rope_scale: Any = None,
         training: bool | None = True,
     ) -> list[dict[str, Any]]:
-        """The logits of classes and masks before each block with queries and after the last one, for training.
+        """Returns the logits of classes and masks before each block with queries and after the last one, for training.
 
         In each of these blocks, a query sees of the patches only those that lie in its mask of the logits before it
         (masked attention); of an empty mask none. Everything else sees everything.
@@ -345,7 +347,7 @@ class EoMT(DenseModel):
             mask_probability: How likely this is for a query, a number, or one for each block `(query_blocks,)`, also
                 for each image `(batch, query_blocks)`. Other queries see all patches.
             draws: Uniform numbers `(query_blocks, batch, queries)`: a query sees all patches where its number is above
-                the probability. Needed unless all probabilities are 0 or 1.
+                the probability. Needed unless probabilities are one or one for each block, all of them 0 or 1.
             rope_scale: What rotary coordinates are multiplied by, a scalar; None for 1.
             training: As in a call of the model.
 
@@ -354,7 +356,8 @@ class EoMT(DenseModel):
             blocks. With `mask_probability=0` the last is that of a call.
 
         Raises:
-            ValueError: if `draws` is needed and None, or the images do not fit the model.
+            ValueError: if `draws` is needed and None, there is another number of probabilities than blocks, or the
+                images do not fit the model.
 
         Examples:
             >>> len(keras_vit.EoMT(eomt_config).predictions(small_images)) == eomt_config.query_blocks + 1
@@ -390,27 +393,34 @@ class EoMT(DenseModel):
 
 
 def _probabilities(values: Any, blocks: int, draws: Any) -> list[Any]:
-    """The probability of each block, None where it is 0, as numbers or `(batch, 1)`; ValueError without draws."""
+    """Returns the probability of each block, None where it is 0, as numbers or tensors `(batch, 1)`.
+
+    Raises ValueError for another number of them than `blocks`, and where `draws` is None but needed: for a number
+    between 0 and 1, and for probabilities of each image, whose values are not looked at.
+    """
     if isinstance(values, (numbers.Real, list, tuple, np.ndarray)) and np.ndim(values) < 2:
         given = np.broadcast_to(np.asarray(values, "float32"), (blocks,)).tolist()
         if draws is None and any(0 < p < 1 for p in given):
-            raise ValueError(
-                f"mask_probability={values!r} needs draws, uniform numbers (query_blocks, batch, queries)."
-            )
+            raise ValueError(f"mask_probability={values!r} needs draws, uniform (query_blocks, batch, queries).")
         return [p if p > 0 else None for p in given]
+    if draws is None:
+        raise ValueError("mask_probability for each image needs draws, uniform (query_blocks, batch, queries).")
     values = ops.convert_to_tensor(values)
     return [values[..., i, None] for i in range(blocks)]
 
 
 def _seen(masks: Any, grid_size: tuple[int, int]) -> Any:
-    """Which patches lie in the mask of each query: booleans `(batch, queries, patches)`."""
+    """Returns which patches lie in the mask of each query: booleans `(batch, queries, patches)`; it has no gradient."""
     maps = ops.transpose(ops.stop_gradient(masks), (0, 2, 3, 1))
     maps = resize(maps, grid_size, "half_pixel")
     return ops.transpose(ops.reshape(maps, (-1, grid_size[0] * grid_size[1], masks.shape[1])), (0, 2, 1)) > 0
 
 
 def _allowed(seen: Any, prefix: int) -> Any:
-    """Which tokens each token sees, of queries, prefix tokens and patches in this order."""
+    """Returns which tokens each token sees, booleans `(batch, tokens, tokens)`: queries, prefix tokens and patches.
+
+    Queries see the patches in `seen`, booleans `(batch, queries, patches)`; everything else sees everything.
+    """
     batch, (queries, patches) = ops.shape(seen)[0], seen.shape[1:]
     of_queries = ops.concatenate([ops.ones((batch, queries, queries + prefix), "bool"), seen], axis=2)
     of_others = ops.ones((batch, prefix + patches, queries + prefix + patches), "bool")

@@ -27,7 +27,7 @@ WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation",
 
 
 def _vit_config(name: str, value: Any) -> ViTConfig:
-    """The config of a backbone, from a mapping where a file says it.
+    """Returns the config of a backbone, made of a mapping where a file has one.
 
     Raises TypeError for anything else, and TypeError or ValueError for a mapping whose fields are none of a ViTConfig.
     """
@@ -40,10 +40,10 @@ def _vit_config(name: str, value: Any) -> ViTConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseConfig(Config):
-    """What the configs of dense models have in common.
+    """The base of the configs of dense models; `backbone` is the Vision Transformer that the head reads.
 
-    Attributes:
-        backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
+    Raises TypeError or ValueError for a field that makes no sense, and for a backbone with pooling, a head or a final
+    norm that the model cannot read.
     """
 
     backbone: Annotated[ViTConfig, _vit_config]
@@ -51,17 +51,15 @@ class DenseConfig(Config):
     # Which final norms the backbone may have.
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
 
-    # What is read of the config of any model of images.
-    image_size = property(operator.attrgetter("backbone.image_size"), doc="Height and width of images in pixels.")
-    patch_size = property(operator.attrgetter("backbone.patch_size"), doc="Height and width of a patch in pixels.")
-    grid_size = property(operator.attrgetter("backbone.grid_size"), doc="Rows and columns of patches.")
-    channels = property(operator.attrgetter("backbone.channels"), doc="Channels of the images.")
-    dynamic = property(operator.attrgetter("backbone.dynamic"), doc="Whether images of any size are taken.")
-    interpolation = property(operator.attrgetter("backbone.interpolation"), doc="How position embeddings are resized.")
-    include_preprocessing = property(
-        operator.attrgetter("backbone.include_preprocessing"), doc="Whether the model normalises pixels itself."
-    )
-    pipeline = property(operator.attrgetter("backbone.pipeline"), doc="How pictures become what the backbone takes.")
+    # What is read of the config of any model of images: fields and properties of the backbone.
+    image_size = property(operator.attrgetter("backbone.image_size"))
+    patch_size = property(operator.attrgetter("backbone.patch_size"))
+    grid_size = property(operator.attrgetter("backbone.grid_size"))
+    channels = property(operator.attrgetter("backbone.channels"))
+    dynamic = property(operator.attrgetter("backbone.dynamic"))
+    interpolation = property(operator.attrgetter("backbone.interpolation"))
+    include_preprocessing = property(operator.attrgetter("backbone.include_preprocessing"))
+    pipeline = property(operator.attrgetter("backbone.pipeline"))
 
     def _check_together(self) -> None:
         """Raises ValueError unless the backbone has no head, and a final norm that the model can read."""
@@ -72,7 +70,7 @@ class DenseConfig(Config):
         OneOf(self.FINAL_NORMS)("backbone.final_norm", self.backbone.final_norm)
 
     def _check_blocks(self, blocks: tuple[int, ...]) -> None:
-        """Raises ValueError unless the numbers of the blocks that a head reads rise and end with the last."""
+        """Raises ValueError unless `blocks`, which a head reads, are increasing numbers that end with the last one."""
         last = self.backbone.depth - 1
         if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
             wanted = f"increasing numbers that end with {last}, the last block"
@@ -81,12 +79,7 @@ class DenseConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedClasses(DenseConfig):
-    """What the configs of models that name places have in common.
-
-    Attributes:
-        classes: K, the number of classes.
-        class_names: What they stand for, in order; None where that is unknown.
-    """
+    """The base of the configs of segmentation models, with the number of classes and, where known, their names."""
 
     classes: Positive
     class_names: tuple[str, ...] | None = None
@@ -94,6 +87,7 @@ class NamedClasses(DenseConfig):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
+        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes))
 
@@ -135,10 +129,8 @@ class EoMTConfig(NamedClasses):
         """Raises ValueError for more blocks with queries than there are, or a backbone for images of any size."""
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
-            raise ValueError(
-                f"query_blocks must be at most the backbone's {self.backbone.depth} blocks, but {self.query_blocks} "
-                "was given."
-            )
+            most = f"at most {self.backbone.depth}, the blocks of the backbone"
+            raise ValueError(f"query_blocks must be {most}, but {self.query_blocks} was given.")
         if self.backbone.dynamic:
             raise ValueError("backbone must have dynamic=False: an EoMT was trained for images of one size.")
 
@@ -183,7 +175,7 @@ class LinearSegmenterConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless blocks, stride and dropout fit each other."""
+        """Raises ValueError unless blocks, crops, dropout and `zero_shot` fit each other and the backbone."""
         super()._check_together()
         self._check_blocks(self.blocks)
         if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
@@ -196,28 +188,26 @@ class LinearSegmenterConfig(NamedClasses):
 
 # Depth
 
-
 # How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth.estimating`.
-DEPTH_PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
-DESIGNS = ("depth_anything", "dinov2")
+_PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DepthConfig(DenseConfig):
-    """What the configs of depth models have in common; `DPTConfig` says what each field is."""
+    """The base of the configs of depth models; `DPTConfig` says what each field is."""
 
     blocks: Annotated[tuple[int, ...], Integers(least=0)]
     min_depth: Annotated[float, Number()] = 0.001
     max_depth: Annotated[float, Number()] = 10.0
     metric: bool = True
-    pictures: Annotated[str, OneOf(DEPTH_PICTURES)] = "dinov2"
+    pictures: Annotated[str, OneOf(_PICTURES)] = "dinov2"
     picture_size: Pair = (518, 518)
 
     SETTINGS: ClassVar[tuple[str, ...]] = ("max_depth", "pictures", "picture_size")
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the blocks rise and the least depth lies below the largest."""
+        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth` < infinity."""
         super()._check_together()
         self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth < float("inf"):
@@ -256,7 +246,7 @@ class DPTConfig(DepthConfig):
         False
     """
 
-    design: Annotated[str, OneOf(DESIGNS)] = "depth_anything"
+    design: Annotated[str, OneOf(("depth_anything", "dinov2"))] = "depth_anything"
     widths: Annotated[tuple[int, ...], Integers(count=4)] = (48, 96, 192, 384)
     fusion_width: Positive = 64
     head_width: Positive = 32
@@ -291,6 +281,7 @@ class LinearDepthConfig(DepthConfig):
     model: ClassVar[str] = "LinearDepth"
 
     def _check_together(self) -> None:
+        """Raises ValueError unless the backbone has a class token and depth is in metres."""
         super()._check_together()
         if not (self.metric and self.backbone.class_token):
             raise ValueError("A linear depth head reads the backbone's class token and predicts metres: metric=True.")

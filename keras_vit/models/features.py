@@ -37,13 +37,16 @@ _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
 
 def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
-    """The names of all results that `feature_extractor` can return for a model, in the order in which they come about.
+    """Returns the names of all results that `feature_extractor` can return for a model, in the order of computing.
 
     Args:
         model: A `VisionTransformer`, or a `BiT`.
 
     Returns:
         Names such as `"block_0/attention"`.
+
+    Raises:
+        TypeError: if `model` is neither.
 
     Examples:
         >>> keras_vit.feature_names(small)[:3]
@@ -53,7 +56,7 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
 
 
 def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], layout: str = "tokens") -> keras.Model:
-    """A model with the same weights that returns intermediate results by name, any number of them in one pass.
+    """Returns a model with the same weights whose outputs are intermediate results by name, in one pass.
 
     Args:
         model: A `VisionTransformer`, or a `BiT`.
@@ -77,7 +80,9 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         that of `model`, which says what images it takes; a file does not keep that.
 
     Raises:
-        TypeError, ValueError: if `model` is neither, or has no such result; the message lists those that it has.
+        TypeError: if `model` is neither.
+        ValueError: if `features` is a string, empty or names a result that the model does not have (the message lists
+            those that it has), or for another `layout`.
 
     Examples:
         >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")
@@ -108,9 +113,10 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
 
 
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
-    """What can be asked for: the layer that returns it, and, for what lies inside a block, the name there.
+    """Returns all results of a model by name: the layer that returns each, and for those inside a block the name there.
 
-    Raises TypeError unless it is a model of images of this package with one output for each image.
+    In the order of the layers; for `logits_2d` that name stands in place of one inside a block. Raises TypeError unless
+    `model` is a VisionTransformer or a BiT.
     """
     if not isinstance(model, (VisionTransformer, BiT)):
         words = f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given"
@@ -139,7 +145,7 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
             table |= {f"{layer}/{name}": (layer, name) for name in BLOCK_ACTIVATIONS}
         if layer.startswith("block"):
             table[layer] = (layer, None)
-        table |= {name: (layer, None) for name, giver in given.items() if giver == layer}
+        table |= {name: (layer, None) for name, source in given.items() if source == layer}
         if layer == given.get("logits") and config.pooling != "token_avg":
             table[LOGITS_2D] = (layer, LOGITS_2D)
     if getattr(config, "class_token_only", False):
@@ -150,7 +156,7 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
 
 
 def _from_the_start(model: VisionTransformer | BiT, name: str) -> str:
-    """`"block_-1"` as the block that it is."""
+    """Returns a name like `"block_-1/mlp"` with the block counted from 0; any other, or none of a block, as it is."""
     match = _BLOCK.fullmatch(name) if isinstance(name, str) else None
     depth = getattr(model.config, "depth", 0)
     if match is None or not -depth <= int(match[1]) < 0:
@@ -159,7 +165,10 @@ def _from_the_start(model: VisionTransformer | BiT, name: str) -> str:
 
 
 def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str, Tensor]:
-    """The symbolic tensor of each result. Up to the first block with results inside it, they are those of the model."""
+    """Returns the symbolic tensor of each result in `wanted`, which are rows of `_table`.
+
+    Up to the first block with results inside it they are tensors of the model; from there layers are called again.
+    """
     inside: dict[str, list[str]] = {}
     for layer, activation in wanted.values():
         if activation in BLOCK_ACTIVATIONS:
@@ -187,7 +196,10 @@ def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str,
 
 
 def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Tensor:
-    """What follows the pooling, applied to every place instead."""
+    """Returns what follows the pooling, applied to every place: `(batch, rows, columns, classes)`, no activation.
+
+    `outputs` are tensors by layer, of which `logits_layer` returns the logits.
+    """
     if model.config.pooling == "none":
         logits = outputs[logits_layer]
         return logits if isinstance(model, BiT) else _as_map(model, logits, outputs["embedding"])
@@ -206,14 +218,17 @@ def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Ten
 
 
 def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a layer is called on the tensors that it was called on when the model was made."""
+    """Returns whether `args` are the symbolic tensors that a layer was called on when the model was made."""
     tensors = [x for x in keras.tree.flatten(args) if isinstance(x, keras.KerasTensor)]
     first = keras.tree.flatten(layer.input)
     return len(tensors) == len(first) and all(x is y for x, y in zip(tensors, first, strict=True))
 
 
 def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
-    """Tokens `(batch, tokens, D)` as a map `(batch, rows, columns, D)`, without those before the patches."""
+    """Returns tokens `(batch, tokens, D)` as a map `(batch, rows, columns, D)`, without those before the patches.
+
+    `patches` are the output of the patch embedding, whose size a dynamic model has to know; None for the model's own.
+    """
     config = model.config
     patches = model.get_layer("embedding").output if patches is None else patches
     layer = TokenMap(config.grid_size, config.prefix_tokens, dtype=tokens.dtype)
@@ -225,28 +240,34 @@ class BlockActivations(keras.layers.Layer):
     """A block that also returns what it computes inside: from a list of its inputs to the activations and its output.
 
     A separate layer, because Keras 3.15 cannot make a model of a layer's second call if that has more outputs than
-    the first.
+    the first. `activations` are names of `BLOCK_ACTIVATIONS`.
     """
 
     def __init__(self, block: TransformerBlock, activations: Sequence[str], **kwargs: Any) -> None:
+        """Keeps the block, which is built already or will be with this layer."""
         super().__init__(**{"name": f"{block.name}_activations", **kwargs})
         self.block = block
         self.activations = [*activations]
 
     def build(self, inputs_shape: Any) -> None:
+        """Builds the block for the shapes of its inputs, unless it is built."""
         if not self.block.built:
             self.block.build(*inputs_shape)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Returns the activations, then the output of the block, for a list of its inputs."""
         return self.block(*inputs, activations=self.activations, training=training)
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+        """Returns the symbolic tensors that `call` would return."""
         return self.block.compute_output_spec(*inputs, activations=self.activations)
 
     def get_config(self) -> dict[str, Any]:
+        """Returns the config for Keras's files, with that of the block."""
         block = keras.saving.serialize_keras_object(self.block)
         return {**super().get_config(), "block": block, "activations": self.activations}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BlockActivations":
+        """Returns the layer of a config of `get_config`, with a new block."""
         return cls(**{**config, "block": keras.saving.deserialize_keras_object(config["block"])})

@@ -38,15 +38,15 @@ _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDicti
 
 
 def _its_turn(model: Any, method: str) -> Any:
-    """Lets one thread at a time into Keras's loops over a model; into `predict` several where that keeps no state."""
+    """Returns a context that one thread at a time may enter for a model; for `predict*` but on JAX any number."""
     is_free = method.startswith("predict") and keras.backend.backend() != "jax"
     return contextlib.nullcontext() if is_free else _TURNS.setdefault(model, threading.RLock())
 
 
 def _checking_images(method: Callable[..., Any]) -> Any:
-    """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
+    """Returns a method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
 
-    It raises ValueError for None and for images that the model does not take, and lets one thread at a time in.
+    It raises ValueError for None and for images that the model does not take, and one thread at a time runs it.
     """
 
     @functools.wraps(method)
@@ -62,7 +62,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
 
 def _return_free_memory() -> None:
-    """Gives back to the system what drawing random weights left in holes between them: 50 to 240 MB of a ViT-B/16.
+    """Returns freed memory to the system on Linux: random weights leave holes, 50 to 240 MB of a ViT-B/16.
 
     glibc keeps freed memory that lies below memory in use. Other C libraries have no such function, and keep less.
     """
@@ -74,13 +74,13 @@ def _return_free_memory() -> None:
 class ConfiguredModel(keras.Model):
     """A functional model that is made from a config: `cls(config, name=..., dtype=..., trainable=...)`.
 
-    Subclasses set `config_type`, the class of their configs, which has `to_dict`.
+    Subclasses set `config_type`, the class of their configs, and call `set_up` once their layers are there.
     """
 
     config_type: type[Any]
 
     def set_up(self, config: Any, policy: Any) -> None:
-        """Keeps what `get_config` saves, once the layers are there."""
+        """Keeps the config and the dtype policy, which `get_config` saves; called once the layers are there."""
         self._config = config
         self._policy = policy
         self._readers = count_readers(self) if keras.backend.backend() == "torch" else None
@@ -89,13 +89,14 @@ class ConfiguredModel(keras.Model):
         _return_free_memory()
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Returns the outputs; on PyTorch without training, each output of a layer is freed once it has been read."""
         inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
         if not training and mask is None and is_torch_tensor(inputs):
             return call_layers(self, inputs, _answer, self._readers)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> dict[str, Any]:
-        """The config for Keras's files: the model's own, its dtype, and what is frozen or has adapters."""
+        """Returns the config for Keras's files: the model's own, its dtype, and what is frozen or has adapters."""
         with without_importing_tensorflow():
             dtype = keras.dtype_policies.serialize(quantized_policies(self) or self._policy)
         return {
@@ -109,10 +110,10 @@ class ConfiguredModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The model that `get_config` describes.
+        """Returns a model with new weights that `get_config` describes.
 
-        Raises KeyError for adapters or frozen weights that it does not have, TypeError or ValueError for fields that
-        are none of its config.
+        Raises KeyError without a config, and for adapters or frozen weights that the model does not have; TypeError or
+        ValueError for fields that are none of its config or make no sense.
         """
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
@@ -131,8 +132,8 @@ class ConfiguredModel(keras.Model):
 class ImageModel(ConfiguredModel):
     """A functional model that is made from a config and takes the images that the config says.
 
-    Subclasses set, beside `config_type`, `outputs_of`, a function from the config, symbolic images
-    and a dtype policy to the outputs; `default_name`; and `factory`, a function that makes one, for messages.
+    Subclasses set, beside `config_type`, `outputs_of`, a function from the config, symbolic images and a dtype policy
+    to the outputs; `default_name`; and `factory`, the name of a function that makes one, for messages.
     """
 
     default_name: str
@@ -150,7 +151,8 @@ class ImageModel(ConfiguredModel):
     ) -> None:
         """Builds the model on new or given inputs.
 
-        Raises TypeError for a config of another model, ValueError for other inputs.
+        Raises TypeError for a config of another model; ValueError for an `input_tensor` that is no input or has another
+        shape, for an unknown dtype or activation, and where Keras is set to channels first.
         """
         if not isinstance(config, self.config_type):
             words = f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given"
@@ -186,13 +188,15 @@ class ImageModel(ConfiguredModel):
 
     @contextlib.contextmanager
     def _checked(self, x: Any) -> Iterator[None]:
-        """Checks images, and restores the weights of a model of JAX where something fails while Keras has them.
+        """A context that checks images, and on JAX restores the weights where something fails while Keras has them.
 
-        Raises ValueError for images that the model does not take.
+        Raises ValueError for images that the model does not take. Of a `tf.data.Dataset` the `element_spec` is checked,
+        of other batches nothing.
         """
         spec = getattr(x, "element_spec", None)  # of tf.data
         batch = (spec[0] if isinstance(spec, tuple) else spec) if spec is not None else x
-        if hasattr(keras.tree.flatten(batch)[0], "shape"):
+        flat = keras.tree.flatten(batch)
+        if not flat or hasattr(flat[0], "shape"):
             self._check_images(batch, batch_of_none=False)
             self._check_values(batch)
         if keras.backend.backend() != "jax":
@@ -210,39 +214,41 @@ class ImageModel(ConfiguredModel):
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs for images; ValueError for a shape that the model does not take."""
         if args:
             self._check_values(args[0])
         return super().__call__(*args, **kwargs)
 
     def _check_values(self, images: Any) -> None:
-        """Warns once where images are out of range, as far as that is known without reading from a device."""
+        """Warns, once for a model, of integers where it takes normalised images, of those where it takes pixels.
+
+        Normalised images are seen in NumPy arrays alone, by the first image: a device would have to be read.
+        """
         flat = keras.tree.flatten(images)
         if self._warned or len(flat) != 1 or not hasattr(flat[0], "dtype"):
             return
-        image, message = flat[0], None
-        if not self._config.include_preprocessing:
-            if "int" in keras.backend.standardize_dtype(image.dtype):
-                message = (
-                    f"{self.name} was given integers, which can only be pixels of 0..255, but takes normalised images. "
-                    "Pass model.preprocess(images), or take model.with_config(include_preprocessing=True)."
-                )
-        elif isinstance(image, np.ndarray) and image.dtype.kind == "f" and image.size and image.ndim == 4:
+        image, given = flat[0], None
+        inside = self._config.include_preprocessing
+        if not inside and "int" in keras.backend.standardize_dtype(image.dtype):
+            given = "was given integers, which can only be pixels of 0..255, but takes normalised images"
+            given += ". Pass model.preprocess(images)"
+        if inside and isinstance(image, np.ndarray) and image.dtype.kind == "f" and image.size and image.ndim == 4:
             low, high = float(image[0].min()), float(image[0].max())
             if low < 0 or (high <= 1 and (image[0] % 1).any()):
-                message = (
-                    f"{self.name} normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}]. "
-                    "Pass the pixels, or take model.with_config(include_preprocessing=False)."
-                )
-        if message is not None:
+                values = f"values in [{low:.3g}, {high:.3g}]"
+                given = f"normalises pixels of 0..255 itself, but was given {values}. Pass the pixels"
+        if given is not None:
             self._warned = True
-            warnings.warn(message, stacklevel=3)
+            advice = f"or take model.with_config(include_preprocessing={not inside})"
+            warnings.warn(f"{self.name} {given}, {advice}.", stacklevel=3)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """As `ConfiguredModel.call`; ValueError for images that the model does not take."""
         self._check_images(inputs)
         return super().call(inputs, training=training, mask=mask)
 
     def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
-        """What the model computes of a tensor of images, where `call(layer, *args, **options)` replaces each layer.
+        """Returns the outputs for a tensor of images, with `call(layer, *args, **options)` in place of each layer.
 
         Raises ValueError for images that the model does not take.
         """
@@ -250,7 +256,10 @@ class ImageModel(ConfiguredModel):
         return call_layers(self, images, call)
 
     def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
-        """Raises ValueError, with what to do, unless images have the shape that the model takes."""
+        """Raises ValueError, with what to do, unless images have the shape that the model takes.
+
+        A batch of no images is taken unless `batch_of_none` is False.
+        """
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
@@ -269,7 +278,7 @@ class ImageModel(ConfiguredModel):
             raise ValueError(f"{self.name} was built for {words}. {help_}")
 
     def preprocess(self, images: Any) -> Any:
-        """Pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
+        """Returns pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
 
         Args:
             images: As `keras_vit.preprocessing.Pipeline` takes them: paths, file objects, PIL images, arrays or
@@ -279,7 +288,7 @@ class ImageModel(ConfiguredModel):
             float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
 
         Raises:
-            FileNotFoundError, TypeError, ValueError, ImportError: as in `load_image`, and of values that are no pixels.
+            OSError, TypeError, ValueError, ImportError: as in `load_image`, and for values that are no pixels.
 
         Examples:
             >>> small.preprocess("photo.jpg").shape
@@ -292,14 +301,14 @@ class ImageModel(ConfiguredModel):
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
     ) -> Self:
-        """A new model that has some fields of the config changed and the same weights; it is not compiled.
+        """Returns a new model that has some fields of the config changed and the same weights; it is not compiled.
 
         Position and patch embeddings are resized; other `classes` get a new, zero-initialised head; for other
         `channels` than three, the kernel that reads them is adapted by timm's rule: their sum for one, repeated in turn
         and scaled for more, with means and deviations in the same order. Name, dtype policy, adapters and what is
-        frozen stay; layers that start anew train, unless the model is frozen as a whole. A
-        model for segmentation or depth can change its image size and what its config lists as `SETTINGS`; a quantized
-        model its name and these settings only, which for others are the `class_names`.
+        frozen stay; layers that start anew train, unless the model is frozen as a whole. A model for segmentation or
+        depth can change its image size and what its config lists as `SETTINGS`; a quantized model its name and these
+        settings only, which for others are the `class_names`.
 
         Args:
             name: Name of the new model; None for this one's.
@@ -310,7 +319,8 @@ class ImageModel(ConfiguredModel):
 
         Raises:
             TypeError, ValueError: if the config has no such field, a value makes no sense, the weights do not fit it
-                (`width`, `depth`, ...), weights would be lost that `fresh` does not give up, or they are quantized.
+                (`width`, `depth`, ...), weights would be lost that `fresh` does not give up, `fresh` names a layer that
+                there is not, or the weights are quantized.
         """
         config = changed_config(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
@@ -332,11 +342,14 @@ class ImageModel(ConfiguredModel):
         return model
 
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
-        """`with_config(image_size=...)`: an integer, (height, width), or `"dynamic"` for any size at run time."""
+        """Returns `with_config(image_size=...)`: an integer, (height, width), or `"dynamic"` for any size at run time.
+
+        Raises TypeError or ValueError, with the nearest sizes, for one that the patches do not divide.
+        """
         return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
-        """A new model with the same outputs that computes no more than they need.
+        """Returns a new model with the same outputs that computes no more than they need.
 
         - `class_token_only`: with `pooling="token"`, the last block computes the class token alone (with a second head
           the distillation token as well). `feature_extractor` and `keras_vit.inspection` need all tokens: they ask for
@@ -374,7 +387,7 @@ class ImageModel(ConfiguredModel):
 
     @property
     def kernels_packed(self) -> bool:
-        """Whether the kernels of dense layers are in memory a second time, in oneDNN's order (PyTorch's CPUs alone).
+        """Whether all kernels of dense layers are in memory a second time, in oneDNN's order (PyTorch's CPUs alone).
 
         Setting it raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
         """
@@ -397,18 +410,21 @@ class ImageModel(ConfiguredModel):
             onednn.unpack(weight.value for weight in self.weights)
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
-        """Sets `config.class_names`: what the outputs of the head stand for, in order, or None."""
+        """Sets `config.class_names`, what the outputs of the head stand for, in order, or None; the model is the same.
+
+        Raises TypeError or ValueError unless they are names, one for each class.
+        """
         self._config = self._config.replace(class_names=class_names)
 
 
 def pixel_scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
-    """What a pipeline multiplies pixels of 0..255 with, and what it then adds, for each channel or for all."""
+    """Returns the factors and the offsets that make normalised pixels of 0..255: lists, of one number or one each."""
     mean, std = np.broadcast_arrays(*map(np.atleast_1d, (pipeline.mean, pipeline.std)))
     return (1 / (255 * std)).tolist(), (-mean / std).tolist()
 
 
 def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
-    """The layer that does in the graph what the pipeline does to pixels of 0..255 at last, in at least float32."""
+    """Returns the layer that normalises pixels of 0..255 as the pipeline does, computing in float32 or better."""
     scale, offset = pixel_scaling(pipeline)
     if len({*scale}) == len({*offset}) == 1:
         scale, offset = scale[0], offset[0]
@@ -416,7 +432,7 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
 
 
 def _answer(layer: Any, *args: Any, **options: Any) -> Any:
-    """What a layer of a graph computes where nothing is trained."""
+    """Returns what a layer of a graph computes where nothing is trained."""
     return layer(*args, **options, training=False) if isinstance(layer, BaseLayer) else layer(*args, **options)
 
 
@@ -430,10 +446,11 @@ def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
 
 
 def _frozen(model: keras.Model) -> list[str]:
-    """Paths of the layers that do not train; those inside a listed one go without saying."""
+    """Returns the sorted paths of the layers that do not train, without those inside a listed one."""
     paths = {layer.path for layer in layers_inside(model, include_self=False) if layer.path and not layer.trainable}
     return sorted(path for path in paths if not any(path.startswith(f"{outer}/") for outer in paths))
 
 
 def _spell(shape: tuple[int | None, ...]) -> str:
+    """Returns lengths of axes as text, such as `8 x any x 3`."""
     return " x ".join("any" if n is None else str(n) for n in shape)

@@ -128,7 +128,10 @@ OF_BUILDING = ("input_tensor", "name", "dtype")
 
 
 def given_options(function: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    """The options that are not None; TypeError, with the nearest option, for one that a `TypedDict` does not have."""
+    """Returns the options that are not None; `known` is the `TypedDict` that declares those of `function`.
+
+    Raises TypeError, with the nearest option, for a name that it does not declare.
+    """
     for name in options.keys() - known.__annotations__.keys():
         words = f"{function} has no argument {name}={options[name]!r}"
         if name == "input_shape":
@@ -138,9 +141,9 @@ def given_options(function: str, options: Mapping[str, Any], known: Any) -> dict
 
 
 def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bool | None, source: str) -> bool:
-    """Whether the pre-logits stay as the model has them: as the option says, and by default with the head.
+    """Returns whether the pre-logits stay as the model has them: as the option says; for None with the source's head.
 
-    Raises ValueError if the option wants some where there are none, or none of a head that reads them.
+    Raises ValueError for `pre_logits=True` where there are none, and for False beside a head that is kept.
     """
     if getattr(config, "representation_size", None) is None:
         if pre_logits:
@@ -149,16 +152,16 @@ def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bo
     classes = getattr(config, "classes", None)
     keeps_head = changes.get("classes", classes) == classes
     if pre_logits is False and keeps_head and classes:
-        words = f"The head of {source} reads its pre-logits, so pre_logits=False needs a new head"
+        words = f"pre_logits=False needs a new head, because that of {source} reads them"
         raise ValueError(f"{words}: pass classes=..., or include_top=False for features.")
     return keeps_head if pre_logits is None else pre_logits
 
 
 def config_changes(config: Config, options: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The changes of a config, for `with_config`, that options stand for; `source` is what messages call the model.
+    """Returns the changes of fields that options stand for, for `changed_config`; values are not checked here.
 
-    Raises:
-        ValueError: if the model has no use for an option, or cannot have it without another one.
+    Options of reading and of building (`OF_SOURCES`, `OF_BUILDING`) are left out; `source` names the model in messages.
+    Raises ValueError for options that such a model does not have, and for those of a head where there is none.
     """
     is_dense = isinstance(config, DenseConfig)
     known = {"image_size", *(field.name for field in dataclasses.fields(config))}
@@ -196,12 +199,13 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
 
 
 def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | None) -> dict[str, Any]:
-    """The changes that leave out all that comes after pooling; ValueError for options that need a head."""
-    of_head = {"class_names": None, "classifier_activation": None, "pre_logits": pre_logits or None} | changes
-    for option in ("class_names", "pre_logits", "classifier_activation"):
-        if of_head[option] is not None:
-            words = f"{option}={of_head[option]!r} needs include_top=True"
-            raise ValueError(f"{words}; without the top there is no head.")
+    """Returns changes that leave out all that comes after pooling, and by default pooling too; `classes` has no effect.
+
+    Raises ValueError for class names, pre-logits or an activation, which need a head.
+    """
+    for option, value in {**changes, "pre_logits": pre_logits or None}.items():
+        if option in ("class_names", "pre_logits", "classifier_activation") and value is not None:
+            raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
     changes = {"pooling": "none", **changes, "classes": None, "classifier_activation": None}
     if isinstance(config, ViTConfig):
         changes |= {"representation_size": None, "projection": None}

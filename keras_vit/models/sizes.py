@@ -31,7 +31,7 @@ class Convolution(NamedTuple):
 
 
 def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
-    """The convolutions of a BiT, or of the ResNet of a hybrid, in their order."""
+    """Returns the convolutions of a BiT, or of the ResNet of a hybrid, in their order; none without a ResNet."""
     is_bit = isinstance(config, BiTConfig)
     stages = config.stages if is_bit else config.stem_stages
     if stages is None:
@@ -59,7 +59,7 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
 
 
 def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
-    """The number of weights of the model of a config, those that do not train included."""
+    """Returns the number of weights of the model of a config, those that do not train included."""
     if isinstance(config, DenseConfig):
         return count_weights(config.backbone) + _HEADS[type(config)](config)
     resnet = convolutions(config)
@@ -95,7 +95,7 @@ def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
 
 
 def _block_weights(config: ViTConfig) -> int:
-    """The number of weights of one block: two normalisations, attention or an MLP across tokens, and an MLP."""
+    """Returns the weights of one block: two normalisations, attention or an MLP across tokens, an MLP, scales."""
     width, norm, hidden = config.width, 2 * config.width, config.mlp_width
     total = 2 * norm
     if config.tokens_mlp_width is None:
@@ -118,7 +118,7 @@ def _block_weights(config: ViTConfig) -> int:
 
 
 def count_macs(config: ViTConfig | BiTConfig) -> int:
-    """Multiply-accumulate operations of all convolutions and matrix products, those of attention too, for one image."""
+    """Returns the multiply-adds of all convolutions and matrix products, those of attention too, for one image."""
     total = sum(conv.weights * math.prod(conv.map_size) for conv in convolutions(config))
     if isinstance(config, BiTConfig):
         places = math.prod(config.feature_map_size) if config.pooling == "none" else 1
@@ -154,15 +154,15 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
 
 
 def _linear_segmenter_weights(config: LinearSegmenterConfig) -> int:
-    """The weights of the head: a matrix, and batch normalisation unless its rows are vectors of texts."""
+    """Returns the weights of the head: a matrix, and biases and batch normalisation unless it is `zero_shot`."""
     read = len(config.blocks) * config.backbone.width
     if config.zero_shot:
         return read * config.classes
-    return 4 * read + (read + 1) * config.classes  # batch normalisation and a matrix
+    return 4 * read + (read + 1) * config.classes
 
 
 def _eomt_weights(config: EoMTConfig) -> int:
-    """The weights of an EoMT beside its backbone: queries, upscaling and both heads."""
+    """Returns the weights of an EoMT beside its backbone: queries, upscaling and both heads."""
     width = config.backbone.width
     upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
     heads = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
@@ -170,20 +170,23 @@ def _eomt_weights(config: EoMTConfig) -> int:
 
 
 def _linear_depth_weights(config: LinearDepthConfig) -> int:
+    """Returns the weights of a linear depth head: a matrix from patch and class token of each block, and biases."""
     return (2 * len(config.blocks) * config.backbone.width + 1) * config.bins
 
 
 def _dpt_weights(config: DPTConfig) -> int:
-    """The weights of the head of DPT: readouts, reassembly, fusion and the last convolutions."""
+    """Returns the weights of the head of a DPT: readouts, reassembly, fusion and the last convolutions."""
     width, fused, has_token = config.backbone.width, config.fusion_width, config.design == "dinov2"
-    total = 4 * (2 * width + 1) * width if has_token else 0
+    total = 0
+    if has_token:  # readouts, and the projection after the fusion
+        total = 4 * (2 * width + 1) * width + (9 * fused + 1) * fused
     for channels, factor in zip(config.widths, REASSEMBLE_FACTORS, strict=True):
-        size = 1 if factor == 1 else 3 if factor < 1 else int(factor)
         total += (width + 1) * channels + 9 * channels * fused
-        total += 0 if size == 1 else (size**2 * channels + 1) * channels
+        if factor != 1:
+            size = 3 if factor < 1 else int(factor)
+            total += (size**2 * channels + 1) * channels
     convolution = 9 * fused**2 + (0 if has_token else fused)
     total += 14 * convolution + 4 * (fused + 1) * fused  # the deepest map has one unit of two convolutions, others two
-    total += (9 * fused + 1) * fused if has_token else 0
     half = fused // 2
     return total + (9 * fused + 1) * half + (9 * half + 1) * config.head_width + config.head_width + 1
 

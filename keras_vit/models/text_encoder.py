@@ -13,7 +13,7 @@ from keras_vit.models.image_model import ConfiguredModel
 
 
 def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
-    """Applies a text tower to a symbolic batch of token ids `(batch, context)`; returns `(batch, projection or width)`.
+    """Returns the symbolic output `(batch, projection or width)` of a text tower for symbolic ids `(batch, context)`.
 
     No dropout, and a mask of the padding with `pad_id` only: SigLIP and LiT were trained to see it, and CLIP's mask
     hides what follows.
@@ -84,7 +84,7 @@ class TextEncoder(ConfiguredModel):
     def __init__(
         self, config: TextConfig, *, name: str | None = None, dtype: Any = None, trainable: bool = True
     ) -> None:
-        """Builds the model; TypeError if `config` is no `TextConfig`."""
+        """Builds the model; TypeError if `config` is no `TextConfig`, ValueError for an unknown dtype."""
         if not isinstance(config, TextConfig):
             raise TypeError(f"config must be a TextConfig, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)
@@ -99,31 +99,31 @@ class TextEncoder(ConfiguredModel):
         return self._config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns embeddings `(batch, projection or width)`; ValueError as of `check_ids`."""
         if args:
             self.check_ids(args[0])
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.predict`; ids in arrays are checked first."""
+        """Returns embeddings as `keras.Model.predict`; ValueError as of `check_ids`."""
         self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 
     def check_ids(self, ids: Any) -> None:
-        """Raises ValueError where ids make no sense, as far as that is known without reading from a device.
+        """Raises ValueError unless ids are `(batch, context)`, and in NumPy arrays integers below `vocabulary`, from 0.
 
-        JAX and TensorFlow would take other rows of the table for ids that it does not have.
+        Values of tensors are not read from their device. For ids that the table of tokens does not have, JAX and
+        TensorFlow would take other rows. What has no shape is left to Keras.
         """
         config = self._config
         shape = getattr(ids, "shape", None)
         if shape is not None and (len(shape) != 2 or shape[1] != config.context):
-            raise ValueError(
-                f"{self.name} takes token ids (batch, {config.context}), but the shape {tuple(shape)} was given. The "
-                "tokenizer pads texts to that length."
-            )
-        if isinstance(ids, np.ndarray) and ids.dtype.kind not in "iu":
+            words = f"{self.name} takes token ids (batch, {config.context}), but the shape {tuple(shape)} was given"
+            raise ValueError(f"{words}. The tokenizer pads texts to that length.")
+        if not isinstance(ids, np.ndarray):
+            return
+        if ids.dtype.kind not in "iu":
             raise ValueError(f"{self.name} takes token ids, which are integers, but {ids.dtype} was given.")
-        if isinstance(ids, np.ndarray) and ids.size and not (0 <= ids.min() and ids.max() < config.vocabulary):
-            raise ValueError(
-                f"{self.name} knows the token ids 0 to {config.vocabulary - 1}, but {ids.min()} to {ids.max()} were "
-                "given: they are of another tokenizer."
-            )
+        if ids.size and not (0 <= ids.min() and ids.max() < config.vocabulary):
+            words = f"{self.name} knows the token ids 0 to {config.vocabulary - 1}, but {ids.min()} to {ids.max()} were"
+            raise ValueError(f"{words} given: they are of another tokenizer.")

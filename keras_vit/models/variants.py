@@ -114,7 +114,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
         "final_norm": "pooled",
     },
 }
-_WIDE_POOLING = {"pooling_mlp_width": 6144}  # 4 D, unlike the blocks
+_WIDE_POOLING = {"pooling_mlp_width": 6144, "projection": 1280}  # 4 D, unlike the blocks
 _ALL_TOKENS, _SCALED = {"pooling": "none", "final_norm": "none"}, {"layer_scale": 0.1}
 _DISTILLED = {"distillation_token": True, "distillation_head": True}
 _LAION = {"gelu": "exact"}  # OpenAI trained with QuickGELU
@@ -217,15 +217,7 @@ VARIANTS: dict[str, Variant] = {
     "PE-Core-B/16": Variant(768, 12, 12, 3072, 16, family="PE", fields={"projection": 1024}),
     "PE-Core-L/14": Variant(1024, 24, 16, 4096, 14, family="PE", image_size=336, fields={"projection": 1024}),
     "PE-Core-G/14": Variant(
-        1536,
-        50,
-        16,
-        8960,
-        14,
-        class_token=False,
-        family="PE",
-        image_size=448,
-        fields={**_WIDE_POOLING, "projection": 1280},
+        1536, 50, 16, 8960, 14, class_token=False, family="PE", image_size=448, fields=_WIDE_POOLING
     ),
     "PE-Lang-L/14": Variant(1024, 23, 16, 4096, 14, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}),
     "PE-Lang-G/14": Variant(
@@ -277,7 +269,7 @@ Examples:
 
 
 def find_variant(name: str) -> str:
-    """The name in `VARIANTS` or `BIT_VARIANTS` that `name` means: `"vit_b16"` and `"B/16"` are `"ViT-B/16"`.
+    """Returns the name in `VARIANTS` or `BIT_VARIANTS` that `name` means: of `"vit_b16"` and `"B/16"` `"ViT-B/16"`.
 
     Case and punctuation matter only where two names differ in nothing else: `"g/14"` is not `"G/14"`. Raises TypeError
     unless it is a string, ValueError, with the nearest names, if there is none.
@@ -301,7 +293,11 @@ def find_variant(name: str) -> str:
 def variant_config(
     name: str, image_size: int | tuple[int, int] | None = None, classes: int | None = 1000
 ) -> ViTConfig | BiTConfig:
-    """The config of a variant as in the official `configs/models.py`, without pre-logits, or as in its family."""
+    """Returns the config of a variant as in the official `configs/models.py`, without pre-logits, or as in its family.
+
+    An `image_size` of None is the variant's, 224 for a BiT; `classes` of None are no head. Raises TypeError or
+    ValueError for an unknown name, and for a size or classes that make no sense.
+    """
     name = find_variant(name)
     if name in BIT_VARIANTS:
         row = BIT_VARIANTS[name]
@@ -316,25 +312,29 @@ def variant_config(
 
 
 def variant_of(config: ModelConfig) -> str | None:
-    """The first variant that has the layers of a config, as ViT-B/16, DeiT-B/16 and MAE-B/16 have the same; or None."""
+    """Returns the first variant with the layers of a config: ViT-B/16, too, for a DeiT-B/16, which has the same.
+
+    None where there is none, and for the config of a dense model, whose backbone is a part of it.
+    """
     if isinstance(config, BiTConfig):
         for name, row in BIT_VARIANTS.items():
             if config.stages == row.stages and config.width == 64 * row.width_factor:
                 return name
         return None
-    if not isinstance(config, ViTConfig):  # of a dense model, whose backbone is a part of it
+    if not isinstance(config, ViTConfig):
         return None
     return next((name for name in VARIANTS if has_layers_of(config, name)), None)
 
 
 def has_layers_of(config: ModelConfig, name: str) -> bool:
-    """Whether a config has the layers of a variant, whatever is before the first block and after the last."""
+    """Returns whether a config has the blocks and tokens of the variant `name`, whatever is after the last block."""
     if isinstance(config, ViTConfig):
         return name in VARIANTS and _layers(config) == _layers_of_variant(name)
     return variant_of(config) == name
 
 
 def _layers(config: ViTConfig) -> tuple[Any, ...]:
+    """Returns what has to be the same in two configs of one variant."""
     sizes = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.stem_stages)
     tokens = (config.distillation_token, config.register_tokens, config.patch_bias, config.pre_norm)
     block = (config.mlp, config.rotary_embedding, config.layer_scale is None, config.attention_norm)
@@ -343,15 +343,16 @@ def _layers(config: ViTConfig) -> tuple[Any, ...]:
 
 @functools.cache
 def _layers_of_variant(name: str) -> tuple[Any, ...]:
+    """Returns `_layers` of a name in `VARIANTS`."""
     return _layers(variant_config(name))  # ty: ignore[invalid-argument-type]
 
 
 def factory_name(variant: str) -> str:
-    """What the function that makes a variant is called: `"ViT-B/16"` is made by `keras_vit.ViT_B16`."""
+    """Returns the name of the function that makes a variant: `"ViT_B16"` for `"ViT-B/16"`."""
     return variant.replace("-", "_").replace("/", "").replace("+", "_")
 
 
 def _simplified(name: str, lower: bool = True) -> str:
-    """The letters and digits of a name, without `ViT` and `BiT`."""
+    """Returns the letters and digits of a name without `ViT` and `BiT`, in lower case or as they are."""
     letters = re.sub(r"vit|bit|[^a-z0-9]", "", name, flags=re.IGNORECASE)
     return letters.lower() if lower else letters

@@ -36,10 +36,11 @@ BEFORE_BLOCKS += ("position_embedding", "token_dropout", "pre_norm")
 
 
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
-    """Applies a Vision Transformer to a symbolic batch of images `(batch, height, width, channels)`.
+    """Returns the symbolic output of a Vision Transformer for symbolic images `(batch, height, width, channels)`.
 
-    Returns `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` a
-    token axis in between. `dtype` is a policy for all layers, but that the head computes in at least float32.
+    It is `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` it has
+    a token axis in between. `dtype` is a policy for all layers, but that the head computes in at least float32. Raises
+    ValueError for an activation or a dtype that Keras does not know.
     """
     policy = keras.dtype_policies.get(dtype)
     x = images
@@ -80,10 +81,9 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
 
 def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
-    """The feature map of a hybrid's ResNet (section 3.1), as the official `models_resnet.py` and `models_vit.py`."""
-    folded = config.stem_folded
+    """Returns the feature map of a hybrid's ResNet (section 3.1; the official `models_resnet.py`, `models_vit.py`)."""
     norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
-    options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": folded}
+    options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": config.stem_folded}
     x = StdConv2D(config.stem_width, 7, 2, **options, dtype=policy, name="conv_root")(images)
     x = group_norm("gn_root", policy, norm_epsilon)(x)
     x = layers.Activation("relu", dtype=policy, name="relu_root")(x)
@@ -93,7 +93,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
             x = ResNetUnit(
                 config.stem_width * 2 ** (stage - 1),
                 strides=2 if unit == 1 and stage > 1 else 1,
-                folded=folded,
+                folded=config.stem_folded,
                 epsilons=config.stem_epsilons,
                 dtype=policy,
                 name=f"block{stage}_unit{unit}",
@@ -102,7 +102,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
 
 
 def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
-    """What goes into the first block: class, distillation and register tokens, then the patches row by row."""
+    """Returns the tokens with positions: class, distillation and register tokens, then the patches row by row."""
     x = layers.Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
     if config.register_tokens:
         x = RegisterTokens(config.register_tokens, dtype=policy, name="register_tokens")(x)
@@ -118,7 +118,7 @@ def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
 
 
 def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
-    """The layer that adds E_pos; it has weights where they are learned."""
+    """Returns the layer that adds E_pos, computed or learned, and drops out behind it."""
     common = {"prefix_tokens": config.prefix_tokens, "dropout": config.dropout}
     common |= {"dtype": policy, "name": "position_embedding"}
     if config.position_embedding == "sincos2d":
@@ -134,7 +134,10 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
 
 
 def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
-    """Block `i`, with attention or in an MLP-Mixer with a perceptron across tokens; its drop path rises with `i`."""
+    """Returns the layer of block `i`: attention, or in an MLP-Mixer a perceptron across tokens, then an MLP.
+
+    Its rate of stochastic depth rises linearly with `i`; the last block may compute fewer tokens.
+    """
     common: dict[str, Any] = {
         "dropout": config.dropout,
         "drop_path": config.drop_path * i / max(config.depth - 1, 1),
@@ -161,11 +164,12 @@ def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
 
 
 def _layer_norm(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
+    """Returns a layer normalisation with the epsilon of the config."""
     return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
 
 
 def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
-    """One vector for each image, `(batch, D)`, or without pooling all tokens."""
+    """Returns `(batch, D)`, of `"token_avg"` `(batch, 2 D)`, or without pooling all tokens."""
     if config.pooling == "none":
         return tokens
     if config.pooling == "map":
@@ -182,7 +186,7 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
 
 
 def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
-    """The output: what was pooled, projected and classified; `tokens` are for the head of the distillation token."""
+    """Returns what was pooled, `y`, projected and classified; the distillation head reads its own of the `tokens`."""
     glorot = {"kernel_initializer": initializer("glorot_uniform")}
     if config.projection:
         dtype = at_least_float32(policy, "projection")
@@ -207,6 +211,7 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
 
 
 def _classifier(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
+    """Returns a head, a dense layer that begins with zeros and computes in float32 or better."""
     return Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
 
 
@@ -248,7 +253,7 @@ class VisionTransformer(ImageModel):
     def with_patch_size(
         self, patch_size: int | tuple[int, int], image_size: int | tuple[int, int] | None = None
     ) -> "VisionTransformer":
-        """A new model that cuts images into patches of another size, with the same weights where they fit.
+        """Returns a new model that cuts images into patches of another size, with the same weights where they fit.
 
         The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), and
         position embeddings with `config.interpolation`: load a FlexiViT with `interpolation="bilinear_antialias"`, and
@@ -259,7 +264,8 @@ class VisionTransformer(ImageModel):
             image_size: An integer or (height, width); None for the one that the model has.
 
         Raises:
-            ValueError: if the patches do not divide the image; the message names the sizes nearest to it that they do.
+            TypeError, ValueError: if a size makes no sense, or the patches do not divide the image; the message names
+                the nearest sizes that they do.
         """
         config = self.config
         image_size = config.image_size if image_size is None else image_size
@@ -268,20 +274,28 @@ class VisionTransformer(ImageModel):
     def with_classes(
         self, classes: int | None, keep_pre_logits: bool = False, *, class_names: Sequence[str] | None = None
     ) -> "VisionTransformer":
-        """A new model with the same weights and a new, zero-initialised head.
+        """Returns a new model with the same weights and a new, zero-initialised head.
 
         Args:
             classes: Outputs of the new head; None for no head.
             keep_pre_logits: Whether the tanh layer stays. The original drops it when it fine-tunes.
             class_names: What the outputs stand for.
+
+        Raises:
+            TypeError, ValueError: if `classes` is no positive integer or there are other names, the model has no
+                pooling, or its weights are quantized.
         """
+        heads = ("head", "head_dist") if self.config.distillation_head else ("head",)
         return self.with_config(
             classes=classes,
             class_names=class_names,
             representation_size=self.config.representation_size if keep_pre_logits else None,
-            fresh=() if not classes else ("head", "head_dist") if self.config.distillation_head else ("head",),
+            fresh=heads if classes else (),
         )
 
     def folded(self) -> "VisionTransformer":
-        """A new model with the same numbers, for inference: kernels of a ResNet are standardised for good."""
+        """Returns a new model with the same outputs, for inference: kernels of a ResNet are standardised for good.
+
+        Raises ValueError where the weights are quantized and there is a ResNet.
+        """
         return self.with_config(stem_folded=self.config.stem_stages is not None)

@@ -71,7 +71,15 @@ def write(tmp_path, model, images=None, **options):
     return page, reader
 
 
-@pytest.mark.once
+def test_images_of_two_channels_are_shown_as_the_first_in_grey(tmp_path):
+    model = make(image_size=80, patch_size=40, channels=2)
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 80, 2)).astype("uint8")
+    page, _ = write(tmp_path, model, {"two.tif": pixels})
+    assert "image/jpeg" in page
+    shown = inspection.shown_pixels(model, model.preprocess(pixels))
+    np.testing.assert_array_equal(shown[0], pixels[..., [0, 0, 0]])
+
+
 def test_names_begin_where_paths_differ(tmp_path):
     photo = next(iter(photos().values()))
     page, _ = write(tmp_path, make("tanh"), {f"far/away/{name}": photo for name in ("cats/1.jpg", "dogs/1.jpg")})

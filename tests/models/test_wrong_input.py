@@ -56,6 +56,8 @@ def test_a_wrong_shape_is_told_and_destroys_nothing(entry, model):
     if "predict" in entry:
         with pytest.raises(ValueError, match="takes images .*, but None was given"):
             ENTRIES[entry](model, None)
+        with pytest.raises(ValueError, match=r"batch of images .*, but the shape \(\) was given"):
+            ENTRIES[entry](model, [])
 
 
 class Batches(keras.utils.PyDataset):

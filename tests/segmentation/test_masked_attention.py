@@ -131,6 +131,8 @@ def test_chance_frees_whole_queries(model, images):
     assert_same(of_images[-1], mixed)
     with pytest.raises(ValueError, match="mask_probability=0.5 needs draws"):
         model.predictions(images, 0.5)
+    with pytest.raises(ValueError, match="for each image needs draws"):
+        model.predictions(images, np.zeros((len(images), HEAD["query_blocks"])))
 
 
 def test_rotary_coordinates_are_rescaled(model, images):
