@@ -41,14 +41,15 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
 
 
 def _escaped(content: object) -> str:
+    """Returns HTML as it is, anything else as one line of at most 1,000 characters without marks of HTML."""
     return content if isinstance(content, Html) else escape(printable(content, _LONGEST))
 
 
 def image_address(pixels: np.ndarray, format: str = "PNG", palette: np.ndarray | None = None, **options: int) -> Html:
-    """Returns an image as an address that carries its bytes.
+    """Returns an image as an address that carries its bytes; ImportError without Pillow.
 
     Args:
-        pixels: uint8 `(height, width, channels)`, or `(height, width)`.
+        pixels: uint8 `(height, width, 1 to 4 channels)` that Pillow knows for the format, or `(height, width)`.
         format: `"PNG"` or `"JPEG"`.
         palette: uint8 `(colours, 3)`, of which the pixels are the numbers; None: they are colours or grey.
         options: Pillow's for the format.
@@ -64,7 +65,7 @@ def image_address(pixels: np.ndarray, format: str = "PNG", palette: np.ndarray |
 
 
 def small_image(pixels: np.ndarray) -> np.ndarray:
-    """Returns an image, uint8 `(height, width, channels)`, at the size that a page shows it in a grid."""
+    """Returns an image, uint8 `(height, width, 3 or 4)`, with at most 288 pixels on its longer side, for a grid."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels))
@@ -83,7 +84,7 @@ def html_tiles(tiles: Iterable[tuple[Html, object]]) -> Html:
 
 
 def html_table(rows: Iterable[Mapping[str, Any]]) -> Html:
-    """Returns a table of rows with the same keys; None is an empty cell."""
+    """Returns a table of rows with the same keys, which are its head; None is an empty cell."""
     rows = list(rows)
     head = tag("tr", *(tag("th", key) for key in (rows[0] if rows else ())))
     body = (tag("tr", *(tag("td", "" if value is None else value) for value in row.values())) for row in rows)
@@ -98,7 +99,9 @@ def check_page_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[Html], style: str = "") -> Path:
-    """Writes a page, which appears when it is complete, and returns its path; ValueError for another ending.
+    """Writes a page, which appears when it is complete, and returns its path.
+
+    Raises ValueError for another ending, OSError where it cannot be written.
 
     Args:
         path: The `.html` or `.htm` file.

@@ -50,7 +50,7 @@ _EDGE, _LINE, _LEGEND = 0.12, 0.22, 2.6  # units around a figure, of a line of a
 
 
 def safe_colours() -> Iterator[Colour]:
-    """Colours that are told apart whatever one's colour vision: seven, seven lighter, seven darker, and again."""
+    """Yields colours that are told apart whatever one's colour vision, without end: seven, lighter and darker ones."""
     for white, share in itertools.cycle(((0, 0.0), (255, 0.5), (0, 0.45))):
         for colour in _SAFE:
             red, green, blue = (round(part * (1 - share) + white * share) for part in colour)
@@ -58,12 +58,12 @@ def safe_colours() -> Iterator[Colour]:
 
 
 def rgb(colour: str) -> np.ndarray:
-    """A colour such as `"#1f6feb"` as float64 `(3,)` of 0..1."""
+    """Returns a colour such as `"#1f6feb"` or `"1f6feb"` as float64 `(3,)` of 0..1; ValueError for other text."""
     return np.array([int(colour[-6:][i : i + 2], 16) for i in (0, 2, 4)]) / 255
 
 
 def palette(scale: str, count: int) -> np.ndarray:
-    """`count` colours at equal steps of a scale in `SCALES`, uint8 `(count, 3)`."""
+    """Returns `count` colours at equal steps of a scale, uint8 `(count, 3)`; KeyError unless it is one of `SCALES`."""
     anchors = 255 * np.array([rgb(colour) for colour in SCALES[scale]])
     places = np.linspace(0, len(anchors) - 1, count)
     channels = [np.interp(places, np.arange(len(anchors)), anchors[:, channel]) for channel in range(3)]
@@ -71,7 +71,7 @@ def palette(scale: str, count: int) -> np.ndarray:
 
 
 def colour_numbers(values: np.ndarray, first: float, last: float, count: int) -> np.ndarray:
-    """The number of the colour of each value, uint8: of `count` colours, the first stands for `first` and less."""
+    """Returns the number of each value's colour, uint8, clipped: 0 for `first`, `count - 1` for `last`."""
     shares = (np.asarray(values, "float64") - first) / ((last - first) or 1)
     return np.round(np.clip(shares, 0, 1) * (count - 1)).astype("uint8")
 
@@ -90,10 +90,11 @@ def need_matplotlib() -> None:
 
 @contextlib.contextmanager
 def figure_for(path: PathLike, width: float, height: float, **options: Any) -> Iterator["Figure"]:
-    """A figure of 110 x 110 pixels for each unit to draw on within the `with` statement, in the package's colours.
+    """A context with a figure of 110 x 110 pixels for each unit of `width` and `height`, in the package's colours.
 
-    At the end it is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are matplotlib's.
-    Raises ValueError for another ending, ImportError without matplotlib.
+    At its end the figure is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are
+    matplotlib's. Raises ValueError for another ending, ImportError without matplotlib, OSError where nothing can be
+    written.
     """
     suffix = "" if path is None else Path(path).suffix.lower()
     if path is not None and suffix not in FORMATS:
@@ -115,7 +116,7 @@ def figure_for(path: PathLike, width: float, height: float, **options: Any) -> I
 def tile_axes(
     figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float, anchor: str = "C"
 ) -> list["Axes"]:
-    """Axes without ticks in rows and columns that fill a box (left, bottom, width, height), row by row.
+    """Returns new axes without ticks, row by row, that fill a box (left, bottom, width, height) of a figure.
 
     The gap between two neighbours is a share of one; `anchor` says where an image of another shape stands in its place.
     """
@@ -159,7 +160,8 @@ def plot_map(
     """Draws maps and the images that they belong to, in rows from left to right, and returns the figure.
 
     Args:
-        tiles: Each has words to stand above it, and colours, uint8 or of 0..1, `(height, width, 3)`; None for a gap.
+        tiles: One or more, each with words to stand above it, and colours, uint8 or of 0..1, `(height, width, 3)`, or
+            None for a gap.
         path: A `.png`, `.svg` or `.pdf` to write; None for none.
         title: The headline.
         words: What stands below the headline.
@@ -227,7 +229,7 @@ def headline(figure: "Figure", title: str, words: str) -> None:
 
 
 def draw_bar(axes: "Axes", bar: ColourBar) -> None:
-    """Draws a scale of colours from the bottom to the top of axes."""
+    """Draws a scale of colours on axes, from the bottom to the top; its values are named at the right."""
     ends = (0, 1, bar.first, bar.last)  # where the first value is the larger one, the axis runs down
     axes.imshow(palette(bar.scale, 256)[:, None], extent=ends, origin="lower", aspect="auto")
     axes.set(xticks=[], ylabel=bar.label)
@@ -239,13 +241,14 @@ def draw_bar(axes: "Axes", bar: ColourBar) -> None:
 
 
 def _plain(text: str, limit: int = 40) -> str:
-    return printable(text, limit).replace("$", r"\$")  # matplotlib would read formulas
+    """Returns text of at most `limit` characters on one line, in which matplotlib finds no formulas."""
+    return printable(text, limit).replace("$", r"\$")
 
 
 def block_maxima(values: np.ndarray, most: int) -> np.ndarray:
-    """A matrix with at most `most` rows and columns, each cell the largest value of those that it stands for.
+    """Returns a matrix in at most `most` rows and columns: cells are the largest of the values that they stand for.
 
-    The mean would hide single values among a million cells; the largest one keeps them visible.
+    The mean would hide single values among a million cells. At the edges, zeros stand for what is missing.
     """
     step = max(1, math.ceil(max(values.shape) / most))
     padded = np.pad(values, [(0, -n % step) for n in values.shape])

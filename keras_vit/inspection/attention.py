@@ -16,7 +16,7 @@ POOLING = "pooling"  # the block that is none: attention pooling
 def attention_maps(
     model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """How much each token of a block reads from each other one.
+    """Returns the attention weights of a block: how much each token reads from each other one.
 
     Args:
         model: A `VisionTransformer`, or a functional or sequential model with one inside; or what
@@ -31,8 +31,9 @@ def attention_maps(
         has one query.
 
     Raises:
-        TypeError: if the model has no attention, or `block` is no number.
-        ValueError: if there is no such block, or the images do not fit the model.
+        TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer, or
+            the model was optimized for inference and the last block is read.
 
     Examples:
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
@@ -46,11 +47,11 @@ def attention_maps(
 def patch_attention(
     model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """How much the token that the head reads attends to each patch (Figures 6 and 14).
+    """Returns how much the token that the head reads attends to each patch (Figures 6 and 14).
 
     That is the class token where there is one, and the probe of attention pooling for `block="pooling"`. Where the
-    patches are averaged or no token is special, it is the mean of what all patches read.
-    The arguments that are not listed here are those of `attention_maps`.
+    patches are averaged or no token is special, it is the mean of what all patches read. Arguments and errors are those
+    of `attention_maps`.
 
     Returns:
         float32 `(batch, heads, rows, columns)`, parts of 1: what is missing went to the tokens before the patches.
@@ -66,16 +67,12 @@ def patch_attention(
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """`patch_attention` of several blocks in one pass, by block.
+    """Returns `patch_attention` of several blocks in one pass, by block; `blocks` are numbers, and `"pooling"`.
 
-    Args:
-        model: As in `attention_maps`.
-        images: As in `attention_maps`.
-        blocks: Numbers of blocks, or `"pooling"`.
-        batch_size: Images computed at a time.
+    Other arguments and errors are those of `attention_maps`.
 
     Returns:
-        By block, counted from 0: float32 `(batch, heads, rows, columns)`.
+        By block, counted from 0: float32 `(batch, heads, rows, columns)`; empty for no blocks.
 
     Examples:
         >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
@@ -94,7 +91,7 @@ def patch_attention_of_blocks(
 
 
 def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Which patches the output is made of, through all blocks (appendix D.8, Figures 6 and 14).
+    """Returns which patches the output is made of, through all blocks (appendix D.8, Figures 6 and 14).
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
     for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. Of the
@@ -132,11 +129,11 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
 
 
 def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """How far each head looks, in pixels (Figure 7 right; Figure 11 for hybrids).
+    """Returns how far each head looks, in pixels (Figure 7 right; Figure 11 for hybrids).
 
     The distance between the middles of the query's and the key's patch, averaged over keys by attention, then over
     queries and images. Tokens that have no place, such as the class token, do not count. The paper uses 128 images.
-    The arguments that are not listed here are those of `attention_maps`.
+    Arguments and errors are those of `attention_maps`.
 
     Returns:
         float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
@@ -161,7 +158,7 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
 
 
 def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_size: tuple[int, int]) -> np.ndarray:
-    """The mean distance between queries and keys, weighted by attention.
+    """Returns the mean distance between queries and keys, weighted by attention, of each head.
 
     Args:
         weights: `(batch, heads, tokens, tokens)`; the last tokens are the patches, row by row.
@@ -172,7 +169,7 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
         float64 `(heads,)`, pixels.
 
     Raises:
-        ValueError: if there are fewer tokens than patches.
+        ValueError: if `weights` has other axes, or fewer tokens than patches.
 
     Examples:
         >>> inspection.attention_distance(np.full((1, 2, 4, 4), 0.25), grid_size=(2, 2), patch_size=(4, 4)).round(2)
@@ -181,10 +178,8 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
     rows, columns = grid_size
     weights = np.asarray(weights)
     if weights.ndim != 4 or min(weights.shape[2:]) < rows * columns:
-        raise ValueError(
-            f"weights must be (batch, heads, tokens, tokens) with {rows} x {columns} patches among the tokens, but the "
-            f"shape {weights.shape} was given."
-        )
+        wanted = f"(batch, heads, tokens, tokens) with {rows} x {columns} patches among the tokens"
+        raise ValueError(f"weights must be {wanted}, but the shape {weights.shape} was given.")
     weights = weights[:, :, -rows * columns :, -rows * columns :].astype("float64")
     weights /= weights.sum(-1, keepdims=True)
     y, x = np.divmod(np.arange(rows * columns), columns)
@@ -193,7 +188,7 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
 
 
 def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
-    """The principal components of the filters that see pixels (Figure 7, left).
+    """Returns the principal components of the filters that see pixels (Figure 7, left).
 
     The filters of the patch embedding, D of them, are points in a space of patch height x width x channels dimensions;
     these are the directions in which they spread most, from the mean of all filters. Hybrids and BiT see pixels through
@@ -210,7 +205,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if there are not as many components.
+        ValueError: if `components` is no positive integer, or there are not as many.
 
     Examples:
         >>> inspection.patch_filters(model, components=5).shape
@@ -221,10 +216,8 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     filters = kernel.reshape(-1, kernel.shape[-1]).T
     most = min(filters.shape)
     if whole_number("components", components, 1) > most:
-        raise ValueError(
-            f"components must be from 1 to {most}, because {inner.name} has {filters.shape[0]} filters of "
-            f"{filters.shape[1]} values, but {components} was given."
-        )
+        words = f"because {inner.name} has {filters.shape[0]} filters of {filters.shape[1]} values"
+        raise ValueError(f"components must be from 1 to {most}, {words}, but {components} was given.")
     _, _, axes = np.linalg.svd(filters - filters.mean(0), full_matrices=False)
     axes = axes[:components]
     axes *= np.sign(np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1))
@@ -232,14 +225,17 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
 
 
 def filter_kernel(model: Any) -> np.ndarray:
-    """The kernel that sees pixels, `(height, width, channels, filters)`: of the patch embedding or the ResNet."""
+    """Returns the kernel that sees pixels, `(height, width, channels, filters)`, of the patch embedding or the ResNet.
+
+    That of a ResNet is standardised.
+    """
     names = [layer.name for layer in model.layers]
     layer = model.get_layer("conv_root" if "conv_root" in names else "embedding")
     return to_numpy(layer.standardized_kernel() if isinstance(layer, StdConv2D) else layer.kernel)
 
 
 def position_similarity(model: ModelSource) -> np.ndarray:
-    """How alike the position embeddings of any two patches are (Figure 7, centre; Figure 10).
+    """Returns how alike the position embeddings of any two patches are (Figure 7, centre; Figure 10).
 
     Args:
         model: As in `attention_maps`.
@@ -250,7 +246,7 @@ def position_similarity(model: ModelSource) -> np.ndarray:
         `config.image_size`.
 
     Raises:
-        TypeError: if the model is no Vision Transformer.
+        TypeError: if the model is no Vision Transformer with attention.
         ValueError: if it has no position embeddings.
 
     Examples:
@@ -271,19 +267,22 @@ def position_similarity(model: ModelSource) -> np.ndarray:
 
 
 def all_blocks(config: ViTConfig) -> list[int | str]:
-    """The numbers of all blocks, and `"pooling"` where there is attention pooling."""
+    """Returns the numbers of all blocks, and at last `"pooling"` where there is attention pooling."""
     return [*range(config.depth), *([POOLING] if config.pooling == "map" else [])]
 
 
 def output_row(probe: Probe, matrix: np.ndarray) -> np.ndarray:
-    """The rows `(..., keys)` of the token that the head reads, of `(..., queries, keys)`."""
+    """Returns the row `(..., keys)` of the token that the head reads, of `(..., queries, keys)`.
+
+    That is the class token's, or where there is none or the patches are averaged, the mean of the patches' rows.
+    """
     if probe.config.class_token and probe.config.pooling != "avg":
         return matrix[..., 0, :]
     return matrix[..., -probe.grid[0] * probe.grid[1] :, :].mean(-2)
 
 
 def of_keys(probe: Probe, weights: np.ndarray) -> np.ndarray:
-    """`(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
+    """Returns `(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
     return probe.map(weights[..., None])[..., 0]
 
 
@@ -296,16 +295,9 @@ def read_attention(
 ) -> None:
     """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order.
 
-    Raises TypeError or ValueError if a block is no such, the last one does not compute all tokens, or the images are
-    none that the model takes.
-
-    Args:
-        probe: The model.
-        images: As in `attention_maps`, as for `batch_size`.
-        blocks: Numbers of blocks, and `"pooling"`.
-        batch_size: See there.
-        read: What is called with the number of a block, or `"pooling"`, and its weights for a batch: one block at a
-            time, because those of all blocks may not fit into memory.
+    `blocks` are numbers and `"pooling"`; `read` gets numbers from 0, and one block at a time, because the weights of
+    all may not fit into memory. Raises TypeError or ValueError for a block that there is not, for the last one where it
+    does not compute all tokens, and for images or a `batch_size` that make no sense.
     """
     places = [_block_number(probe, block) for block in blocks]
     if probe.config.depth - 1 in places:
@@ -328,9 +320,9 @@ def read_attention(
 
 
 def _block_number(probe: Probe, block: int | str) -> int | str:
-    """The number of a block counted from 0, or `"pooling"`.
+    """Returns the number of a block counted from 0, or `"pooling"`.
 
-    Raises TypeError for anything else, ValueError if there is none.
+    Raises TypeError for anything else, ValueError if the model has no such block or no attention pooling.
     """
     config, name = probe.config, probe.inner.name
     if block == POOLING:

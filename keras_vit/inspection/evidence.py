@@ -16,7 +16,7 @@ Classes = int | Sequence[int] | np.ndarray | None
 
 
 def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """The score of each class, before the activation of a `VisionTransformer` or `BiT`.
+    """Returns the score of each class, before the activation of a `VisionTransformer` or `BiT`.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
@@ -29,7 +29,8 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 
     Raises:
         TypeError: if the model has none of this package inside, or the images are no numbers.
-        ValueError: if its output is not one number for each class, or it does not take such images.
+        ValueError: if it has no head, its output is not one number for each class, it does not take such images, or
+            `batch_size` is no positive integer.
 
     Examples:
         >>> inspection.class_scores(model, images).shape
@@ -41,7 +42,7 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 
 
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Which pixels a class hangs on: the size of the gradient of its score (Simonyan et al., arXiv 1312.6034).
+    """Returns which pixels a class hangs on: the size of its score's gradient (Simonyan et al., arXiv 1312.6034).
 
     Args:
         model: As in `class_scores`.
@@ -54,7 +55,9 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
         the image that the model takes (127.5 grey levels where it is scaled to [-1, 1]).
 
     Raises:
-        TypeError, ValueError: as in `class_scores`, and if a class does not exist.
+        TypeError: as in `class_scores`.
+        ValueError: as in `class_scores`, and if `classes` are no integers, one or one for each image, or there is no
+            such class.
 
     Examples:
         >>> inspection.saliency(model, images).shape
@@ -75,12 +78,13 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
 def gradient_attention(
     model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """Which patches speak for a class: attention times its gradient, through all blocks.
+    """Returns which patches speak for a class: attention times its gradient, through all blocks.
 
     The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6): the attention weights of a block are
     multiplied by the gradient of the class's score with respect to them; negative products become 0, the heads are
     averaged, and the sum of the identity and these matrices is multiplied through the blocks. Unlike attention rollout,
-    it tells classes apart. The arguments that are not listed here are those of `saliency`, with a Vision Transformer.
+    it tells classes apart. Arguments and errors are those of `saliency`, with a model that has attention (TypeError)
+    and was not optimized for inference (ValueError).
 
     Returns:
         float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the
@@ -119,7 +123,7 @@ def gradient_attention(
 def class_evidence(
     model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """The logit of a class for each patch by itself (big_vision's `logits_2d`).
+    """Returns the logit of a class for each patch by itself (big_vision's `logits_2d`).
 
     All that follows the pooling is applied to every encoded patch instead. Where a model averages its patches and has
     no tanh layer, the mean of the map is the logit of the image, exactly. With a class token or attention pooling, the
@@ -131,7 +135,9 @@ def class_evidence(
         float32 `(batch, rows, columns)`, logits.
 
     Raises:
-        TypeError, ValueError: as in `saliency`; also if nothing pools the tokens, or the head reads several.
+        TypeError: as in `saliency`.
+        ValueError: as in `saliency`; also if nothing pools the tokens, the head reads several or a layer around the
+            model does, or the model was optimized for inference.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape
@@ -140,9 +146,8 @@ def class_evidence(
     probe = Probe(model)
     probe.check_all_tokens()
     if probe.config.pooling not in ("token", "avg", "map"):
-        raise ValueError(
-            f"{probe.inner.name} has pooling={probe.config.pooling!r}: there is no head that would fit a single patch."
-        )
+        pooling = f"pooling={probe.config.pooling!r}"
+        raise ValueError(f"{probe.inner.name} has {pooling}: there is no head that would fit a single patch.")
 
     def each_patch(layer: Any, tokens: Tensor) -> Tensor:
         if isinstance(probe.inner, BiT):
@@ -162,14 +167,15 @@ def class_evidence(
 
 
 def _logits(probe: Probe) -> dict[str, Call]:
-    """The calls that leave out the activation at the end."""
+    """Returns the calls that leave out the activation at the end; none for a model inside another one."""
     return {"predictions": lambda layer, x: x} if probe.inner is probe.model else {}
 
 
 def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
-    """The outputs `(batch, classes)` of a model before its last activation; `calls` take the place of layers' own.
+    """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers.
 
-    Raises ValueError if the model has no head, or its output is not one number for each class and image.
+    Raises ValueError if the model has no head, its output is not one number for each class and image, or it does not
+    take such images.
     """
     if probe.inner is probe.model and not probe.config.classes:
         raise ValueError(f"{probe.inner.name} has no head, so that nothing speaks for a class.")
@@ -180,7 +186,7 @@ def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> 
 
 
 def _sum_of(scores: Tensor, classes: np.ndarray) -> Tensor:
-    """The sum of one score for each image; the images do not touch each other, so its gradient is theirs."""
+    """Returns the sum of one score for each image: images do not touch each other, so its gradient is theirs."""
     chosen = np.eye(scores.shape[1], dtype="float32")[classes]
     return keras.ops.sum(keras.ops.cast(scores, "float32") * keras.ops.convert_to_tensor(chosen))
 
@@ -188,17 +194,16 @@ def _sum_of(scores: Tensor, classes: np.ndarray) -> Tensor:
 def _with_classes(
     probe: Probe, images: Any, classes: Classes, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of images with a class for each of them: those given, or the one with the largest score.
+    """Yields batches of float32 images with an int64 class for each: those given, or the one with the largest score.
 
-    Raises ValueError unless `classes` is one class of the model, or one for each image.
+    Raises ValueError unless `classes` is None, one class of the model, or one for each image; and errors of
+    `in_batches` and `_scores`.
     """
     images = to_numpy(images)
     given = None if classes is None else np.asarray(classes)
     if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
-        raise ValueError(
-            f"classes must be a class, or one for each of the {len(images)} images, as integers, but {classes!r} "
-            "was given."
-        )
+        wanted = f"a class, or one for each of the {len(images)} images, as integers"
+        raise ValueError(f"classes must be {wanted}, but {classes!r} was given.")
     start = 0
     for batch in in_batches(images, batch_size):
         with no_gradients():
@@ -214,7 +219,7 @@ def _with_classes(
 
 
 def _with_offset(offset: Tensor) -> Call:
-    """The call of a layer that adds `offset` to its attention weights."""
+    """Returns a call of a block or of attention pooling that adds `offset` to its attention weights."""
     return lambda layer, *args, **kwargs: layer(*args, attention_offset=offset, **kwargs)
 
 
@@ -230,7 +235,7 @@ def nearest_patches(
     layer: str = "encoder_norm",
     batch_size: int = BATCH_SIZE,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The patches, among those of all images, that a model takes for most alike to a given one.
+    """Returns the patches, among those of all images, that a model takes for most alike to a given one.
 
     Args:
         model: As in `class_scores`.
@@ -247,7 +252,8 @@ def nearest_patches(
 
     Raises:
         TypeError: as in `class_scores`.
-        ValueError: if the model does not take such images, or there is no such patch or layer, or not as many patches.
+        ValueError: if the model does not take such images, there is no such patch or layer, the layer has no places,
+            or `count` is no positive integer below the number of patches.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
@@ -258,10 +264,8 @@ def nearest_patches(
     shape = features.shape[:3]
     place = tuple(map(int, patch))
     if place != tuple(patch) or len(place) != 3 or not all(0 <= i < n for i, n in zip(place, shape, strict=True)):
-        raise ValueError(
-            f"patch must be (image, row, column) of {shape[0]} images with {shape[1]} x {shape[2]} patches, but "
-            f"{patch!r} was given."
-        )
+        wanted = f"(image, row, column) of {shape[0]} images with {shape[1]} x {shape[2]} patches"
+        raise ValueError(f"patch must be {wanted}, but {patch!r} was given.")
     total = features[..., 0].size
     if whole_number("count", count, 1) >= total:
         raise ValueError(f"count must be from 1 to {total - 1}, the other patches, but {count!r} was given.")
@@ -281,7 +285,7 @@ def feature_map(
     foreground: bool = True,
     batch_size: int = BATCH_SIZE,
 ) -> np.ndarray:
-    """The patches of several images as colours: what is alike has the same colour, in every image.
+    """Returns the patches of several images as colours: what is alike has the same colour, in every image.
 
     Principal components over the patches of all images, as in DINOv2 (arXiv 2304.07193, section 7.5, Figure 1). The
     first component tells the foreground: the patches above its mean. The next three, of those patches alone, are red,
@@ -301,7 +305,7 @@ def feature_map(
 
     Raises:
         TypeError: as in `class_scores`.
-        ValueError: if there is no such layer, or it has no places.
+        ValueError: if the model does not take such images, there is no such layer, or it has no places.
 
     Examples:
         >>> inspection.feature_map(model, images).shape
@@ -327,7 +331,7 @@ def feature_map(
 
 
 def _components(vectors: np.ndarray, count: int) -> np.ndarray:
-    """The first principal components of float64 vectors, `(n, count)`: 0 where the vectors do not differ."""
+    """Returns the first principal components `(n, count)` of float64 vectors `(n, D)`; 0 where these do not differ."""
     centred = vectors - vectors.mean(0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
     variances, axes = variances[::-1][:count], axes[:, ::-1][:, :count]
@@ -340,10 +344,11 @@ def _components(vectors: np.ndarray, count: int) -> np.ndarray:
 
 
 def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> np.ndarray:
-    """A layer's output at each place of images, float32 `(batch, rows, columns, D)`.
+    """Returns a layer's output at each place of images, float32 `(batch, rows, columns, D)`.
 
-    Raises TypeError unless it is a model that can be looked into and the images are numbers, and ValueError if there is
-    no such layer, its output has no places, or the images are none that the model takes.
+    Raises TypeError unless it is a model that can be looked into and the images are numbers; ValueError if there is no
+    such layer, its output has no places, the model was optimized for inference and it lacks tokens, or the images are
+    none that the model takes.
     """
     probe = Probe(model)
     name = probe.inner.name

@@ -67,7 +67,7 @@ def write_page(
     source: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Writes a page that shows a model, and what it makes of images.
+    """Writes a page that shows a model, and what it makes of images; returns its path.
 
     Config, layers with their shapes, parameters by part, filters, position embeddings; for every image predictions,
     attention of every block and head, attention rollout, gradient times attention, evidence of patches, saliency. The
@@ -86,8 +86,10 @@ def write_page(
 
     Raises:
         TypeError: if `model` is something else.
-        ValueError: if the path does not end with `.html`, or the images are no pixels.
+        ValueError: if the path does not end with `.html` or `.htm`, the images are no pixels or not such as the model
+            takes, or there are images and the model was optimized for inference.
         ImportError: if Pillow is not installed.
+        OSError: if the file cannot be written, or the model cannot be read.
 
     Examples:
         >>> inspection.write_page(small, "report.html").name
@@ -121,7 +123,7 @@ def write_page(
 
 
 def _without_shared_folders(names: Sequence[str]) -> list[str]:
-    """Paths without the folders at their beginning that all of them share."""
+    """Returns paths without the folders at their beginning that all of them share, safe to show."""
     parts = [name.split("/") for name in names]
     while all(len(one) > 1 for one in parts) and len({one[0] for one in parts}) == 1:
         parts = [one[1:] for one in parts]
@@ -129,7 +131,7 @@ def _without_shared_folders(names: Sequence[str]) -> list[str]:
 
 
 def _style_of_images(pixels: np.ndarray) -> str:
-    """The style sheet that holds each image once, as the background of all its maps."""
+    """Returns the style sheet that holds each image, uint8 `(n, h, w, 3)`, once, as the background of all its maps."""
     height, width = pixels.shape[1:3]
     small = max(height, width) <= SMALL
     style = f".seen {{ aspect-ratio: {width} / {height}{'; image-rendering: pixelated' if small else ''} }}\n"
@@ -140,7 +142,7 @@ def _style_of_images(pixels: np.ndarray) -> str:
 
 
 def _facts(model: VisionTransformer | BiT) -> Html:
-    """The line of facts below the title: the variant, its size, its cost, and what images it takes."""
+    """Returns the line of facts below the title: the variant, its size, its cost, and what images it takes."""
     config = model.config
     height, width = config.image_size
     facts = {
@@ -159,15 +161,17 @@ def _facts(model: VisionTransformer | BiT) -> Html:
 
 
 def _has_attention(model: VisionTransformer | BiT) -> bool:
+    """Returns whether a model is a Vision Transformer and no MLP-Mixer."""
     return isinstance(model, VisionTransformer) and model.config.tokens_mlp_width is None
 
 
 def _classifies(model: VisionTransformer | BiT) -> bool:
+    """Returns whether a model has a head with one output for each class and image."""
     return bool(model.config.classes) and len(model.output_shape) == 2
 
 
 def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
-    """The section with the images and their likeliest classes; of a model without a head, the images alone."""
+    """Returns the section with the images and their likeliest classes; of a model without a head, the images alone."""
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
         return Section("Images", "This model has no head: it predicts no classes.", tiles)
@@ -186,7 +190,10 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
 
 
 def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray) -> Section:
-    """The section with a map for each block and head of each image, which sliders choose from."""
+    """Returns the section with a map for each block and head of each image, which sliders choose from.
+
+    Raises ValueError for a model that was optimized for inference.
+    """
     config = model.config
     blocks = all_blocks(config)
     maps = patch_attention_of_blocks(model, batch, blocks)
@@ -218,20 +225,20 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
                 id=f"looks{i}",
             )
         )
-    reader = (
-        "the class token reads" if config.class_token and config.pooling != "avg" else "the patches read on average"
-    )
+    has_reader = config.class_token and config.pooling != "avg"
+    reader = "the class token reads" if has_reader else "the patches read on average"
     words = f"What {reader} in each block and head; bright is much, each map by its own largest."
     return Section("Where it looks", words, Html("".join(cards)))
 
 
 def _slider(label: str, least: int, most: int, value: int) -> Html:
+    """Returns a slider with a label before it and its value behind it."""
     slider = tag("input", type="range", min=least, max=most, value=value)
     return tag("label", tag("span", label), tag("output"), slider)
 
 
 def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
-    """The section with the maps of `MAPS` that the model has, and its features, for each image."""
+    """Returns the section with the maps of `MAPS` that the model has, and its features, for each image."""
     attentive, classifies = _has_attention(model), _classifies(model)
     maps: dict[str, np.ndarray] = {}
     for name, kind in MAPS.items():
@@ -252,14 +259,14 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
         tile = _tile(i, image_address(features[i]), "features", bare=True)
         tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
         cards.append(tag("div", tag("h3", image), html_tiles(tiles), class_="card", id=f"goes{i}"))
-    words = (
-        "For the class that the model predicts." if classifies else "This model has no head, so there are no classes."
-    )
+    words = "This model has no head, so there are no classes."
+    if classifies:
+        words = "For the class that the model predicts."
     return Section("What it goes by", words, Html("".join(cards)))
 
 
 def _weights(model: VisionTransformer | BiT) -> Section:
-    """The section that needs no images: filters of 1 or 3 channels, and the similarity of positions."""
+    """Returns the section that needs no images: filters of 1 or 3 channels, and the similarity of positions."""
     parts = []
     *shape, filters = filter_kernel(model).shape
     if shape[-1] in (1, 3):
@@ -287,7 +294,7 @@ def _weights(model: VisionTransformer | BiT) -> Section:
 
 
 def _layers(model: VisionTransformer | BiT) -> Section:
-    """The section with the layers in order, blocks that are alike once."""
+    """Returns the section with the layers in order; blocks, which are alike, stand there once."""
     blocks = [layer for layer in model.layers if layer.name.startswith("block_")]
     boxes = []
     for layer in model.layers:
@@ -304,7 +311,7 @@ def _layers(model: VisionTransformer | BiT) -> Section:
 
 
 def _parameters(model: VisionTransformer | BiT) -> Section:
-    """The section with the number of parameters of each part of `_PARTS`, the largest first."""
+    """Returns the section with the number of parameters of each part of `_PARTS`, the largest first."""
     sizes: dict[str, int] = {}
     for path, weight in weights_by_path(model).items():
         layer, _, inner = path.partition("/")
@@ -318,10 +325,12 @@ def _parameters(model: VisionTransformer | BiT) -> Section:
 
 
 def _config(model: VisionTransformer | BiT, source: Mapping[str, Any]) -> Section:
-    """The section with the config, below what is known of the file."""
+    """Returns the section with the config, at most 20 class names last, below `source`, what is known of the file."""
     values = model.config.to_dict()
     names = values.pop("class_names", None)
-    values["class_names"] = None if names is None else ", ".join([*names[:20], *(["…"] if len(names) > 20 else [])])
+    if names is not None:
+        names = ", ".join(names if len(names) <= 20 else [*names[:20], "…"])
+    values["class_names"] = names
     tables = _pairs(values)
     if source:
         tables = Html("".join([tag("h3", "The file"), _pairs(source), tag("h3", "The config"), tables]))
@@ -330,13 +339,13 @@ def _config(model: VisionTransformer | BiT, source: Mapping[str, Any]) -> Sectio
 
 
 def _pairs(pairs: Mapping[str, Any]) -> Html:
-    """A table of names and values."""
+    """Returns a table of names and values."""
     rows = (tag("tr", tag("th", name, scope="row"), tag("td", tag("code", value))) for name, value in pairs.items())
     return tag("table", tag("tbody", *rows), class_="plain")
 
 
 def _bars(rows: Iterable[tuple[str, float, str]]) -> Html:
-    """Rows of a name, a bar for a share of 1, and words beside it, as an element."""
+    """Returns an element with a row for each name: a bar for a share of 1, and words beside it."""
     parts = []
     for name, share, words in rows:
         bar = tag("span", tag("i", style=f"width: {100 * share:.1f}%"), class_="bar")
@@ -345,14 +354,14 @@ def _bars(rows: Iterable[tuple[str, float, str]]) -> Html:
 
 
 def _tile(index: int, address: Html | None = None, words: str = "the image", bare: bool = False) -> Html:
-    """An image; with the address of a map, that map over the image, or `bare` in place of it."""
+    """Returns the image of a number; with the address of a map, that map over the image, or `bare` in place of it."""
     if address is None:
         return tag("div", class_=f"seen i{index}", role="img", aria_label=words)
     return tag("div", tag("img", src=address, alt=words), class_=f"seen i{index}{' bare' if bare else ''}")
 
 
 def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, scale: Html | str = "") -> Html:
-    """A figure of one image, in which tiles `(count, height, width, 3)`, uint8, stand in rows and columns."""
+    """Returns a figure of one image, in which uint8 tiles `(count, height, width, 3)` stand in rows and columns."""
     count, height, width = tiles.shape[:3]
     rows = math.ceil(count / columns)
     tiles = np.concatenate([tiles, np.full((count, height, width, 1), 255, "uint8")], -1)
@@ -364,6 +373,6 @@ def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, scale: Html
 
 
 def _map(kind: MapKind, values: np.ndarray) -> Html:
-    """A map with a pixel for each value."""
+    """Returns the address of an image with a pixel for each value, in the colours of its kind."""
     numbers = colour_numbers(values, *kind.ends(values), LEVELS)
     return image_address(numbers, palette=palette(kind.scale, LEVELS))

@@ -1,4 +1,4 @@
-"""How kinds of maps look, on the page as in figures; and figures of matplotlib, written to a file if asked to.
+"""How kinds of maps look, on the page as in figures; and figures of matplotlib, also as files.
 
 All plots raise ImportError if matplotlib is not installed, and ValueError if shapes do not fit or `path` has another
 ending.
@@ -61,12 +61,12 @@ class MapKind:
     quantile: float = 1.0
 
     def ends(self, values: np.ndarray) -> tuple[float, float]:
-        """The values at the beginning and at the end of the scale."""
+        """Returns the values at the beginning, 0 or minus the end, and at the end of the scale, at least 1e-12."""
         largest = max(float(np.quantile(np.abs(values) if self.signed else values, self.quantile)), 1e-12)
         return (-largest if self.signed else 0.0), largest
 
     def colours(self, values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
-        """Values as colours of 0..1, with an axis for the channels."""
+        """Returns values as colours of 0..1 with an axis for the channels; `ends` are those of the scale."""
         return palette(self.scale, LEVELS)[colour_numbers(values, *ends, LEVELS)] / 255
 
 
@@ -86,7 +86,7 @@ MAPS = {
 
 
 def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Each head's attention laid over an image, beside the image and the mean of the heads.
+    """Draws each head's attention laid over an image, beside the image and the mean of the heads; returns the figure.
 
     Args:
         attention: `(heads, rows, columns)`: one image of `patch_attention`.
@@ -115,7 +115,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
 def plot_attention_rollout(
     maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray], path: PathLike = None, title: str = ""
 ) -> "Figure":
-    """Images, and below each the patches that the output is made of (Figures 6 and 14).
+    """Draws images, and below each the patches that the output is made of (Figures 6 and 14); returns the figure.
 
     Args:
         maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.
@@ -136,9 +136,10 @@ def plot_attention_rollout(
 
 
 def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Images, and below each the pixels that its class hangs on: `maps` of `saliency`, `(batch, height, width)`.
+    """Draws images, and below each the pixels that its class hangs on; returns the figure.
 
-    The arguments that are not listed here are those of `plot_attention_rollout`.
+    `maps` are `(batch, height, width)`, of `saliency`; other arguments are those of `plot_attention_rollout`. Errors
+    are those of `plot_attention_heads`.
 
     Returns:
         The figure.
@@ -158,7 +159,7 @@ def plot_class_evidence(
     title: str = "",
     class_names: Sequence[str] | None = None,
 ) -> "Figure":
-    """Images, and below each its map of `class_evidence`, `(batch, rows, columns)`.
+    """Draws images, and below each its map of `class_evidence`; returns the figure.
 
     Args:
         maps: `(batch, rows, columns)`, of `class_evidence`.
@@ -192,7 +193,7 @@ def plot_class_evidence(
 
 
 def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Images, and below each its patches as colours.
+    """Draws images, and below each its patches as colours; returns the figure.
 
     Args:
         colours: `(batch, rows, columns, 3)`, of `feature_map`.
@@ -215,7 +216,7 @@ def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = N
 
 
 def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """How far each head looks, by depth (Figure 7, right).
+    """Draws how far each head looks, by depth (Figure 7, right); returns the figure.
 
     Args:
         distances: `(blocks, heads)`, pixels, of `mean_attention_distance`.
@@ -246,7 +247,7 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
 
 
 def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """The principal components of the filters that see pixels (Figure 7, left).
+    """Draws the principal components of the filters that see pixels (Figure 7, left); returns the figure.
 
     Args:
         filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
@@ -265,10 +266,9 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
 
 
 def filter_pictures(filters: np.ndarray) -> np.ndarray:
-    """Filters as pictures of 0..1: 0 is the middle grey, and the largest value of each is black or white.
+    """Returns filters `(n, height, width, 1 or 3)` as pictures `(n, height, width, 3)` of 0..1, with grey for 0.
 
-    Raises:
-        ValueError: if there are other channels than 1 or 3.
+    The largest value of each is black or white. Raises ValueError for other shapes or values that are no numbers.
     """
     filters = _array("filters", filters, ("components", "height", "width", "channels"))
     if filters.shape[3] not in (1, 3):
@@ -279,7 +279,7 @@ def filter_pictures(filters: np.ndarray) -> np.ndarray:
 
 
 def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """For each place a map: how alike its position embedding is to that of every place (Figure 7, centre).
+    """Draws a map for each place: how alike its position embedding is to those of all (Figure 7, centre).
 
     Args:
         similarity: `(rows, columns, rows, columns)`, the cosines of `position_similarity`.
@@ -324,12 +324,12 @@ def plot_nearest_patches(
     path: PathLike = None,
     title: str = "",
 ) -> "Figure":
-    """A patch and those that the model takes for most alike, each with what lies around it.
+    """Draws a patch and those that the model takes for most alike, each with what lies around it; returns the figure.
 
     Args:
         places: `(count, 3)`, of `nearest_patches`.
         cosines: `(count,)`, of `nearest_patches`.
-        patch: The image, the row and the column that were asked for.
+        patch: The image, the row and the column of the given one.
         images: As in `plot_attention_rollout`.
         grid_size: Rows and columns of patches (`model.config.grid_size`).
         path: As in `plot_attention_heads`.
@@ -353,7 +353,7 @@ def plot_nearest_patches(
 
 
 def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int, int]) -> np.ndarray:
-    """A patch in a frame, with one patch around it on every side."""
+    """Returns a patch in a frame, with one patch around it on every side, at least 96 pixels high; white outside."""
     height, width = (n // cells for n, cells in zip(image.shape, grid_size, strict=False))
     row, column = place
     image = np.pad(image, [(height, height), (width, width), (0, 0)], constant_values=1)
@@ -368,7 +368,7 @@ def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int
 
 
 def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A map of weights, in warm colours, laid over an image.
+    """Returns an image in grey under a map of weights in warm colours.
 
     Args:
         image: `(height, width, channels)`, pixels of 0..255, or values of 0..1.
@@ -378,7 +378,7 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
         `(height, width, 3)`, values of 0..1.
 
     Raises:
-        ValueError: if the image is none.
+        ValueError: if the image has another shape, or values that are no pixels.
 
     Examples:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape
@@ -397,7 +397,7 @@ def _below_images(
     title: str,
     names: Sequence[str] | None = None,
 ) -> "Figure":
-    """A figure of images in rows of at most 8, each with its name above it and its map below it."""
+    """Returns a figure of images in rows of at most 8, each with its name above it and its map below it."""
     columns = min(len(images), 8)
     named = list(zip(names or [""] * len(images), images, strict=True))
     tiles: list[tuple[str, np.ndarray | None]] = []
@@ -411,7 +411,7 @@ def _below_images(
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
-    """Values as an array; ValueError unless they are numbers with these axes, none of which is empty."""
+    """Returns values as an array; ValueError unless they are numbers with as many axes as named, none of them empty."""
     values = np.asarray(values)
     if values.ndim != len(axes) or 0 in values.shape or values.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be numbers ({', '.join(axes)}), but {values.dtype} {values.shape} was given.")
@@ -421,7 +421,7 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
 def _maps_and_images(
     maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Both as arrays; ValueError unless they are maps, images, and as many of both."""
+    """Returns maps as an array, and images as values of 0..1; ValueError unless they are such, and as many of both."""
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     pixels = [_pixels(image) for image in images]
     if len(pixels) != len(maps):
@@ -430,7 +430,10 @@ def _maps_and_images(
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
-    """An image as values of 0..1, `(height, width, 3)`; ValueError unless it has 1 or 3 channels of pixels."""
+    """Returns an image as values of 0..1, `(height, width, 3)`.
+
+    Raises ValueError unless it has 1 or 3 channels of pixels of 0..255, or floats of 0..1.
+    """
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
@@ -442,9 +445,10 @@ def _pixels(image: np.ndarray) -> np.ndarray:
 
 
 def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """A map of patches, resized to the image."""
+    """Returns a map of patches, resized to the image, float32 `(height, width)`."""
     return resize_images(np.asarray(values, "float32")[..., None], image.shape[:2])[..., 0]
 
 
 def _grey(image: np.ndarray) -> np.ndarray:
+    """Returns the brightness of an image `(height, width, 3)`, with one channel."""
     return image @ np.array([0.299, 0.587, 0.114])[:, None]

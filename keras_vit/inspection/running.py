@@ -34,12 +34,13 @@ class Probe:
         grid: Rows and columns of patches; they depend on the images where sizes are free.
 
     Raises:
-        TypeError: if it is none of these.
+        TypeError: if it is none of these, or with `attention` has none.
         ValueError: if there are several inside.
+        OSError: if it is a path or a name that `keras_vit.load` cannot read or fetch.
     """
 
     def __init__(self, model: ModelSource, *, attention: bool = False) -> None:
-        """Finds the model of this package; TypeError if there is none, or with `attention` one without attention."""
+        """Loads the model if it is named, and finds the one of this package in it; errors as of the class."""
         self.model = as_model(model)
         self.inner = _find_model(self.model)
         self.config: Any = self.inner.config
@@ -50,15 +51,10 @@ class Probe:
             raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
-        """Computes the model's outputs.
+        """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`.
 
-        Args:
-            images: A batch as the model takes it, an array or a tensor.
-            calls: Functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT;
-                they return what the layer would.
-
-        Raises:
-            ValueError: if the model does not take such images.
+        `calls` are functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT,
+        in place of the layers' own. Raises ValueError if the model does not take such images.
         """
 
         def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,22 +76,19 @@ class Probe:
         return call_layers(self.model, images, call_around)
 
     def map(self, tokens: Any) -> Any:
-        """`(..., tokens, D)` as `(..., rows, columns, D)`, without the tokens before the patches."""
+        """Returns `(..., tokens, D)` as `(..., rows, columns, D)` on the grid of the last run, without other tokens."""
         rows, columns = self.grid
         return tokens[..., -rows * columns :, :].reshape(*tokens.shape[:-2], rows, columns, tokens.shape[-1])
 
     def check_all_tokens(self) -> None:
         """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
         if getattr(self.config, "class_token_only", False):
-            raise ValueError(
-                f"{self.inner.name} was optimized for inference: its last block computes only the tokens that the "
-                "output is read from, and all of them are needed here. Use the model that it was made from, or "
-                "model.with_config(class_token_only=False)."
-            )
+            words = "was optimized for inference: its last block does not compute all tokens, which are needed here"
+            raise ValueError(f"{self.inner.name} {words}. Use model.with_config(class_token_only=False).")
 
 
 def _find_model(model: Any) -> VisionTransformer | BiT:
-    """The one model of this package that a model is or has inside.
+    """Returns the one `VisionTransformer` or `BiT` that a model is or has inside.
 
     Raises TypeError where there is none that can be looked into, ValueError where there are several.
     """
@@ -116,32 +109,29 @@ def _find_model(model: Any) -> VisionTransformer | BiT:
 
 
 def _is_reached(model: keras.layers.Layer, inner: keras.Model) -> bool:
-    """Whether a model is the other one, or has it inside by way of functional and sequential models only."""
+    """Returns whether a model is `inner`, or has it inside by way of functional and built sequential models only."""
     return model is inner or (has_graph(model) and any(_is_reached(layer, inner) for layer in model.layers))
 
 
 def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
-    """Images `(batch, height, width, channels)` as float32 arrays of at most `batch_size`.
+    """Yields images `(batch, height, width, channels)` as float32 arrays of at most `batch_size`.
 
-    Raises:
-        TypeError: if they are no numbers.
-        ValueError: if there are no images, if an axis is missing, or `batch_size` is no positive integer.
+    Raises TypeError if they are no numbers, ValueError if there are none, they have other axes, or `batch_size` is no
+    positive integer.
     """
     batch_size = whole_number("batch_size", batch_size, 1)
     images = to_numpy(images)
     if images.dtype.kind not in "fiu":
         raise TypeError(f"images must be an array of numbers, but its dtype is {images.dtype}.")
     if images.ndim != 4 or not len(images):
-        raise ValueError(
-            f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was given. A "
-            "single image needs a batch axis: images[None]."
-        )
+        words = f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was given"
+        raise ValueError(f"{words}. A single image needs a batch axis: images[None].")
     for start in range(0, len(images), batch_size):
         yield images[start : start + batch_size].astype("float32")
 
 
 def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
-    """The images that a model takes as pixels to be shown: the inverse of its scaling.
+    """Returns the images that a model takes as pixels to be shown: the inverse of its scaling, rounded and clipped.
 
     Args:
         model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
@@ -165,7 +155,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def no_gradients() -> Iterator[None]:
-    """Within this context, PyTorch keeps nothing for a backward pass; the other backends never do by themselves."""
+    """A context in which PyTorch keeps nothing for a backward pass; the other backends never do by themselves."""
     if keras.backend.backend() != "torch":
         yield
         return
@@ -176,41 +166,29 @@ def no_gradients() -> Iterator[None]:
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The gradient of a scalar with respect to arrays.
+    """Returns the gradients of a scalar with respect to float32 arrays: float32 arrays of their shapes.
 
-    Args:
-        function: From tensors, one for each array, to a scalar tensor. It is computed once.
-        arrays: Where the gradient is taken; float32.
-
-    Returns:
-        float32 arrays with the shapes of `arrays`; zeros where the scalar does not depend on one.
+    `function` goes from tensors, one for each array, to a scalar tensor; it is called once. Where the scalar does not
+    depend on an array, its gradient is zeros.
     """
-    compute = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
-    return [to_numpy(gradient).astype("float32") for gradient in compute(function, arrays)]
+    found: Any
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
 
+        tensors = [tf.convert_to_tensor(array) for array in arrays]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(tensors)
+            value = function(tensors)
+        found = tape.gradient(value, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    elif keras.backend.backend() == "jax":
+        import jax
 
-def _tensorflow(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[Tensor]:
-    """The gradients of a function with respect to arrays, on TensorFlow."""
-    import tensorflow as tf
+        found = jax.grad(function)([jax.numpy.asarray(array) for array in arrays])
+    else:
+        import torch
 
-    tensors = [tf.convert_to_tensor(array) for array in arrays]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(tensors)
-        value = function(tensors)
-    return tape.gradient(value, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-
-def _jax(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[Tensor]:
-    import jax
-
-    return jax.grad(function)([jax.numpy.asarray(array) for array in arrays])
-
-
-def _torch(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> Sequence[Tensor]:
-    """The gradients of a function with respect to arrays, on PyTorch."""
-    import torch
-
-    tensors = [keras.ops.convert_to_tensor(array).detach().clone().requires_grad_() for array in arrays]
-    with torch.enable_grad():
-        value = function(tensors)
-    return torch.autograd.grad(value, tensors, allow_unused=True, materialize_grads=True)
+        tensors = [keras.ops.convert_to_tensor(array).detach().clone().requires_grad_() for array in arrays]
+        with torch.enable_grad():
+            value = function(tensors)
+        found = torch.autograd.grad(value, tensors, allow_unused=True, materialize_grads=True)
+    return [to_numpy(gradient).astype("float32") for gradient in found]

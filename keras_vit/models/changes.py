@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-import time
+import timeit
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -206,17 +206,13 @@ def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
         old, new = old.backbone, new.backbone
     if path == "embedding/kernel" and new.patch_size != old.patch_size:
         value = resize_patch_kernel(keras.ops.convert_to_numpy(value), new.patch_size)
-    if path == _first_kernel(old) and new.channels != old.channels:
+    is_plain = isinstance(old, ViTConfig) and old.stem_stages is None
+    first_kernel = "embedding/kernel" if is_plain else "conv_root/kernel"
+    if path == first_kernel and new.channels != old.channels:
         return adapt_kernel(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")), new.channels)
     if path == "position_embedding/table" and new.grid_size != old.grid_size:
         return resize_table(keras.ops.convert_to_numpy(value), old.grid_size, new.grid_size, new.interpolation)
     return value
-
-
-def _first_kernel(config: ModelConfig) -> str:
-    """Returns the path of the weight that reads the image: of the patch embedding, or of the ResNet's root."""
-    plain = isinstance(config, ViTConfig) and config.stem_stages is None
-    return "embedding/kernel" if plain else "conv_root/kernel"
 
 
 def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
@@ -287,20 +283,15 @@ def inference_steps(model: Any) -> list[InferenceStep]:
             slow = "XLA is not quicker on this processor"
         effect = "predict is compiled with XLA, which takes some seconds at its first call"
         steps.append(InferenceStep("jit_compile", effect, slow, is_field=False))
-    return steps + _packing_step(model)
-
-
-def _packing_step(model: Any) -> list[InferenceStep]:
-    """Returns the step that packs kernels, alone in a list; an empty list where the model has none to pack."""
     kernels = packable_kernels(model)
-    if not kernels:
-        return []
-    import torch
+    if kernels:
+        import torch
 
-    size = sum(kernel.numel() for kernel in kernels) * 4 / 1e6
-    slow = None if onednn.packing_is_quicker(torch.get_num_threads()) else "it is not quicker on this processor"
-    effect = f"kernels are in memory a second time, in oneDNN's own order: {size:,.0f} MB more"
-    return [InferenceStep("kernels_packed", effect, slow, is_field=False)]
+        size = sum(kernel.numel() for kernel in kernels) * 4 / 1e6
+        slow = None if onednn.packing_is_quicker(torch.get_num_threads()) else "it is not quicker on this processor"
+        effect = f"kernels are in memory a second time, in oneDNN's own order: {size:,.0f} MB more"
+        steps.append(InferenceStep("kernels_packed", effect, slow, is_field=False))
+    return steps
 
 
 def packable_kernels(model: Any) -> list[Any]:
@@ -465,12 +456,5 @@ def _time_share(layer: keras.layers.Layer, shapes: tuple[tuple[int, ...], ...], 
         return tape.gradient(outputs, [inputs[0], *weights]) if training else outputs
 
     functions = [tf.function(compute), tf.function(compute, jit_compile=True)]
-    times = [[_seconds(function) for function in functions] for _ in range(_ROUNDS + 1)]
+    times = [[timeit.timeit(function, number=1) for function in functions] for _ in range(_ROUNDS + 1)]
     return statistics.median(compiled / plain for plain, compiled in times[1:])  # the first round makes the programs
-
-
-def _seconds(function: Any) -> float:
-    """Returns how long a call of the function takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start

@@ -37,16 +37,11 @@ from keras_vit.preprocessing import Pipeline
 _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDictionary()
 
 
-def _its_turn(model: Any, method: str) -> Any:
-    """Returns a context that one thread at a time may enter for a model; for `predict*` but on JAX any number."""
-    is_free = method.startswith("predict") and keras.backend.backend() != "jax"
-    return contextlib.nullcontext() if is_free else _TURNS.setdefault(model, threading.RLock())
-
-
 def _checking_images(method: Callable[..., Any]) -> Any:
     """Returns a method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
 
-    It raises ValueError for None and for images that the model does not take, and one thread at a time runs it.
+    It raises ValueError for None and for images that the model does not take. One thread at a time runs it for a model,
+    but for `predict` and its like on TensorFlow and PyTorch, which keep no state.
     """
 
     @functools.wraps(method)
@@ -55,7 +50,9 @@ def _checking_images(method: Callable[..., Any]) -> Any:
             raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
-        with _its_turn(self, checking.__name__), self._checked(x):
+        is_free = checking.__name__.startswith("predict") and keras.backend.backend() != "jax"
+        turn = contextlib.nullcontext() if is_free else _TURNS.setdefault(self, threading.RLock())
+        with turn, self._checked(x):
             return method(self, x, *args, **kwargs)
 
     return checking
