@@ -32,8 +32,9 @@ def attention_maps(
 
     Raises:
         TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer, or
-            the model was optimized for inference and the last block is read.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
+            several models are inside, or the last block is read of one that was optimized for inference.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
@@ -50,8 +51,9 @@ def patch_attention(
     """Returns how much the token that the head reads attends to each patch (Figures 6 and 14).
 
     That is the class token where there is one, and the probe of attention pooling for `block="pooling"`. Where the
-    patches are averaged or no token is special, it is the mean of what all patches read. Arguments and errors are those
-    of `attention_maps`.
+    patches are averaged or no token is special, it is the mean of what all patches read. Arguments are those of
+    `attention_maps`, and errors too: TypeError for a model without attention or a `block` that is no number, ValueError
+    for a block that there is not, images that do not fit, or the last block of a model optimized for inference.
 
     Returns:
         float32 `(batch, heads, rows, columns)`, parts of 1: what is missing went to the tokens before the patches.
@@ -69,7 +71,9 @@ def patch_attention_of_blocks(
 ) -> dict[int | str, np.ndarray]:
     """Returns `patch_attention` of several blocks in one pass, by block; `blocks` are numbers, and `"pooling"`.
 
-    Other arguments and errors are those of `attention_maps`.
+    Other arguments are those of `attention_maps`, and errors too: TypeError for a model without attention or a block
+    that is no number, ValueError for a block that there is not, images that do not fit, or the last block of a model
+    optimized for inference.
 
     Returns:
         By block, counted from 0: float32 `(batch, heads, rows, columns)`; empty for no blocks.
@@ -83,6 +87,7 @@ def patch_attention_of_blocks(
     maps: dict[int | str, list[np.ndarray]] = {}
 
     def keep(block: int | str, weights: np.ndarray) -> None:
+        """Appends what the head's token reads of each patch to the maps of a block."""
         row = weights[:, :, 0] if block == POOLING else output_row(probe, weights)
         maps.setdefault(block, []).append(of_keys(probe, row))
 
@@ -98,7 +103,8 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
     product, the row of the token that the head reads counts: the class token's; the mean of the patches' where these
     are averaged; for attention pooling, the mean of the rows weighted by its attention.
 
-    The arguments that are not listed here are those of `attention_maps`, and so are the errors.
+    Arguments are those of `attention_maps`. Raises TypeError for a model without attention, ValueError for images that
+    do not fit it, and for a model that was optimized for inference.
 
     Returns:
         float32 `(batch, rows, columns)`, parts of 1: what is missing is the share of the tokens before the patches.
@@ -113,6 +119,7 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
     rollout = np.zeros((0, 0, 0))
 
     def multiply(block: int | str, weights: np.ndarray) -> None:
+        """Multiplies the product of the batch by a block's matrix; after the last block, appends its map."""
         nonlocal rollout
         mean = weights.astype("float64").mean(1)
         if block == POOLING:  # (batch, 1, keys); where it does not read the tokens before the patches, fewer keys
@@ -133,7 +140,8 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
 
     The distance between the middles of the query's and the key's patch, averaged over keys by attention, then over
     queries and images. Tokens that have no place, such as the class token, do not count. The paper uses 128 images.
-    Arguments and errors are those of `attention_maps`.
+    Arguments are those of `attention_maps`. Raises TypeError for a model without attention, ValueError for images that
+    do not fit it, and for a model that was optimized for inference.
 
     Returns:
         float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
@@ -149,6 +157,7 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
     count = 0
 
     def add(block: int | str, weights: np.ndarray) -> None:
+        """Adds the distances of a block, once for each image of the batch."""
         nonlocal count
         count += len(weights) if block == 0 else 0
         distances[block] += len(weights) * attention_distance(weights, probe.grid, step)
@@ -304,11 +313,13 @@ def read_attention(
         probe.check_all_tokens()
 
     def read_block(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the output of a block, and calls `read` with its attention weights."""
         weights, output = layer(*args, activations=["attention_weights"], **kwargs)
         read(int(layer.name.removeprefix("block_")), to_numpy(weights))
         return output
 
     def read_pooling(layer: Any, tokens: Any) -> Any:
+        """Returns the output of attention pooling, and calls `read` with its weights."""
         read(POOLING, to_numpy(layer.attention_weights(tokens)))
         return layer(tokens)
 

@@ -29,8 +29,9 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 
     Raises:
         TypeError: if the model has none of this package inside, or the images are no numbers.
-        ValueError: if it has no head, its output is not one number for each class, it does not take such images, or
-            `batch_size` is no positive integer.
+        ValueError: if it has no head or several models inside, its output is not one number for each class, it does not
+            take such images, or `batch_size` is no positive integer.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.class_scores(model, images).shape
@@ -55,9 +56,9 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
         the image that the model takes (127.5 grey levels where it is scaled to [-1, 1]).
 
     Raises:
-        TypeError: as in `class_scores`.
-        ValueError: as in `class_scores`, and if `classes` are no integers, one or one for each image, or there is no
-            such class.
+        TypeError: if the model has none of this package inside, or the images are no numbers.
+        ValueError: if the model has no head with one number for each class, it does not take such images, `classes` are
+            no integers, one or one for each image, or there is no such class.
 
     Examples:
         >>> inspection.saliency(model, images).shape
@@ -68,6 +69,7 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
     for batch, chosen in _with_classes(probe, images, classes, batch_size):
 
         def total(tensors: list[Tensor], chosen: np.ndarray = chosen) -> Tensor:
+            """Returns the sum of the scores of the chosen classes for a batch of images."""
             return _sum_of(_scores(probe, tensors[0]), chosen)
 
         (gradient,) = gradients(total, [batch])
@@ -83,8 +85,8 @@ def gradient_attention(
     The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6): the attention weights of a block are
     multiplied by the gradient of the class's score with respect to them; negative products become 0, the heads are
     averaged, and the sum of the identity and these matrices is multiplied through the blocks. Unlike attention rollout,
-    it tells classes apart. Arguments and errors are those of `saliency`, with a model that has attention (TypeError)
-    and was not optimized for inference (ValueError).
+    it tells classes apart. Arguments are those of `saliency`. Raises TypeError for a model without attention;
+    ValueError for one without a head or optimized for inference, for images that do not fit, and for unknown classes.
 
     Returns:
         float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the
@@ -104,6 +106,7 @@ def gradient_attention(
         read_attention(probe, batch, blocks, len(batch), lambda _, read, weights=weights: weights.append(read))
 
         def total(offsets: list[Tensor], batch: np.ndarray = batch, chosen: np.ndarray = chosen) -> Tensor:
+            """Returns the sum of the scores with these offsets added to the attention weights of all blocks."""
             calls = {layer: _with_offset(offset) for layer, offset in zip(layers, offsets, strict=True)}
             return _sum_of(_scores(probe, batch, calls), chosen)
 
@@ -135,9 +138,9 @@ def class_evidence(
         float32 `(batch, rows, columns)`, logits.
 
     Raises:
-        TypeError: as in `saliency`.
-        ValueError: as in `saliency`; also if nothing pools the tokens, the head reads several or a layer around the
-            model does, or the model was optimized for inference.
+        TypeError: if the model has none of this package inside, or the images are no numbers.
+        ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model was optimized for
+            inference or does not take such images, or there is no such class.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape
@@ -150,6 +153,7 @@ def class_evidence(
         raise ValueError(f"{probe.inner.name} has {pooling}: there is no head that would fit a single patch.")
 
     def each_patch(layer: Any, tokens: Tensor) -> Tensor:
+        """Returns the patches as a map, in place of the output of a pooling."""
         if isinstance(probe.inner, BiT):
             return tokens
         rows, columns = probe.grid
@@ -251,7 +255,7 @@ def nearest_patches(
         `(count,)`: their cosines.
 
     Raises:
-        TypeError: as in `class_scores`.
+        TypeError: if the model has none of this package inside, or the images are no numbers.
         ValueError: if the model does not take such images, there is no such patch or layer, the layer has no places,
             or `count` is no positive integer below the number of patches.
 
@@ -304,7 +308,7 @@ def feature_map(
         patches do not differ are 0.
 
     Raises:
-        TypeError: as in `class_scores`.
+        TypeError: if the model has none of this package inside, or the images are no numbers.
         ValueError: if the model does not take such images, there is no such layer, or it has no places.
 
     Examples:
@@ -358,6 +362,7 @@ def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> n
     outputs: list[Tensor] = []
 
     def keep(one: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Returns the output of a layer, and appends it to `outputs`."""
         outputs.append(one(*args, **kwargs))
         return outputs[-1]
 

@@ -126,6 +126,10 @@ def plot_attention_rollout(
     Returns:
         The figure.
 
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit, or the path has another ending.
+
     Examples:
         >>> rollout = inspection.attention_rollout(model, images)
         >>> figure = inspection.plot_attention_rollout(rollout, pixels, "rollout.png")
@@ -138,8 +142,8 @@ def plot_attention_rollout(
 def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
     """Draws images, and below each the pixels that its class hangs on; returns the figure.
 
-    `maps` are `(batch, height, width)`, of `saliency`; other arguments are those of `plot_attention_rollout`. Errors
-    are those of `plot_attention_heads`.
+    `maps` are `(batch, height, width)`, of `saliency`; other arguments are those of `plot_attention_rollout`. Raises
+    ImportError without matplotlib, ValueError where shapes do not fit or the path has another ending.
 
     Returns:
         The figure.
@@ -205,7 +209,8 @@ def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = N
         The figure.
 
     Raises:
-        ImportError, ValueError: as in `plot_attention_heads`.
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit, or the path has another ending.
 
     Examples:
         >>> figure = inspection.plot_feature_map(inspection.feature_map(model, images), pixels, "features.png")
@@ -225,6 +230,10 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
 
     Returns:
         The figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit, or the path has another ending.
 
     Examples:
         >>> distances = inspection.mean_attention_distance(model, images)
@@ -257,6 +266,10 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
     Returns:
         The figure.
 
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if there are other channels, or the path has another ending.
+
     Examples:
         >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
     """
@@ -288,6 +301,10 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
 
     Returns:
         The figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit, or the path has another ending.
 
     Examples:
         >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
@@ -337,6 +354,10 @@ def plot_nearest_patches(
 
     Returns:
         The figure.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if shapes do not fit, or the path has another ending.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)

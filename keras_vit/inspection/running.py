@@ -58,6 +58,7 @@ class Probe:
         """
 
         def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            """Returns what `calls` says, or the layer itself returns; sets the grid at the patch embedding."""
             call = calls.get(layer.name)
             output = layer(*args, **kwargs) if call is None else call(layer, *args, **kwargs)
             if layer.name == "embedding":
@@ -65,6 +66,7 @@ class Probe:
             return output
 
         def call_around(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            """Returns the output of a layer of an outer model; goes into the inner model and what contains it."""
             if layer is self.inner:
                 return self.inner.call_layers(args[0], call_inside)
             if has_graph(layer) and any(one is self.inner for one in layers_inside(layer)):
@@ -139,6 +141,9 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
 
     Returns:
         uint8 `(batch, height, width, 3)`: the first three channels; of fewer, the first one three times.
+
+    Raises:
+        ValueError: if the images have other channels than the model takes.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)

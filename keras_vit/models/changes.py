@@ -450,6 +450,7 @@ def _time_share(layer: keras.layers.Layer, shapes: tuple[tuple[int, ...], ...], 
     weights = [weight.value for weight in layer.trainable_weights]
 
     def compute() -> Any:
+        """Returns the outputs of the layer; for training the gradients of inputs and weights."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([inputs[0], *weights])
             outputs = layer(*inputs, training=False)

@@ -155,7 +155,8 @@ class LinearSegmenter(DenseModel):
     """A linear head on the patch tokens of a plain Vision Transformer, as DINOv2 and DINOv3 are measured with.
 
     It takes images and returns logits `(batch, rows, columns, classes)` on the grid of patches. Pictures of any size
-    become maps of classes with `keras_vit.segmentation.segment`. Arguments and errors are those of `VisionTransformer`.
+    become maps of classes with `keras_vit.segmentation.segment`. Arguments are those of `VisionTransformer`. Raises
+    TypeError for another config; ValueError for an `input_tensor` or, at call time, images that do not fit.
 
     Source: `BNHead` in DINOv2's `eval/segmentation`, `LinearHead` in DINOv3's.
 
@@ -224,7 +225,8 @@ class DPT(DenseModel):
 
     It takes images and returns depth `(batch, height, width)`, float32 or better: of Depth Anything as many pixels as
     the image has, of DINOv2 32 for two patches, rounded up. `keras_vit.depth.estimate` goes from a picture of any size
-    to its depth. Arguments and errors are those of `VisionTransformer`.
+    to its depth. Arguments are those of `VisionTransformer`. Raises TypeError for another config; ValueError for an
+    `input_tensor` or, at call time, images that do not fit.
 
     Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `dpt_head.py` of DINOv2.
 
@@ -245,8 +247,9 @@ class LinearDepth(DenseModel):
     """Depth by a linear head with bins on a plain Vision Transformer, as DINOv2 has it.
 
     It takes images and returns depth in metres `(batch, 4 * rows, 4 * columns)`, float32 or better, on the grid of
-    patches. `keras_vit.depth.estimate` goes from a picture of any size to its depth. Arguments and errors are those of
-    `VisionTransformer`.
+    patches. `keras_vit.depth.estimate` goes from a picture of any size to its depth. Arguments are those of
+    `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at call time, images
+    that do not fit.
 
     Source: DINOv2 (arXiv 2304.07193, section 7.4), `linear_head.py` of its depth heads.
 
@@ -316,8 +319,9 @@ class EoMT(DenseModel):
 
     It takes images `(batch, *image_size, channels)` and returns a dictionary of logits: `"classes"` `(batch, queries,
     classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`. Pictures of any
-    size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. Arguments and errors are
-    those of `VisionTransformer`.
+    size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. Arguments are those of
+    `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at call time, images
+    that do not fit.
 
     Examples:
         >>> {name: tuple(logits.shape) for name, logits in keras_vit.EoMT(eomt_config)(small_images).items()}
@@ -371,7 +375,7 @@ class EoMT(DenseModel):
         found: list[dict[str, Any]] = []
 
         def call(layer: Any, *args: Any, **options: Any) -> Any:
-            """What a layer returns; before a block with queries, the logits of its input are kept."""
+            """Returns the output of a layer; for a block with queries, appends the logits of its input to `found`."""
             if isinstance(layer, RotaryEmbedding) and rope_scale is not None:
                 return layer(*args, scale=rope_scale)
             if isinstance(layer, BaseLayer):

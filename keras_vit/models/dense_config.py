@@ -271,6 +271,9 @@ class LinearDepthConfig(DepthConfig):
         bins: Number of depths between `min_depth` and `max_depth` that are weighted. All others are those of
             `DPTConfig`.
 
+    Raises:
+        TypeError, ValueError: if a field makes no sense.
+
     Examples:
         >>> keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)).max_depth
         10.0

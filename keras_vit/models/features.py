@@ -177,6 +177,7 @@ def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str,
     activations: dict[tuple[str, str], Tensor] = {}
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the output of a layer and keeps it in `outputs`, what is wanted inside a block in `activations`."""
         if layer.name in inside:
             *values, output = BlockActivations(layer, inside[layer.name], dtype=layer.dtype_policy)([*args])
             activations.update({(layer.name, name): v for name, v in zip(inside[layer.name], values, strict=True)})
@@ -206,6 +207,7 @@ def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Ten
     pooled = False
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns a map of all places in place of the pooled vector; what comes after it is applied to the map."""
         nonlocal pooled
         if layer.name in POOLINGS:
             pooled = True

@@ -123,6 +123,7 @@ class ConfiguredModel(keras.Model):
         return model
 
     def __repr__(self) -> str:
+        """Returns the kind, the name and the config as one line."""
         return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
 
 
@@ -171,10 +172,10 @@ class ImageModel(ConfiguredModel):
         self.trainable = trainable
 
     def set_up(self, config: Any, policy: Any) -> None:
-        """As `ConfiguredModel.set_up`."""
+        """Keeps the config and the dtype policy; images are checked by `call`, which says more than Keras."""
         super().set_up(config, policy)
         self._warned = False
-        self.input_spec = None  # call() below says more than Keras does when images do not fit
+        self.input_spec = None
 
     predict = _checking_images(keras.Model.predict)
     fit = _checking_images(keras.Model.fit)
@@ -393,6 +394,7 @@ class ImageModel(ConfiguredModel):
 
     @kernels_packed.setter
     def kernels_packed(self, value: bool) -> None:
+        """Packs the kernels, or gives back the memory of packed ones; errors as of the property."""
         if not isinstance(value, bool):
             raise TypeError(f"kernels_packed must be True or False, but {value!r} was given.")
         kernels = packable_kernels(self)

@@ -38,6 +38,7 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
         return []
 
     def halved(size: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns half of rows and columns, rounded up."""
         return tuple(math.ceil(n / 2) for n in size)
 
     channels = config.width if is_bit else config.stem_width

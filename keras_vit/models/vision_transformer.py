@@ -232,7 +232,8 @@ class VisionTransformer(ImageModel):
 
     Raises:
         TypeError: if `config` is none of this model.
-        ValueError: if `input_tensor` does not fit the config; at call time, if the images do not.
+        ValueError: if `input_tensor` does not fit the config, Keras does not know the dtype or the activation or is set
+            to channels first; at call time, if the images do not fit.
 
     Examples:
         >>> small = keras_vit.VisionTransformer(config)
