@@ -1,9 +1,12 @@
-"""Two towers that meet: images and texts as embeddings of one space, and classifiers of words."""
+"""Two towers that meet: images and texts as embeddings of one space, classifiers and segmenters of words.
+
+`ImageText` is the model of both; `load_image_text` reads it from a file, with its temperature.
+"""
 
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +20,7 @@ from keras_vit._arguments import (
     ImageSize,
     Source,
     check_choice,
+    listing,
     softmax,
     unit_vectors,
     whole_number,
@@ -24,20 +28,25 @@ from keras_vit._arguments import (
 from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
-from keras_vit.checkpoints.accounting import check_arrays, fill
-from keras_vit.checkpoints.files import Sidecars, read_sidecars
+from keras_vit.checkpoints.accounting import Plan, check_arrays, fill
+from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import pe
-from keras_vit.checkpoints.layouts.sidecars import mapping
+from keras_vit.checkpoints.layouts.sidecars import mapping, number
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
 from keras_vit.checkpoints.like import like_of_options
-from keras_vit.models import LinearSegmenter, TextConfig, TextEncoder, VisionTransformer
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, TextConfig, TextEncoder, VisionTransformer
+from keras_vit.models.changes import copy_state
+from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
-from keras_vit.text.scales import arrays_of_towers, scale_of
-from keras_vit.text.segmenters import MODES, zero_shot_segmenter
 from keras_vit.text.templates import AVERAGINGS, Templates, average, checked_names, templates_of, texts_of_classes
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
+
+# What a TIPS calls its temperature, by which cosines are divided.
+TEMPERATURES = ("temperature", "temperature_contrastive")
+_LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -58,7 +67,7 @@ class ImageText(keras.Model):
         temperature: `1 / scale` as the file of a TIPS stores it, which is written back as it is unless `scale` changes.
 
     Raises:
-        ValueError: if the lengths of the embeddings differ, or `scale` is not above 0.
+        ValueError: if the lengths of the embeddings differ, `averaging` is unknown, or `scale` is not above 0.
 
     Examples:
         >>> both.logits(small_images, ["cat", "dog"]).shape
@@ -78,7 +87,11 @@ class ImageText(keras.Model):
         temperature: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Makes the temperature, and a bias where one is given, as weights; ValueError as the class says."""
+        """Makes the temperature, and a bias where one is given, as weights.
+
+        Raises ValueError for an unknown `averaging`, towers whose embeddings differ in length, or a `scale` that is not
+        above 0.
+        """
         super().__init__(**kwargs)
         check_choice("averaging", averaging, tuple(AVERAGINGS))
         lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
@@ -94,9 +107,13 @@ class ImageText(keras.Model):
         self.averaging = averaging
         self.notes = tuple(notes)
         self.temperature = temperature
-        self.log_scale = _scalar(self, "log_scale", math.log(scale))
-        self.logit_bias = None if bias is None else _scalar(self, "logit_bias", bias)
+        self.log_scale = self._add_number("log_scale", math.log(scale))
+        self.logit_bias = None if bias is None else self._add_number("logit_bias", bias)
         self.built = True
+
+    def _add_number(self, name: str, value: float) -> keras.Variable:
+        """Adds a weight of one number."""
+        return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
 
     @property
     def scale(self) -> float:
@@ -105,12 +122,12 @@ class ImageText(keras.Model):
 
     @property
     def bias(self) -> float:
-        """What is added then; 0 where the family has none."""
+        """What is added to the scaled cosines; 0 where the family has none."""
         return 0.0 if self.logit_bias is None else float(self.logit_bias.numpy())
 
     @property
     def activation(self) -> str:
-        """What makes logits probabilities: `"softmax"` over the texts (CLIP, LiT), or `"sigmoid"` of each (SigLIP)."""
+        """How logits become probabilities: `"sigmoid"` of each where there is a bias (SigLIP), else `"softmax"`."""
         return "softmax" if self.logit_bias is None else "sigmoid"
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -124,7 +141,7 @@ class ImageText(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The loss that the model was compiled with, where `y` is left out for the pairs: text i belongs to image i."""
+        """The loss that the model was compiled with; for `y=None` the labels are an identity: text i is of image i."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
@@ -133,8 +150,9 @@ class ImageText(keras.Model):
 
         Returns Keras's history; the other arguments are those of Keras's `fit`. The loss compares all images of a batch
         with all texts. On several devices and in several processes of JAX, with `training.data_parallel()`, that is the
-        whole batch. Replicas of `tf.distribute` and connected processes without a distribution would compare their own
-        parts, and are refused with a ValueError.
+        whole batch. Raises ValueError in replicas of `tf.distribute` and in connected processes without a distribution,
+        which would compare their own parts; for unknown token ids, sentences without a tokenizer, and no sentences; and
+        for files the errors of `load_image`.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
         processes = current()
@@ -153,20 +171,24 @@ class ImageText(keras.Model):
         return super().fit(self._pair(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The loss and the metrics on what `fit` takes, as Keras's `evaluate`."""
+        """The loss and the metrics on what `fit` takes, as Keras's `evaluate` returns them; its errors for data."""
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
         """The `logits` of `(images, texts)`, all images with all texts; Keras's would be those of each batch alone.
 
-        Raises ValueError for anything but such a pair.
+        `verbose` is there for Keras's callers, and not used. Raises ValueError for anything but such a pair, and the
+        errors of `logits`.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
-        return self.logits(*x, batch_size=batch_size or 32)
+        return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
 
     def _pair(self, x: Any) -> Any:
-        """Images and token ids as the towers take them, of `(images, texts)`; anything else as it is."""
+        """Images and token ids as the towers take them, of `(images, texts)`; anything else is returned as it is.
+
+        Raises ValueError for unknown ids, or sentences without a tokenizer; for files the errors of `load_image`.
+        """
         if not (isinstance(x, tuple) and len(x) == 2):
             return x
         images, texts = x
@@ -178,8 +200,9 @@ class ImageText(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """The config for Keras's files: both towers, serialized, and what is no weight, without the tokenizer."""
-        towers = {name: getattr(self, name) for name in ("image_encoder", "text_encoder")}
-        return {name: keras.saving.serialize_keras_object(tower) for name, tower in towers.items()} | {
+        return {
+            "image_encoder": keras.saving.serialize_keras_object(self.image_encoder),
+            "text_encoder": keras.saving.serialize_keras_object(self.text_encoder),
             "bias": None if self.logit_bias is None else 0.0,
             "averaging": self.averaging,
             "notes": list(self.notes),
@@ -189,10 +212,8 @@ class ImageText(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
-        towers = {
-            name: keras.saving.deserialize_keras_object(config[name]) for name in ("image_encoder", "text_encoder")
-        }
-        return cls(**{**config, **towers})
+        towers = ("image_encoder", "text_encoder")
+        return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in towers})
 
     def embed_images(self, images: Any, batch_size: int = 32) -> np.ndarray:
         """Embeddings of images, float32 `(images, D)`, each of length 1.
@@ -219,7 +240,9 @@ class ImageText(keras.Model):
             progress: Whether to show a bar.
 
         Raises:
-            ValueError: if there is no tokenizer.
+            TypeError: unless they are strings.
+            ValueError: if there is no tokenizer or no text, `batch_size` is no positive integer, or a token id is
+                unknown.
         """
         whole_number("batch_size", batch_size, 1)
         ids, rows = self._ids(texts), []
@@ -231,16 +254,17 @@ class ImageText(keras.Model):
         return unit_vectors(np.concatenate(rows).astype("float32"))
 
     def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Scaled similarities, float32 `(images, texts)`, of what `embed_images` and `embed_texts` take."""
+        """Scaled similarities, float32 `(images, texts)`; arguments and errors of `embed_images` and `embed_texts`."""
         similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """What the family makes of `logits`: shares of the texts that add up to 1, or for each text by itself."""
+        """Probabilities float32 `(images, texts)`, with the errors of `logits`.
+
+        Those of an image add up to 1 with a softmax; with a sigmoid (see `activation`) each text is by itself.
+        """
         logits = self.logits(images, texts)
-        if self.activation == "sigmoid":
-            return np.exp(-np.logaddexp(0, -logits))
-        return softmax(logits)
+        return softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
 
     def zero_shot_classifier(
         self,
@@ -270,7 +294,9 @@ class ImageText(keras.Model):
             A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.
 
         Raises:
-            ValueError: if names or templates make no sense, or there is no tokenizer.
+            TypeError: if names or templates are no strings.
+            ValueError: unless there are two names or more, all different, and templates have one `{}` each; if
+                `averaging` is unknown, `batch_size` is no positive integer, or there is no tokenizer.
         """
         names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
@@ -315,15 +341,43 @@ class ImageText(keras.Model):
             A `LinearSegmenter`, whose logits are cosines.
 
         Raises:
-            ValueError: if the model is no TIPS, names or templates make no sense, or there is no tokenizer.
+            TypeError, ValueError: if the model is no TIPS, another argument is out of its range, or `stride` is above
+                `image_size`; and as `zero_shot_classifier`.
 
         Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
         """
         names = checked_names(class_names)
-        check_choice("mode", mode, MODES)
-        whole_number("batch_size", batch_size, 1)
-        self._known_tokenizer()
-        return zero_shot_segmenter(self, names, templates, mode, image_size, stride, batch_size)
+        check_choice("mode", mode, ("slide", "whole"))
+        for name, value in {"batch_size": batch_size, "image_size": image_size, "stride": stride}.items():
+            whole_number(name, value, 1)
+        words, config = self._known_tokenizer(), self.text_encoder.config
+        if config.position_embedding != "sincos" or config.pooling != "mean" or self.image_encoder.config.projection:
+            raise ValueError(
+                "zero_shot_segmenter is for TIPS, whose patches were trained to agree with words. No rule is known "
+                "here by which the patches of this model are compared with texts: zero_shot_classifier names whole "
+                "pictures."
+            )
+        rule = AVERAGINGS["openai"]
+        texts = texts_of_classes(names, templates_of(templates), rule)
+        ids = _with_capitals(words, config)([text for of_class in texts for text in of_class])
+        vectors = self.text_encoder.predict(ids, batch_size=batch_size, verbose=0).astype("float32")
+        vectors = unit_vectors(vectors).reshape(len(names), len(texts[0]), -1)
+        backbone = self.image_encoder.with_config(**WITHOUT_TOP, dynamic=True)
+        head = LinearSegmenterConfig(
+            backbone=backbone.config,
+            classes=len(names),
+            class_names=tuple(names),
+            blocks=(backbone.config.depth - 1,),
+            pictures=f"tips_{mode}",
+            short_side=image_size,
+            crop_size=image_size,
+            stride=min(stride, image_size) if mode == "whole" else stride,
+            zero_shot=True,
+        )
+        model = LinearSegmenter(head, name=f"{self.image_encoder.name}_zero_shot", dtype=backbone.dtype_policy)
+        copy_state(backbone, model.backbone)
+        layers.assign(model.get_layer("head").kernel, np.ascontiguousarray(average(vectors, rule).T, "float32"))
+        return model
 
     def _known_tokenizer(self) -> Tokenizer:
         """The tokenizer; ValueError where there is none."""
@@ -337,7 +391,7 @@ class ImageText(keras.Model):
     def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
         """The token ids of texts, int32 `(texts, context)`.
 
-        Raises ValueError without tokenizer or texts, or for unknown ids.
+        Raises TypeError unless they are strings, ValueError without tokenizer or texts, or for unknown ids.
         """
         ids = self._known_tokenizer()(texts)
         if not len(ids):
@@ -346,8 +400,16 @@ class ImageText(keras.Model):
         return ids
 
 
-def _scalar(model: keras.Model, name: str, value: float) -> keras.Variable:
-    return model.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
+def _with_capitals(tokenizer: Tokenizer, config: TextConfig) -> Tokenizer:
+    """A tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
+
+    A tokenizer that was not made from a SentencePiece model is returned as it is. Raises ImportError without the
+    library, ValueError if the model's file is damaged by now.
+    """
+    model = next((file for file in tokenizer.files if file.suffix == ".model"), None)
+    if model is None:
+        return tokenizer
+    return dataclasses.replace(tokenizers.from_sentencepiece(model, config, tokenizers.TIPS), clean=str)
 
 
 def load_image_text(
@@ -399,7 +461,7 @@ def load_image_text(
         check_choice("numerics", numerics, ("official", "publisher"))
     path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
     known = like_of_options(like, architecture, None)
-    file, sidecars = arrays_of_towers(path), read_sidecars(path, like=known)
+    file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
     try:
         plan, names = plan_of_text(file, sidecars)
     except ValueError as error:
@@ -408,10 +470,10 @@ def load_image_text(
     if known is not None and sidecars.open_clip:
         words = f"The open_clip_config.json beside {source} says its computation"
         raise ValueError(f"{words}: leave like={known.name!r} out.")
-    scale = scale_of(file, plan, names, sidecars, str(source))
+    log_scale, bias, temperature = _numbers_of_logits(file, plan, names, sidecars, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
-        official = _official(plan.stored, names, sidecars, scale.bias is not None, str(source))
+        official = _official(plan.stored, names, sidecars, bias is not None, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
@@ -426,14 +488,14 @@ def load_image_text(
             config = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
         texts = TextEncoder(config, dtype=dtype)
     fill(texts, plan, str(source))
-    kind = official or _kind_of(plan.dialect, sidecars, images, scale.bias is not None)
+    kind = official or _kind_of(plan.dialect, sidecars, images, bias is not None)
     words = tokenizers.AUTHORS_WORDS if official == tokenizers.TIPS else tokenizers.WORDS
     made, note = tokenizers.find_tokenizer(Path(path), tokenizer, config, sidecars, kind, words)
     notes = [remark.text for remark in plan.warnings] + ([note] if note else [])
     if sidecars.config and sidecars.open_clip:
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
     averaging = kind if kind in AVERAGINGS else "openai"
-    numbers = {"scale": math.exp(scale.log_scale), "bias": scale.bias, "temperature": scale.temperature}
+    numbers = {"scale": math.exp(log_scale), "bias": bias, "temperature": temperature}
     return ImageText(images, texts, made, **numbers, averaging=averaging, notes=notes)
 
 
@@ -466,3 +528,74 @@ def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bo
             "numerics='publisher'."
         )
     return "openai" if config.gelu == "quick" else "open_clip"
+
+
+def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
+    """The arrays of a file by their names; of an image tower of TIPS also those of the text tower's file beside it.
+
+    Raises the errors of `open_file`.
+    """
+    file, text = pe.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
+    if text is None or not path.with_name(text).is_file():
+        return file
+    return {**file, **open_file(path.with_name(text))}
+
+
+def _numbers_of_logits(
+    file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars, source: str
+) -> tuple[float, float | None, float | None]:
+    """The logarithm of what cosines are multiplied with, what is added then (None: nothing), a TIPS's temperature.
+
+    Raises ValueError where one of them or the image tower is missing, is no single number near 0, or belongs elsewhere.
+    """
+    if names.is_tips:
+        temperature = _temperature(file, plan, sidecars, source)
+        _beside_text_tower(plan, [f"{plan.prefix}{name}" for name in TEMPERATURES], source)
+        return -math.log(temperature), None, temperature
+    places = [f"{plan.prefix}{names.scale}", f"{plan.prefix}{names.bias}"]
+    scale, bias = (_number_of(file, name, source) for name in places)
+    if scale is None:
+        raise ValueError(
+            f"{source} has no array {places[0]!r}, the logarithm of its temperature: it is half of a model."
+        )
+    if bias is None and plan.dialect == "siglip":
+        raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: it is half of a model.")
+    towers = (f"{plan.prefix}img/", f"{plan.prefix}txt/")
+    foreign = [name for name in _beside_text_tower(plan, places, source) if not name.startswith(towers)]
+    if foreign and plan.dialect == "flax":
+        raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
+    return scale, bias, None
+
+
+def _number_of(file: Mapping[str, StoredArray], name: str, source: str) -> float | None:
+    """The one number of an array, None where there is no array; ValueError unless it is one number near 0."""
+    if name not in file:
+        return None
+    values = file[name].read().reshape(-1)
+    if len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER:
+        raise ValueError(f"The array {name!r} of {source} must be one number near 0, but is {values[:3].tolist()}.")
+    return float(values[0])
+
+
+def _beside_text_tower(plan: Plan, places: Sequence[str], source: str) -> list[str]:
+    """The arrays beside the text tower and `places`, those of the image tower; ValueError where there are none."""
+    beside = [name for name in plan.unused if name not in places]
+    if not beside:
+        raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
+    return beside
+
+
+def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars, source: str) -> float:
+    """The temperature of a TIPS, of its array or, as in published files of transformers, of config.json.
+
+    Raises ValueError where neither has it, or the array is no single number above 0.
+    """
+    name = next((found for name in TEMPERATURES for found in (f"{plan.prefix}{name}", name) if found in file), None)
+    if name is None and "temperature_init_value" in sidecars.config:
+        return float(np.float32(number(sidecars.config, "temperature_init_value", 1.0)))
+    if name is None:
+        raise ValueError(f"{source} has no array 'temperature', by which cosines are divided: it is half of a model.")
+    values = file[name].read().reshape(-1)
+    if len(values) != 1 or not math.exp(-_LARGEST_NUMBER) < values[0] < math.exp(_LARGEST_NUMBER):
+        raise ValueError(f"The array {name!r} of {source} must be one number above 0, but is {values[:3].tolist()}.")
+    return float(values[0])

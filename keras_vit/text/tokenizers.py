@@ -64,9 +64,10 @@ class Tokenizer:
     files: tuple[Path, ...] = ()
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The ids of texts, int32 `(texts, context)`; warns where a text is cut.
+        """The ids of texts, int32 `(texts, context)`, none for no texts; warns where a text is cut.
 
-        Raises TypeError unless they are strings, ValueError for half of a surrogate pair.
+        Raises TypeError unless they are strings, ValueError for half of a surrogate pair, ImportError without ftfy
+        where the texts of a CLIP are repaired by it.
         """
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
             raise TypeError(f"texts must be a string or several, but {texts!r:.80} was given.")
@@ -105,12 +106,15 @@ def canonicalized(text: str, keep: str = "") -> str:
 
 
 def _spaced(text: str) -> str:
-    """Words one space apart."""
+    """A text with its words one space apart, and none around them."""
     return re.sub(r"\s+", " ", text).strip()
 
 
 def _repaired(text: str) -> str:
-    """Text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
+    """Text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`.
+
+    Raises ImportError without ftfy.
+    """
     return html.unescape(html.unescape(_library("ftfy").fix_text(text))).strip()
 
 
@@ -120,7 +124,7 @@ def _siglip_cleaned(text: str) -> str:
 
 
 # What open_clip calls its ways to clean a text; the first is its default for CLIP, the second for other tokenizers.
-_OPEN_CLIP: dict[str, Callable[[str], str]] = {
+CLEANINGS: dict[str, Callable[[str], str]] = {
     "lower": lambda text: _spaced(_repaired(text)).lower(),
     "whitespace": lambda text: _spaced(_repaired(text)),
     "canonicalize": lambda text: canonicalized(_repaired(text)),
@@ -136,6 +140,7 @@ TIPS = "tips"  # its rules: big_vision's capitals, no end token, padding 0
 
 
 def _library(name: str) -> Any:
+    """A module of the extra `text`; ImportError, with what to install, where it is missing."""
     require_packages("This tokenizer", (name,), "text")
     return importlib.import_module(name)
 
@@ -144,7 +149,7 @@ def _library(name: str) -> Any:
 def _clip_pairs(start: str, end: str) -> Any:
     """CLIP's byte pairs, as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`.
 
-    Raises ImportError without that library.
+    It is made once, and shared. Raises ImportError without that library.
     """
     tokenizers = _library("tokenizers")
     lines = gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
@@ -158,9 +163,9 @@ def _clip_pairs(start: str, end: str) -> Any:
 
 
 def _splitting(model: Any, words: str, specials: list[str]) -> Any:
-    """A tokenizer that cuts a text into `words`, a regular expression, and these into the byte pairs of a model.
+    """A tokenizer of the library `tokenizers` that cuts a text into `words`, and these into a model's byte pairs.
 
-    The tokens `specials` stay whole.
+    `words` is a regular expression of one word; the tokens `specials` stay whole.
     """
     tokenizers = _library("tokenizers")
     result = tokenizers.Tokenizer(model)
@@ -172,7 +177,10 @@ def _splitting(model: Any, words: str, specials: list[str]) -> Any:
 
 
 def _from_merges(vocabulary: Path) -> Any:
-    """The byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer."""
+    """The byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer.
+
+    Raises ImportError without the library `tokenizers`, and what that raises (Exception) for files it cannot read.
+    """
     tokenizers, specials = _library("tokenizers"), ["<|startoftext|>", "<|endoftext|>"]
     files = str(vocabulary), str(vocabulary.with_name(MERGES))
     model = tokenizers.models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token=specials[1])
@@ -183,7 +191,10 @@ def _from_merges(vocabulary: Path) -> Any:
 
 
 def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """What a tokenizer of the library `tokenizers` makes of a text, without special tokens."""
+    """A function from a text to its ids without special tokens, by a tokenizer of the library `tokenizers`.
+
+    That is changed: it cuts and fills up nothing from now on.
+    """
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
@@ -191,15 +202,16 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 def _cleaning(name: Any) -> Callable[[str], str]:
     """How open_clip cleans texts under a name of its config; ValueError for an unknown one."""
-    if name not in _OPEN_CLIP:
-        raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*_OPEN_CLIP]}.")
-    return _OPEN_CLIP[name]
+    if name not in CLEANINGS:
+        raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*CLEANINGS]}.")
+    return CLEANINGS[name]
 
 
 def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = None) -> Tokenizer:
     """CLIP's tokenizer as OpenAI's code or open_clip has it, which call the special tokens by other words.
 
-    Raises ImportError without the library, ValueError if `clean` is unknown or the config is not that of a CLIP.
+    `clean` is a name of `CLEANINGS`, None for `"lower"`. Raises ImportError without the library, ValueError if `clean`
+    is unknown or the model does not know as many words as CLIP has.
     """
     words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
     pairs = _clip_pairs(*words)
@@ -211,8 +223,9 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = N
 def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
     """The tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though the files say otherwise.
 
-    Raises ImportError without the library, ValueError if a file is damaged, lacks a special token, or is of other
-    weights.
+    `kind` says whose rules it follows, such as `"hf_clip"`, and `clean` what open_clip's config says. Raises
+    ImportError without the library, ValueError if a file is damaged, lacks a special token, or is of other weights, or
+    `clean` is unknown.
     """
     library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
     try:
@@ -319,7 +332,7 @@ def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
 
 
 def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
-    """A tokenizer of so many words; ValueError if it is not that of a model with such a config."""
+    """The given tokenizer, of so many words; ValueError unless it belongs to a text tower of such a config."""
     if not config.vocabulary - PADDING < words <= config.vocabulary:
         name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
         raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")

@@ -21,6 +21,7 @@ from keras_vit.checkpoints.layouts.sidecars import FILTER_NAMES
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
 from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
+from keras_vit.text.tokenizers import CLEANINGS
 
 Arrays = Iterator[tuple[str, np.ndarray]]
 # Layouts of TIPS, which have a file for each tower.
@@ -57,6 +58,7 @@ def save_image_text(
         ValueError: if the layout is unknown, or has no place for one of the towers, or a weight is beyond float32's
             range.
         FileExistsError: if there is a file already and `overwrite` is false.
+        OSError: if a file cannot be written.
 
     Examples:
         >>> text.save_image_text(both, "towers.npz", "big_vision")
@@ -294,6 +296,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
         "proj_type": None if config.projection else "none",
         "act_kwargs": {"approximate": "tanh"} if config.gelu == "tanh" else None,
         "norm_kwargs": None if config.layer_norm_epsilon == 1e-5 else {"eps": config.layer_norm_epsilon},
+        "tokenizer_kwargs": _cleaning_of(both),
     }
     text |= {key: value for key, value in more.items() if value}
     if names is NAMES["open_clip_custom"]:
@@ -302,3 +305,11 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
         model["init_logit_bias"] = both.bias
     model |= {"text_cfg": text, "embed_dim": both.text_encoder.output_shape[-1]}
     return {"open_clip_config.json": stated | {"model_cfg": model}}
+
+
+def _cleaning_of(both: ImageText) -> dict[str, str] | None:
+    """What open_clip_config.json says of how texts are cleaned for CLIP's byte pairs; None for its default."""
+    if both.tokenizer is None or both.tokenizer.files:
+        return None
+    names = (name for name, clean in CLEANINGS.items() if clean is both.tokenizer.clean)
+    return next(({"clean": name} for name in names if name != "lower"), None)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import re
 import shutil
 import zipfile
@@ -150,6 +151,20 @@ def test_towers_of_keras_files(both_of, golden, tmp_path):
     np.testing.assert_array_equal(
         tower.predict(ref["ids"], verbose=0), both.text_encoder.predict(ref["ids"], verbose=0)
     )
+
+
+@pytest.mark.parametrize("clean", ["whitespace", "canonicalize"])
+@pytest.mark.once
+def test_written_with_the_cleaning_of_its_texts(golden, tmp_path, clean):
+    folder, texts = tmp_path / "folder", ["Hello, World! It_is I"]
+    shutil.copytree(source(golden("txt_openclip")), folder)
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["tokenizer_kwargs"] = {"clean": clean}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    both = keras_vit.load_image_text(folder)
+    save_image_text(both, tmp_path / "written", "clip")
+    again = keras_vit.load_image_text(tmp_path / "written")
+    np.testing.assert_array_equal(again.tokenizer(texts), both.tokenizer(texts))
 
 
 # Pairs
@@ -325,6 +340,8 @@ def test_keras_s_loops_take_pictures_and_sentences(golden, tmp_path):
     np.testing.assert_allclose(both.predict((images, texts), batch_size=1), expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="both.logits"):
         both.predict(images)
+    with pytest.raises(ValueError, match="batch_size must be"):
+        both.predict((images, texts), batch_size=0)
     both.compile(keras.optimizers.SGD(0.0), training.ContrastiveLoss())
     loss = both.evaluate((images, texts), verbose=0)
     assert both.evaluate((paths, texts), verbose=0) == pytest.approx(loss, rel=1e-5)
