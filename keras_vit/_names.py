@@ -86,21 +86,18 @@ PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit.layers": {
         "keras_vit.interpolation": "resize_patch_kernel resize_table",
         "keras_vit.layers.base": "assign skip_initialization",
-        "keras_vit.layers.batch_norm": "BatchNormalization",
-        "keras_vit.layers.dense": "MaskHead QueryRotation UpscaleBlock",
-        "keras_vit.layers.dpt": "DepthBins DepthHead FeatureFusion Reassemble",
-        "keras_vit.layers.map_head": "MAPHead",
-        "keras_vit.layers.mixer_block": "MixerBlock",
+        "keras_vit.layers.blocks": (
+            "BLOCK_ACTIVATIONS LayerScale MLP MixerBlock MultiHeadAttention SwiGLU TransformerBlock"
+        ),
+        "keras_vit.layers.dense_prediction": (
+            "BatchNormalization DepthBins DepthHead FeatureFusion MaskHead QueryRotation Reassemble UpscaleBlock resize"
+        ),
         "keras_vit.layers.positions": "RotaryEmbedding sincos2d",
-        "keras_vit.layers.resizing": "resize",
         "keras_vit.layers.resnet": "BiTUnit PaddedMaxPooling2D ResNetUnit StdConv2D bit_conv group_norm",
         "keras_vit.layers.texts": "AddTextPositions TextMask TextPooling",
         "keras_vit.layers.tokens": (
-            "AddPositionEmbedding AddSinCosPositionEmbedding ClassToken PatchDropout PatchEmbedding RegisterTokens "
-            "SelfMask TokenDropout TokenMap TokenPooling"
-        ),
-        "keras_vit.layers.transformer_block": (
-            "BLOCK_ACTIVATIONS LayerScale MLP MultiHeadAttention SwiGLU TransformerBlock"
+            "AddPositionEmbedding AddSinCosPositionEmbedding ClassToken MAPHead PatchDropout PatchEmbedding "
+            "RegisterTokens SelfMask TokenDropout TokenMap TokenPooling"
         ),
     },
     "keras_vit.models": {
@@ -128,10 +125,9 @@ PACKAGES: dict[str, dict[str, str]] = {
             "sample_image"
         ),
         "keras_vit.preprocessing.images": (
-            "Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image resize_images"
+            "Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image naflex_size resize_images"
         ),
         "keras_vit.interpolation": "FILTERS",
-        "keras_vit.preprocessing.naflex": "naflex_size",
     },
     "keras_vit.segmentation": {
         "keras_vit.preprocessing": "LabelSet label_set",

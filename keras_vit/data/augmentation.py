@@ -130,7 +130,7 @@ class ImageTransform:
         """The pixels of an image file, `(height, width, channels)`."""
         if self.channels == 3:
             return load_image(path)
-        from keras_vit.preprocessing.channels import read_channels
+        from keras_vit.preprocessing.images import read_channels
 
         return read_channels(path, self.channels)
 

@@ -18,12 +18,12 @@ from keras import initializers, ops, tree
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
 from keras_vit._keras import any_module_is_watched, layers_inside
-from keras_vit.layers.fast import is_torch_tensor
 from keras_vit.layers.ops import (
     activate,
     activate_in_place,
     dense,
     float32_or_better,
+    is_torch_tensor,
     layer_normalization,
     rematerialized,
 )
@@ -33,14 +33,21 @@ _PLAIN: dict[type, tuple[Any, Any]] = {}  # the classes whose layers may be plai
 
 
 def registered(cls: C) -> C:
-    """Class decorator of all layers: files know it as `keras_vit>name`, and it may be called without Keras."""
+    """Class decorator of all layers: registers the class for Keras's files as `keras_vit>name` and returns it.
+
+    It also sets `takes_training`, and keeps the methods `call` and `__call__` in `_PLAIN` for `is_plain`.
+    """
     _PLAIN[cls] = (cls.call, cls.__call__)
     cls.takes_training = "training" in inspect.signature(cls.call).parameters
     return keras.saving.register_keras_serializable(package="keras_vit")(cls)
 
 
 def is_plain(layer: Any, x: Any, *others: Any) -> bool:
-    """Whether `layer.call(x, *others)` is all that its call does, and nobody but the caller sees the result."""
+    """Whether `layer.call(x, *others)` is all that its call does, and nobody but the caller sees the result.
+
+    Only for a built layer of this package with its own methods, called in PyTorch on tensors of its compute dtype: not
+    watched, not made to recompute, not quantized, without a regularizer of activations and without adapters.
+    """
     cls = type(layer)
     defined = _PLAIN.get(cls)
     if defined != (cls.call, cls.__call__) or not is_torch_tensor(x):
@@ -59,19 +66,23 @@ def is_plain(layer: Any, x: Any, *others: Any) -> bool:
 
 
 def not_none(**options: Any) -> dict[str, Any]:
-    """The options that are not None: what somebody has put in a layer's place may not know the others."""
+    """Returns the options that are not None."""
+    # What somebody has put in a layer's place may not know the others.
     return {name: value for name, value in options.items() if value is not None}
 
 
 def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
-    """The activation of what an inner layer returns, written over that where nobody else can have kept it."""
+    """Returns the activation, a checked name of `ops.activate`, of what `layer` returns for `x`.
+
+    It is written over what the layer returned where nobody else can have kept that.
+    """
     y = layer(x, training=training)
     # On CPUs, new memory for an activation takes more time than its arithmetic.
     return activate_in_place(y, activation) if is_plain(layer, x) else activate(y, activation)
 
 
 def _noting(name: str) -> Any:
-    """A method of `torch.nn.Module` that registers hooks, and notes that there are some."""
+    """Returns a method that does as that of `torch.nn.Module` of this name and sets the layer's `watched` to True."""
 
     def register(self: Any, *arguments: Any, **options: Any) -> Any:
         self.watched = True
@@ -96,7 +107,10 @@ class BaseLayer(keras.layers.Layer):
     register_backward_hook = _noting("register_backward_hook")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Computes the layer, without Keras's bookkeeping where nobody can see the difference (`is_plain`)."""
+        """Returns what the layer computes, without Keras's bookkeeping where nobody can see the difference.
+
+        That is where `training` is given by name and the layer `is_plain`; errors are then those of `call`.
+        """
         # Where the caller does not say whether it trains, only Keras knows.
         if options.get("training") is None or not args or not is_plain(self, *args, *options.values()):
             return super().__call__(*args, **options)
@@ -105,7 +119,7 @@ class BaseLayer(keras.layers.Layer):
         return self.call(*args, **options)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer and of its base classes in this package, for Keras's files."""
+        """Returns Keras's config and the constructor's arguments, of the class and its base classes in this package."""
         config = super().get_config()
         for cls in type(self).__mro__:
             if cls.__module__.startswith("keras_vit.") and "__init__" in vars(cls):
@@ -116,7 +130,7 @@ class BaseLayer(keras.layers.Layer):
         return config
 
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
-        """A seed for each rate; None where nothing is dropped."""
+        """Returns a newly drawn seed for each rate; None for each that is 0, and for all unless `training`."""
         return [self.seed_generator.next() if training and rate else None for rate in rates]
 
 
@@ -124,6 +138,7 @@ class SameShape(BaseLayer):
     """A layer whose output has the shape of the first argument of `call`."""
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns the shape that is given."""
         return input_shape
 
 
@@ -137,7 +152,7 @@ class Renamed:
     renamed: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute by its old name, with a DeprecationWarning; AttributeError for a name that nobody knows."""
+        """Returns an attribute by its old name, with a DeprecationWarning; AttributeError for an unknown name."""
         # No properties: Keras looks at all of these when it saves.
         new = type(self).renamed.get(name)
         if new is not None:
@@ -157,7 +172,7 @@ class CompositeLayer(BaseLayer):
     """
 
     def get_config(self) -> dict[str, Any]:
-        """The config of a layer with layers inside it; where these are quantized, with the dtype policy of each."""
+        """Returns the config; where layers inside are quantized, its "dtype" is a map of their dtype policies."""
         config = super().get_config()
         policies = quantized_policies(self)
         if policies is not None:
@@ -173,7 +188,10 @@ class CompositeLayer(BaseLayer):
         use_bias: bool = True,
         kernel: str = "glorot_uniform",
     ) -> "Dense":
-        """A dense layer inside this one, built; `bias` and `kernel` are what its weights start with."""
+        """Returns a new, built dense layer for this one to keep as attribute `name`.
+
+        `bias` and `kernel` are initializers or their names. Within `skip_initialization` the kernel gets no values.
+        """
         first = {"kernel_initializer": initializer(kernel), "bias_initializer": bias}
         policy = policy_at(self.dtype_policy, f"{self.path}/{name}")
         layer = Dense(units, use_bias=use_bias, **first, dtype=policy, name=name)
@@ -181,7 +199,7 @@ class CompositeLayer(BaseLayer):
         return layer
 
     def inner_norm(self, name: str, input_shape: Shape, epsilon: float) -> "LayerNormalization":
-        """A layer normalisation inside this one, built."""
+        """Returns a new, built layer normalisation over the last axis for this layer to keep as attribute `name`."""
         layer = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
         layer.build(input_shape)
         return layer
@@ -193,13 +211,14 @@ class ResidualBlock(CompositeLayer):
     remat: bool
 
     def draw_inner_seeds(self, training: bool | None, *parts: Any) -> list[Any]:
-        """The seeds to pass to each inner layer; None for one that somebody has put there, which draws for itself."""
+        """Returns the seeds to pass to each inner layer; None for one without `draw_seeds`, which draws for itself."""
         return [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
 
     def compute(self, function: Callable[..., Any], x: Any, *inputs: Any, training: bool | None) -> Any:
-        """`function(x, *inputs)`, where each of the inputs is a tensor, None, or a list of these.
+        """Returns `function(x, *inputs)`; in training with `remat`, it is computed again for its gradients.
 
-        Seeds have to be among the inputs: the function runs twice with `remat`, and both runs must drop the same units.
+        Each of the inputs is a tensor, None, or a list of these. Seeds have to be among them: both runs must drop the
+        same units.
         """
         if not (self.remat and training):
             return function(x, *inputs)
@@ -215,7 +234,10 @@ class ResidualBlock(CompositeLayer):
 
 
 def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
-    """The dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
+    """Returns the dtype policies of the quantized layers inside `layer`, by path; None where there are none.
+
+    The default of the map is the policy of `layer`.
+    """
     policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
     if not policies:
         return None
@@ -228,14 +250,18 @@ def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypeP
 
 
 def policy_at(policy: Any, path: str) -> Any:
-    """The policy of the layer at `path`, also where `policy` is a map: Keras 3.15 saves no layer that has the map."""
+    """Returns the dtype policy of the layer at `path`: that of a map there or its default, else `policy` itself."""
+    # Keras 3.15 saves no layer that has the map.
     if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return policy
     return policy[path] if path in policy else policy.default_policy
 
 
 def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
-    """The policy of a layer outside any other that computes in float32 or better, also where it has been quantized."""
+    """Returns the policy of the layer `name` of a model that computes in float32 or better: a name of a dtype.
+
+    Where `policy` is a map with an entry for the layer, which has been quantized then, it is that policy.
+    """
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
         return policy[name]
     return float32_or_better(policy.compute_dtype)
@@ -247,7 +273,7 @@ def has_adapters(layer: keras.layers.Layer) -> bool:
 
 
 def weights_by_path(model: keras.Model) -> dict[str, Any]:
-    """The weights of a model by a name that does not depend on where the model was built.
+    """Returns the weights of a model by a name that does not depend on where the model was built.
 
     For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
     """
@@ -259,9 +285,9 @@ def weights_by_path(model: keras.Model) -> dict[str, Any]:
 
 
 def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The built layers of a model, with those inside them, by path, as `"block_0/attention/query"`; outer ones first.
+    """Returns the built layers of a model, with those inside them, by path, as `"block_0/attention/query"`.
 
-    As in `weights_by_path`, a path does not depend on where the model was built.
+    Outer ones come first. As in `weights_by_path`, a path does not depend on where the model was built.
     """
     return {
         f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
@@ -298,7 +324,10 @@ def skip_initialization() -> Iterator[None]:
 
 
 def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
-    """The initializer of that name, or none inside `skip_initialization`."""
+    """Returns the initializer of a name, for "normal" with that deviation.
+
+    Inside `skip_initialization` it leaves values out, whatever the name; else Keras raises ValueError for unknown ones.
+    """
     if _skipped.get():
         return _Unwritten(name, stddev)
     return initializers.RandomNormal(stddev=stddev) if name == "normal" else initializers.get(name)
@@ -316,7 +345,7 @@ class _Unwritten(initializers.Initializer):
         self.stddev = stddev
 
     def __call__(self, shape: tuple[int, ...], dtype: DType = None) -> Tensor:
-        """A tensor whose memory is not touched before it is written."""
+        """Returns a tensor of any values, whose memory is not touched before it is written where that can be."""
         backend = keras.backend.backend()
         if backend == "tensorflow":
             import tensorflow as tf
@@ -332,13 +361,14 @@ class _Unwritten(initializers.Initializer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
+        """Returns the initializer that this one stands for; itself anew inside `skip_initialization`."""
         return initializer(**config)
 
 
 def assign(variable: keras.Variable, values: np.ndarray) -> None:
-    """Assigns float32 values to a weight of the same shape.
+    """Writes float32 values into a weight of the same shape, which has been checked; returns None.
 
-    `Variable.assign` is right everywhere, but on torch it copies the values once on their way.
+    `Variable.assign` is right everywhere, but on PyTorch it copies the values once on their way.
 
     Args:
         variable: A Keras variable.
@@ -363,6 +393,7 @@ class SeedGenerator(keras.random.SeedGenerator):
     """A seed generator whose state is optional in weight files: dropout may be switched on for saved weights."""
 
     def load_own_variables(self, store: Any) -> None:
+        """Loads the state from a weight file, where that has one."""
         if "0" in store:
             super().load_own_variables(store)  # ty: ignore[missing-attribute]
 
@@ -378,19 +409,23 @@ class DrawnSeed(keras.random.SeedGenerator):
         self._seed = seed
 
     def next(self, ordered: bool = True) -> Any:
-        """The seed, however often it is asked for."""
+        """Returns the one seed, at each call."""
         return self._seed
 
 
 def dropout(x: Tensor, rate: float, seed: Any) -> Tensor:
-    """Dropout with a seed that has been drawn already; `x` unchanged where `seed` is None."""
+    """Returns `x` with elements set to zero with probability `rate`, the others divided by `1 - rate`.
+
+    The seed has been drawn already; `x` itself where it is None.
+    """
     return x if seed is None else x * _mask(ops.shape(x), rate, seed, x.dtype)
 
 
 def drop_path(x: Tensor, rate: float, seed: Any) -> Tensor:
-    """Stochastic depth (Huang et al., 2016; AugReg section 3.3): drops the whole branch of some examples.
+    """Returns `x` with whole examples set to zero with probability `rate`, the others divided by `1 - rate`.
 
-    The kept branches are scaled by `1 / (1 - rate)`, so that the expectation stays.
+    Stochastic depth (Huang et al., 2016; AugReg section 3.3). The seed has been drawn already; `x` itself where it is
+    None.
     """
     if seed is None:
         return x
@@ -399,13 +434,13 @@ def drop_path(x: Tensor, rate: float, seed: Any) -> Tensor:
 
 
 def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
-    """Zeros with probability `rate`, `1 / (1 - rate)` elsewhere."""
+    """Returns zeros with probability `rate` and `1 / (1 - rate)` elsewhere, of a shape and dtype."""
     keep = keras.random.uniform(shape, dtype="float32", seed=DrawnSeed(seed)) >= rate
     return ops.cast(keep, dtype) * (1 / (1 - rate))
 
 
 def tensor_of(weight: Any, x: Any) -> Any:
-    """The value of a variable in the dtype of `x`; adapters make tensors of kernels."""
+    """Returns a weight, a variable or (of a kernel with adapters) a tensor, as a tensor in the dtype of `x`."""
     # Keras casts weights in a scope that its call of a layer opens, and a plain layer is not called.
     value = weight.value if isinstance(weight, keras.Variable) else weight
     return value if value.dtype == x.dtype else ops.cast(value, x.dtype)
@@ -426,19 +461,25 @@ class Dense(keras.layers.Dense, BaseLayer):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Returns the product with the kernel, adapters included, plus the bias, through the activation if any."""
         y = dense(inputs, tensor_of(self.kernel, inputs), tensor_of(self.bias, inputs) if self.use_bias else None)
         return y if self.activation is keras.activations.linear else self.activation(y)
 
     def enable_lora(self, rank: int, lora_alpha: float | None = None, *args: Any, **options: Any) -> None:
-        """Adds adapters, as Keras does; its 3.15 forgets the `lora_alpha` of a layer that is made from a config."""
+        """Adds LoRA adapters of a rank; `lora_alpha` None: that of the layer's config, or the rank.
+
+        Raises ValueError where there are adapters already, before the layer is built, and with a kernel constraint.
+        """
+        # Keras 3.15 forgets the `lora_alpha` of a layer that is made from a config.
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, *args, **options)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """As Keras's, which refuses subclasses, because they might compute something else."""
+        """Quantizes the kernel in place, as Keras does; NotImplementedError for a subclass if `type_check`."""
+        # Keras refuses subclasses of its own class, because they might compute something else.
         super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes kernel and bias as they are, and adapters beside them with their scale."""
+        """Writes kernel and bias into `store`, without adapters, and adapters beside them with alpha / rank."""
         if not self.lora_enabled:
             super().save_own_variables(store)
             return
@@ -487,6 +528,7 @@ class LayerNormalization(keras.layers.LayerNormalization, BaseLayer):
     """
 
     def call(self, inputs: Any) -> Any:
+        """Returns the normalised inputs; by Keras where the options are not those of a plain layer normalisation."""
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
             return super().call(inputs)
         return layer_normalization(inputs, tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs), self.epsilon)

@@ -1,5 +1,6 @@
 """What the layers compute, in the order of the paper; `layers.fast` has forms that are faster on some devices."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,30 +10,90 @@ from keras import ops
 
 import keras_vit.layers.fast.jax
 import keras_vit.layers.fast.tensorflow
-import keras_vit.layers.fast.torch  # noqa: F401 (these three register their forms)
-from keras_vit.layers.fast import compute, is_torch_tensor, with_faster_forms
+import keras_vit.layers.fast.torch  # noqa: F401 (these three enter their forms in the table)
+from keras_vit._processes import tensorflow_has_only_cpus
+from keras_vit.layers.fast import FORMS, JAX_CPU, TENSORFLOW_CPU, TORCH_CPU, TORCH_CUDA, TORCH_OTHER
+
+
+def device_of(x: Any) -> str | None:
+    """Returns the device in `layers.fast` on which a tensor lies or its program will run; None for no such device.
+
+    On PyTorch it is `TORCH_OTHER` in place of None, also for symbolic tensors and subclasses of tensors, and while a
+    program is traced or exported; a program of `torch.compile` counts as CUDA's.
+    """
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.jit.is_tracing() or torch.compiler.is_exporting():
+            return TORCH_OTHER
+        if torch.compiler.is_compiling():
+            return TORCH_CUDA
+        return {"cpu": TORCH_CPU, "cuda": TORCH_CUDA}.get(x.device.type, TORCH_OTHER)
+    if backend == "jax":
+        import jax
+
+        return JAX_CPU if isinstance(x, jax.Array) and jax.default_backend() == "cpu" else None
+    if backend == "tensorflow":
+        import tensorflow as tf  # whose graphs do not know where they will run
+
+        return TENSORFLOW_CPU if isinstance(x, tf.Tensor) and tensorflow_has_only_cpus() else None
+    return None
+
+
+def is_torch_tensor(x: Any) -> bool:
+    """Whether `x` is a tensor of PyTorch itself, on a CPU or on CUDA, in a program that is not exported or traced."""
+    return device_of(x) in (TORCH_CPU, TORCH_CUDA)
+
+
+def with_faster_forms(definition: Any) -> Callable[..., Any]:
+    """Decorator of an operation: the function computes the form in `FORMS` under its name, else its definition.
+
+    The form is that of the device of the first argument. The definition is computed also where the form returns
+    NotImplemented.
+    """
+    operation = definition.__name__
+
+    @functools.wraps(definition)
+    def call(x: Any, *arguments: Any) -> Any:
+        form = FORMS.get((operation, device_of(x)))
+        y = NotImplemented if form is None else form(x, *arguments)
+        return definition(x, *arguments) if y is NotImplemented else y
+
+    return call
+
+
+def compute(operation: str, x: Any, *arguments: Any) -> Any:
+    """Returns what the form of an operation in `FORMS` computes on the device of `x`.
+
+    NotImplemented where there is no form, or where it is not made for these arguments.
+    """
+    form = FORMS.get((operation, device_of(x)))
+    return NotImplemented if form is None else form(x, *arguments)
 
 
 def float32_or_better(dtype: Any) -> str:
-    """float64 for float64, also as PyTorch's, else float32; of both, `keras.backend.result_type` makes float32."""
+    """Returns "float64" for float64, a dtype or its name, also as PyTorch's, and "float32" for any other."""
+    # `keras.backend.result_type` makes float32 of float64 and float32.
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
 def widened(x: Any) -> Any:
-    """`x` in float32 or better."""
+    """Returns a tensor in float64 if that is its dtype, else in float32."""
     return ops.cast(x, float32_or_better(x.dtype))
 
 
 def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
-    """The mean over some axes, which stay with length 1. Keras 3.15 computes its own in float32 for float64 as well."""
+    """Returns the mean over some axes, which stay with length 1, in the dtype of `x`."""
     if keras.backend.standardize_dtype(x.dtype) != "float64":
         return ops.mean(x, axis, keepdims=True)
+    # Keras 3.15 computes its own in float32 for float64 as well.
     sizes = (x.shape[i] or ops.shape(x)[i] for i in ((axis,) if isinstance(axis, int) else axis))
     return ops.sum(x, axis, keepdims=True) / ops.cast(math.prod(sizes), "float64")
 
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
-    """`keras.ops.reshape`, without its search for symbolic tensors where `x` is none."""
+    """Returns `x` in another shape, as `keras.ops.reshape` but without its search for symbolic tensors on PyTorch."""
     return x.reshape(shape) if is_torch_tensor(x) else ops.reshape(x, shape)
 
 
@@ -41,8 +102,12 @@ def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
 
 @with_faster_forms
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """A convolution of `(batch, height, width, channels)` with kernel `(rows, columns, channels, filters)`, no bias."""
-    if isinstance(padding, int):  # so many zeros on every side
+    """Returns the convolution, without bias, of `(batch, height, width, channels)`: `(batch, rows, columns, filters)`.
+
+    The kernel is `(rows, columns, channels, filters)`; `padding` is `"same"`, `"valid"`, or the number of zeros on
+    every side.
+    """
+    if isinstance(padding, int):
         x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
         padding = "valid"
     return ops.conv(x, kernel, strides, padding, data_format="channels_last")
@@ -53,7 +118,7 @@ def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int
 
 @with_faster_forms
 def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Layer normalisation over the last axis, computed in at least float32."""
+    """Returns the layer normalisation over the last axis, computed in float32 or better, in the dtype of `x`."""
     # Not Keras's, whose variance has a `stop_gradient` of the mean on TensorFlow: second derivatives are wrong.
     centred = widened(x)
     centred = centred - mean(centred, -1)
@@ -63,7 +128,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 @with_faster_forms
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """The product of `x`, `(batch, ..., D)`, with a kernel `(D, units)` of the same dtype, and a bias or None."""
+    """Returns the product of `x`, `(..., D)`, and a kernel `(D, units)` of the same dtype, plus a bias or None."""
     is_wide = keras.backend.standardize_dtype(x.dtype) == "float64"  # Keras's product rounds it on PyTorch
     y = ops.einsum("...d,du->...u", x, kernel) if is_wide else ops.matmul(x, kernel)
     return y if bias is None else y + bias
@@ -71,7 +136,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 
 @with_faster_forms
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
+    """Returns the softmax of the scaled scores, times the values: all arrays are `(batch, tokens, heads, d)`.
 
     Where it is causal, a token attends to itself and earlier ones only.
     """
@@ -87,7 +152,7 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
 
 
 def attention_weights(query: Any, key: Any, is_causal: bool = False) -> Any:
-    """Softmax of the scaled scores, `(batch, heads, Q, T)`, computed in at least float32 as in the original."""
+    """Returns the softmax of the scaled scores, `(batch, heads, Q, T)`, in float32 or better as in the original."""
     scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
     if is_causal:
         scores = ops.where(ops.tri(*scores.shape[-2:], dtype="bool"), scores, -math.inf)
@@ -95,6 +160,7 @@ def attention_weights(query: Any, key: Any, is_causal: bool = False) -> Any:
 
 
 def _jax_runs_on(kind: str) -> bool:
+    """Whether the backend is JAX and has a device whose name contains `kind`, such as "cpu" or "tpu"."""
     if keras.backend.backend() != "jax":
         return False
     return any(kind in str(device).lower() for device in keras.distribution.list_devices())
@@ -104,7 +170,10 @@ def _jax_runs_on(kind: str) -> bool:
 
 
 def activate(x: Any, kind: str | None) -> Any:
-    """An activation: one of `choices.HEAD_ACTIVATIONS`, or None for none."""
+    """Returns an activation of `x`; `kind`, which has been checked, is in `choices.HEAD_ACTIVATIONS`, or None for `x`.
+
+    Any other name would be the exact GELU.
+    """
     if kind is None:
         return x
     y = compute(kind, x)
@@ -116,23 +185,29 @@ def activate(x: Any, kind: str | None) -> Any:
 
 
 def activate_in_place(x: Any, kind: str) -> Any:
-    """`activate` for a tensor that only the caller has: it may be written over where that is faster."""
+    """Returns what `activate` does, and may write it over `x`, which only the caller has, where that is faster."""
     y = compute(f"{kind} in place", x)
     return activate(x, kind) if y is NotImplemented else y
 
 
 @with_faster_forms
 def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
-    """`function(x, *tensors)`, computed again for its gradients instead of being kept; it reads no other tensors."""
+    """Returns `function(x, *tensors)`, which is computed again for its gradients instead of keeping activations.
+
+    The function must read no tensors but its arguments, and weights.
+    """
     return keras.remat(function)(x, *tensors)
 
 
-# ResNets of hybrids, and heads of dense models
+# ResNets of hybrids, and layers of dense prediction
 
 
 @with_faster_forms
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Normalisation of `(batch, rows, columns, channels)` over groups of channels, computed in at least float32."""
+    """Returns `(batch, rows, columns, channels)` normalised over groups of channels, computed in float32 or better.
+
+    `groups` divides the channels. The dtype is that of `x`.
+    """
     # Not Keras's for the reason of `layer_normalization`.
     channels = x.shape[-1]
 
@@ -150,11 +225,14 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
 
 @with_faster_forms
 def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
-    """The largest value of each window of `(batch, rows, columns, channels)`."""
+    """Returns the largest value of each window of `(batch, rows, columns, channels)`; padding "same" or "valid"."""
     return ops.max_pool(x, size, strides, padding, data_format="channels_last")
 
 
 @with_faster_forms
 def depthwise_conv(x: Any, kernel: Any) -> Any:
-    """A convolution of each channel of `(batch, rows, columns, D)` with its own kernel, of `(3, 3, D, 1)`."""
+    """Returns a convolution of each channel of `(batch, rows, columns, D)` with its own kernel of `(3, 3, D, 1)`.
+
+    There are zeros around the map: the shape stays.
+    """
     return ops.depthwise_conv(x, kernel, padding="same", data_format="channels_last")

@@ -15,7 +15,7 @@ from keras_vit._keras import layers_inside, own_trainable_weights, register_weig
 from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import Dense, has_adapters, layers_by_path, weights_by_path
-from keras_vit.layers.fast import onednn
+from keras_vit.layers.fast.torch import packing_is_quicker
 from keras_vit.models.config import BiTConfig, Config, ModelConfig, ViTConfig
 from keras_vit.models.dense_config import DenseConfig
 
@@ -288,7 +288,7 @@ def inference_steps(model: Any) -> list[InferenceStep]:
         import torch
 
         size = sum(kernel.numel() for kernel in kernels) * 4 / 1e6
-        slow = None if onednn.packing_is_quicker(torch.get_num_threads()) else "it is not quicker on this processor"
+        slow = None if packing_is_quicker(torch.get_num_threads()) else "it is not quicker on this processor"
         effect = f"kernels are in memory a second time, in oneDNN's own order: {size:,.0f} MB more"
         steps.append(InferenceStep("kernels_packed", effect, slow, is_field=False))
     return steps

@@ -25,7 +25,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.base import BaseLayer, Dense, at_least_float32, float32_or_better, initializer
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.layers.dpt import Convolution, WithClassToken
+from keras_vit.layers.dense_prediction import Convolution, WithClassToken
 from keras_vit.models.dense_config import (
     DenseConfig,
     DepthConfig,

@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
-from keras_vit.layers.fast import is_torch_tensor, onednn
-from keras_vit.layers.ops import float32_or_better
+from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
+from keras_vit.layers.ops import float32_or_better, is_torch_tensor
 from keras_vit.models.changes import (
     changed_config,
     changed_fields,
@@ -390,7 +390,7 @@ class ImageModel(ConfiguredModel):
         Setting it raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
         """
         kernels = packable_kernels(self)
-        return bool(kernels) and all(map(onednn.is_packed, kernels))
+        return bool(kernels) and all(map(is_packed, kernels))
 
     @kernels_packed.setter
     def kernels_packed(self, value: bool) -> None:
@@ -404,9 +404,9 @@ class ImageModel(ConfiguredModel):
                 "none. Leave it False."
             )
         if value:
-            onednn.pack(kernels)
+            pack_kernels(kernels)
         elif keras.backend.backend() == "torch":  # of all weights: adapters may have come since they were packed
-            onednn.unpack(weight.value for weight in self.weights)
+            unpack_kernels(weight.value for weight in self.weights)
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
         """Sets `config.class_names`, what the outputs of the head stand for, in order, or None; the model is the same.

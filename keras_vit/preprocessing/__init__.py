@@ -22,7 +22,7 @@ from keras_vit.preprocessing.images import check_mode as check_mode
 from keras_vit.preprocessing.images import check_pixels as check_pixels
 from keras_vit.preprocessing.images import is_file as is_file
 from keras_vit.preprocessing.images import load_image as load_image
+from keras_vit.preprocessing.images import naflex_size as naflex_size
 from keras_vit.preprocessing.images import resize_images as resize_images
-from keras_vit.preprocessing.naflex import naflex_size as naflex_size
 
 __getattr__ = lazy_names(__name__)

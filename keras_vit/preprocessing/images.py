@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
+from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller, whole_number
 from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled
 
 if TYPE_CHECKING:
@@ -124,8 +124,6 @@ class Pipeline:
         if is_file(images) and channels == 3:
             images = load_image(images)
         elif is_file(images):
-            from keras_vit.preprocessing.channels import read_channels
-
             images = read_channels(images, channels)
         images = check_pixels(images, channels)
         images = images if images.ndim == 4 else images[None]
@@ -478,3 +476,89 @@ def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
     """The size from which a crop of the centre that keeps `fraction` of each side leaves `size`."""
     # The margin is for fractions such as 384 / 438, which are no float64.
     return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)
+
+
+_LEAST, _MOST, _PRECISION = 1e-6, 100.0, 1e-5  # of the scale that is searched
+
+
+def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) -> tuple[int, int]:
+    """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture.
+
+    They are multiples of `patch`, and the grid of patches has at most `patches`; small pictures are enlarged. The scale
+    is searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision (`ops_naflex.py`). A
+    model for that size: `keras_vit.load(path, image_size=naflex_size(height, width))`.
+
+    Args:
+        height: Of the picture, in pixels.
+        width: Of the picture, in pixels.
+        patch: The side of a patch, in pixels.
+        patches: The largest number of patches.
+
+    Returns:
+        Height and width in pixels.
+
+    Raises:
+        ValueError: if an argument is no positive integer, or the picture is so long and narrow that more than `patches`
+            patches are left at the smallest scale.
+
+    Examples:
+        >>> keras_vit.preprocessing.naflex_size(480, 640)
+        (224, 288)
+    """
+    for name, value in {"height": height, "width": width, "patch": patch, "patches": patches}.items():
+        whole_number(name, value, 1)
+
+    def size(scale: float) -> tuple[int, int]:
+        sides = (max(patch, math.ceil(side * scale / patch) * patch) for side in (height, width))
+        return next(sides), next(sides)
+
+    low, high = _LEAST, _MOST
+    while high - low >= _PRECISION:
+        scale = (low + high) / 2
+        rows, columns = (side // patch for side in size(scale))
+        low, high = (scale, high) if rows * columns <= patches else (low, scale)
+    rows, columns = (side // patch for side in size(low))
+    if rows * columns > patches:
+        raise ValueError(f"A picture of {height} x {width} pixels has no grid of at most {patches} patches. Cut it.")
+    return rows * patch, columns * patch
+
+
+def read_channels(file: Any, channels: int) -> np.ndarray:
+    """The values of an image file as it has them, `(height, width, channels)`: uint8, uint16, float32 ...
+
+    TIFF files may have their channels first, as satellites' do. Other files are read by Pillow: for one channel as grey
+    of 8 or more bits, for four with transparency.
+
+    Raises:
+        ImportError: if tifffile is needed and missing.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file has other channels, or cannot be read.
+    """
+    name, is_path = repr(str(file)), isinstance(file, (str, os.PathLike))
+    read = functools.partial(_read_picture, mode={1: "L", 4: "RGBA"}.get(channels, "RGB"))
+    if is_path and str(file).lower().endswith((".tif", ".tiff")):
+        require_packages(f"{name} with {channels} channels", ("tifffile",), "tiff")
+        import tifffile
+
+        read = tifffile.imread
+    # Opened here: a missing file keeps its own error, and all that follows is about content.
+    with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
+        try:
+            pixels = read(source)
+        except Exception as error:  # as decoders do: of many kinds
+            raise ValueError(f"{name} could not be read as a picture: {error}. Is it damaged?") from error
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.ndim == 3 and pixels.shape[-1] != channels == pixels.shape[0]:
+        pixels = np.moveaxis(pixels, 0, -1)
+    if pixels.ndim != 3 or pixels.shape[-1] != channels:
+        raise ValueError(f"{name} has the shape {pixels.shape}, but {channels} channels are wanted.")
+    return pixels
+
+
+def _read_picture(source: Any, mode: str) -> np.ndarray:
+    """The values of an image that Pillow opens, converted to `mode` unless a channel has more than 8 bits."""
+    from PIL import Image
+
+    image = source if isinstance(source, Image.Image) else Image.open(source)
+    wide = image.mode.startswith(("I", "F"))
+    return np.asarray(image if wide else image.convert(mode))

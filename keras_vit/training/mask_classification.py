@@ -15,8 +15,7 @@ from keras import ops
 
 from keras_vit._arguments import require_packages, to_numpy, whole_number
 from keras_vit.layers.base import DrawnSeed
-from keras_vit.layers.fast import with_faster_forms
-from keras_vit.layers.ops import float32_or_better
+from keras_vit.layers.ops import float32_or_better, with_faster_forms
 
 Output = Mapping[str, Any]  # {"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}, logits
 Targets = (

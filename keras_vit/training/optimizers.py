@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit._arguments import check_choice, check_number, matches
 from keras_vit._keras import DecayingOptimizer, layout_of
-from keras_vit.layers.fast import compute, with_faster_forms
+from keras_vit.layers.ops import compute, with_faster_forms
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
 DECAYED = "*/kernel"

@@ -57,6 +57,10 @@ def made(case, **options):
     return filled(layer, (None, *shape[1:])), np.random.default_rng(1).normal(size=shape).astype("f4")
 
 
+def form_of(operation, x):
+    return ops.FORMS.get((operation, ops.device_of(x)))
+
+
 def square(y):
     return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
 
@@ -71,7 +75,7 @@ def pieces(monkeypatch):
 @pytest.fixture
 def slow(monkeypatch):
     """A function that switches the fast paths off."""
-    return lambda: monkeypatch.setattr(fast, "FORMS", {})
+    return lambda: monkeypatch.setattr(ops, "FORMS", {})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -85,7 +89,7 @@ def check_forms(case, platform, slow, monkeypatch):
     model = keras.Sequential([keras.Input(x.shape[1:]), layer])
     with monkeypatch.context() as patch:
         if platform is not None:
-            patch.setattr(fast, "device_of", lambda x: platform)
+            patch.setattr(ops, "device_of", lambda x: platform)
         y, (loss, grads) = forward(layer, x), gradients(model, x, square)
     slow()
     expected, (expected_loss, expected_grads) = forward(layer, x), gradients(model, x, square)
@@ -146,7 +150,7 @@ def test_gelu(dtype):
     values = np.concatenate([np.linspace(-12, 12, 300_001), [0.0, 1e15, -1e15]])
     x = keras.ops.cast(keras.ops.convert_to_tensor(values.astype("f4")), dtype)
     grad = keras.ops.cast(keras.ops.linspace(-1.0, 2.0, len(values)), dtype)
-    y, slope = answer_and_gradient(fast.faster_form("tanh", x), x, grad)
+    y, slope = answer_and_gradient(form_of("tanh", x), x, grad)
     assert y.dtype == slope.dtype == x.dtype
     exact, grad = wide(x), wide(grad)
     z = np.clip(2 * np.sqrt(2 / np.pi) * (exact + 0.044715 * exact**3), -700, 700)
@@ -166,7 +170,7 @@ def test_attention_in_bfloat16_adds_up_in_float32():
     """Scores that are rounded to 8 bits make errors of 9e-3 on JAX, and sums on TensorFlow ten times as large."""
     rng = np.random.default_rng(0)
     q, k, v = (keras.ops.cast(rng.normal(0, 1.5, (1, 197, 2, 64)).astype("f4"), "bfloat16") for _ in range(3))
-    y, plain = (wide(f(q, k, v)) for f in (fast.faster_form("attention", q), keras.ops.dot_product_attention))
+    y, plain = (wide(f(q, k, v)) for f in (form_of("attention", q), keras.ops.dot_product_attention))
     q, k, v = map(wide, (q, k, v))
     weights = np.exp(np.einsum("bqhd,bkhd->bhqk", q, k) / 8)
     exact = np.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
@@ -239,7 +243,7 @@ class TestJax:
 
         rng = np.random.default_rng(0)
         x, kernel = (rng.normal(size=shape).astype("f4") for shape in ((2, 3, 4), (4, 6)))
-        product = fast.faster_form("dense", jax.numpy.asarray(x))
+        product = form_of("dense", jax.numpy.asarray(x))
         got = jax.grad(lambda *inputs: (product(*inputs, None) ** 2).sum(), arguments)(x, kernel)
         expected = jax.grad(lambda x, kernel: ((x @ kernel) ** 2).sum(), arguments)(x, kernel)
         for a, b in zip(got, expected, strict=True):
@@ -259,9 +263,9 @@ class TestTorch:
     def test_tensors_of_other_devices_take_none(self):
         import torch
 
-        assert fast.is_torch_tensor(torch.ones(2))
-        assert not fast.is_torch_tensor(torch.ones(2, device="meta"))
-        assert fast.faster_form("dense", torch.ones(2, device="meta")) is None
+        assert ops.is_torch_tensor(torch.ones(2))
+        assert not ops.is_torch_tensor(torch.ones(2, device="meta"))
+        assert form_of("dense", torch.ones(2, device="meta")) is None
 
     @pytest.mark.parametrize(("training", "dtype"), [(False, "float32"), (True, "mixed_bfloat16")])
     def test_torch_compile_makes_one_program(self, training, dtype):
@@ -479,9 +483,9 @@ class TestTensorFlow:
         import tensorflow as tf
 
         x = tf.ones((2, 3))
-        assert fast.faster_form("dense", x) is not None
-        monkeypatch.setattr(fast, "tensorflow_has_only_cpus", lambda: False)
-        assert fast.faster_form("dense", x) is None
+        assert form_of("dense", x) is not None
+        monkeypatch.setattr(ops, "tensorflow_has_only_cpus", lambda: False)
+        assert form_of("dense", x) is None
 
 
 def test_dense_layers_can_be_quantized_and_a_stranger_s_cannot():

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers.fast import onednn
+from keras_vit.layers.fast import torch as fast_torch
 from keras_vit.layers.ops import dense
+from keras_vit.models import changes
 from keras_vit.training import add_lora
 from tests.models.test_families import make
 
@@ -23,17 +24,17 @@ CLOSE = {"rtol": 0, "atol": 1e-5}  # sums of 64 products of normal numbers, in a
 @pytest.fixture(autouse=True)
 def quicker(monkeypatch):
     """oneDNN wins its trial, and is taken for products of any size."""
-    if not onednn.has_onednn_product():
+    if not fast_torch.has_onednn_product():
         pytest.skip("this PyTorch has no product by oneDNN")
-    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: True)
-    monkeypatch.setattr(onednn, "FEWEST", 0)
+    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: True)
+    monkeypatch.setattr(fast_torch, "FEWEST", 0)
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """A list that has an entry for each product by oneDNN."""
-    made, product = [], onednn.onednn_product
-    monkeypatch.setattr(onednn, "onednn_product", lambda *tensors: made.append(1) or product(*tensors))
+    made, product = [], fast_torch.onednn_product
+    monkeypatch.setattr(fast_torch, "onednn_product", lambda *tensors: made.append(1) or product(*tensors))
     return made
 
 
@@ -98,10 +99,10 @@ def test_derivatives_of_a_higher_order_and_by_functions_of_torch():
 
 def test_the_derivative_of_the_derivative(monkeypatch):
     """In float64, with PyTorch's product in place of oneDNN's, which knows float32 only."""
-    monkeypatch.setattr(onednn, "onednn_product", plain)
+    monkeypatch.setattr(fast_torch, "onednn_product", plain)
     tensors = [drawn(*shape).double().requires_grad_() for shape in ((4, 6), (6, 5), (5,))]
-    assert torch.autograd.gradcheck(onednn.linear, tensors, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(onednn.linear, tensors)
+    assert torch.autograd.gradcheck(fast_torch.onednn_linear, tensors, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(fast_torch.onednn_linear, tensors)
 
 
 def test_where_pytorch_chooses(calls, monkeypatch):
@@ -116,10 +117,10 @@ def test_where_pytorch_chooses(calls, monkeypatch):
     assert counter.get_total_flops() == 2 * 10 * 64 * 48
     dense(x.double(), kernel.double(), None)
     dense(x[0, 0], kernel, None)
-    monkeypatch.setattr(onednn, "FEWEST", 10**6)
+    monkeypatch.setattr(fast_torch, "FEWEST", 10**6)
     dense(x, kernel, None)
-    monkeypatch.setattr(onednn, "FEWEST", 0)
-    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: False)
+    monkeypatch.setattr(fast_torch, "FEWEST", 0)
+    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: False)
     dense(x, kernel, None)
     assert not calls
 
@@ -127,10 +128,10 @@ def test_where_pytorch_chooses(calls, monkeypatch):
 def test_packed_kernels(calls, monkeypatch):
     """They answer without gradients alone, hold what the kernel holds now, and go with it."""
     packed = []
-    product = onednn.onednn_product_of_packed
-    monkeypatch.setattr(onednn, "onednn_product_of_packed", lambda *tensors: packed.append(1) or product(*tensors))
+    product = fast_torch.onednn_product_of_packed
+    monkeypatch.setattr(fast_torch, "onednn_product_of_packed", lambda *tensors: packed.append(1) or product(*tensors))
     x, kernel, bias = drawn(2, 5, 64), torch.nn.Parameter(drawn(64, 48)), drawn(48)
-    onednn.pack([kernel])
+    fast_torch.pack_kernels([kernel])
     for change in (torch.neg, torch.Tensor.neg_, lambda kernel: torch._foreach_add_([kernel], 1.0)):
         with torch.no_grad():
             change(kernel)
@@ -139,26 +140,26 @@ def test_packed_kernels(calls, monkeypatch):
     assert len(packed) == 9 and not calls
     dense(x, kernel, bias).sum().backward()
     torch.testing.assert_close(kernel.grad, x.sum((0, 1))[:, None].expand(-1, 48), **CLOSE)
-    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: False)
+    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: False)
     with torch.no_grad():
         dense(x, kernel, bias)
-        onednn.unpack([kernel])
+        fast_torch.unpack_kernels([kernel])
         dense(x, kernel, bias)
     assert len(packed) == 10
-    onednn.pack([kernel])
+    fast_torch.pack_kernels([kernel])
     del kernel
-    assert not len(onednn._packed_kernels())
+    assert not len(fast_torch._packed_kernels())
 
 
 def test_a_model_with_packed_kernels(monkeypatch, capsys):
     """Each change of the weights counts, nothing else changes, and what has no use for it says so."""
-    monkeypatch.setattr(onednn, "packing_is_quicker", lambda threads: True)
+    monkeypatch.setattr(changes, "packing_is_quicker", lambda threads: True)
     config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=2, heads=2, mlp_width=12, classes=3)
     model, images = make(config), drawn(2, 16, 16, 3).numpy()
     quick = model.optimize_for_inference()
     assert quick.kernels_packed and not model.kernels_packed
     assert "kernels_packed: kernels are in memory a second time" in capsys.readouterr().out
-    assert len(onednn._packed_kernels()) == 2 * 6 + 1
+    assert len(fast_torch._packed_kernels()) == 2 * 6 + 1
     close = {"rtol": 0, "atol": 1e-6}
     np.testing.assert_allclose(quick.predict(images, verbose=0), model.predict(images, verbose=0), **close)
     quick.set_weights([2 * weight for weight in quick.get_weights()])
@@ -171,34 +172,34 @@ def test_a_model_with_packed_kernels(monkeypatch, capsys):
         quick.predict(images, verbose=0), quick.with_config().predict(images, verbose=0), **close
     )
     add_lora(quick, rank=2)  # to all kernels but that of the head
-    assert len(onednn._packed_kernels()) == 2 * 6 + 1
+    assert len(fast_torch._packed_kernels()) == 2 * 6 + 1
     quick.kernels_packed = False
-    assert not quick.kernels_packed and not len(onednn._packed_kernels())
+    assert not quick.kernels_packed and not len(fast_torch._packed_kernels())
     for value in (None, 1, "no"):
         with pytest.raises(TypeError, match="kernels_packed must be True or False, but"):
             model.kernels_packed = value
     half = make(config, dtype="mixed_bfloat16")
     with pytest.raises(ValueError, match="kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapt"):
         half.kernels_packed = True
-    monkeypatch.setattr(onednn, "packing_is_quicker", lambda threads: False)
+    monkeypatch.setattr(changes, "packing_is_quicker", lambda threads: False)
     assert not model.optimize_for_inference().kernels_packed
     assert "no kernels_packed: it is not quicker on this processor" in capsys.readouterr().out
 
 
 def test_the_trial(monkeypatch):
     monkeypatch.undo()
-    onednn._wins_trial.cache_clear()
+    fast_torch._wins_trial.cache_clear()
     clock = iter(range(10**6))
     for share, wins in ((0.5, True), (0.9, False)):
-        times = iter([0.0, 1.0, 0.0, share] * onednn._ROUNDS)
-        monkeypatch.setattr(onednn.time, "perf_counter", lambda times=times: next(times))
-        assert onednn._wins_trial(next(clock)) == wins
-    monkeypatch.setattr(onednn, "_wins_trial", lambda threads: True)
+        times = iter([0.0, 1.0, 0.0, share] * fast_torch._ROUNDS)
+        monkeypatch.setattr(fast_torch.time, "perf_counter", lambda times=times: next(times))
+        assert fast_torch._wins_trial(next(clock)) == wins
+    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: True)
     for share, wins in ((0.9, True), (0.97, False)):
-        times = iter([0.0, 1.0, 0.0, share] * onednn._ROUNDS)
-        monkeypatch.setattr(onednn.time, "perf_counter", lambda times=times: next(times))
-        assert onednn.packing_is_quicker(next(clock)) == wins
+        times = iter([0.0, 1.0, 0.0, share] * fast_torch._ROUNDS)
+        monkeypatch.setattr(fast_torch.time, "perf_counter", lambda times=times: next(times))
+        assert fast_torch.packing_is_quicker(next(clock)) == wins
     monkeypatch.undo()
-    monkeypatch.setattr(onednn, "has_onednn_product", lambda: False)
-    assert not onednn._wins_trial(next(clock)) and not onednn.packing_is_quicker(next(clock))
-    onednn._wins_trial.cache_clear(), onednn.packing_is_quicker.cache_clear()
+    monkeypatch.setattr(fast_torch, "has_onednn_product", lambda: False)
+    assert not fast_torch._wins_trial(next(clock)) and not fast_torch.packing_is_quicker(next(clock))
+    fast_torch._wins_trial.cache_clear(), fast_torch.packing_is_quicker.cache_clear()

@@ -1,14 +1,26 @@
-"""PyTorch on CPUs; on CUDA and in programs that are compiled or traced, its own operations in place of Keras's."""
+"""PyTorch on CPUs; on CUDA and in programs that are compiled or traced, its own operations in place of Keras's.
+
+Products of matrices on CPUs are oneDNN's where that is quicker. PyTorch multiplies float32 matrices with MKL, which
+leaves AVX-512 out on processors that are not Intel's: oneDNN takes less than half of the time there, its copy of the
+weights into its own order included (docs/speed.md).
+"""
 
 import functools
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
-from keras_vit._keras import is_recorded
-from keras_vit.layers.fast import TORCH, TORCH_CPU, TORCH_CUDA, faster, onednn
+from keras_vit._keras import (
+    has_onednn_product,
+    is_recorded,
+    onednn_kernel,
+    onednn_product,
+    onednn_product_of_packed,
+)
+from keras_vit.layers.fast import TORCH, TORCH_CPU, TORCH_CUDA, faster
 
 # The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
 _GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
@@ -20,7 +32,10 @@ _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("a
 
 @functools.cache
 def lacks_products_of(dtype: Any) -> bool:
-    """Whether the processor, x86 or ARM, has no instructions for products of 16 bits: seventy times as slow."""
+    """Whether a dtype is bfloat16 or float16 and the processor has no instructions for its products.
+
+    They take seventy times as long then.
+    """
     import torch
 
     # PyTorch's check for oneDNN is content with AVX-512, which may lack these instructions.
@@ -29,7 +44,7 @@ def lacks_products_of(dtype: Any) -> bool:
 
 
 def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
-    """A function of tensors, computed in float32 and rounded to the dtype of the first."""
+    """Returns a function of tensors, or None among them, computed in float32 and rounded to the dtype of the first."""
     return function(*(None if tensor is None else tensor.float() for tensor in tensors)).to(tensors[0].dtype)
 
 
@@ -44,7 +59,10 @@ def conv(x: Any, kernel: Any, *options: Any) -> Any:
 
 @faster("conv", TORCH_CUDA)
 def conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
-    """As `ops.conv`, on a view of the same memory, which PyTorch calls channels_last; a product where it is one."""
+    """As `ops.conv`, on a view of the same memory, which PyTorch calls channels_last.
+
+    A convolution of 1x1 is a product of matrices. `padding` may also be the zeros on every side of each axis.
+    """
     import torch.nn.functional as F
 
     rows, columns, channels, filters = kernel.shape
@@ -81,7 +99,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 # Not measured alone: a call is shorter. On CUDA, a training step of ViT-Ti waits 37 ms for the host, not 56, with all.
 @faster("dense", TORCH_CUDA)
 def linear(x: Any, kernel: Any, bias: Any) -> Any:
-    """As `ops.dense`."""
+    """As `ops.dense`, by PyTorch's own operation."""
     import torch.nn.functional as F
 
     return F.linear(x, kernel.t(), bias)
@@ -94,7 +112,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
     """As `ops.dense`: by oneDNN where that is quicker; in float32 where the processor has no products of 16 bits."""
     if lacks_products_of(x.dtype):
         return _in_float32(dense, x, kernel, bias)
-    return onednn.linear(x, kernel, bias) if onednn.is_quicker(x, kernel) else linear(x, kernel, bias)
+    return onednn_linear(x, kernel, bias) if onednn_is_quicker(x, kernel) else linear(x, kernel, bias)
 
 
 # 12.0 to 10.7, g 38 to 37.
@@ -169,32 +187,37 @@ def gelu_quick_in_place(x: Any) -> Any:
 
 
 def _may_be_overwritten(x: Any) -> bool:
-    """Whether no gradient and no recorder of operations needs the values of a tensor."""
+    """Whether a tensor is contiguous, and no gradient and no recorder of operations needs its values."""
     import torch
 
     return x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
 
 
 def _pytorch_is_as_quick(x: Any) -> bool:
+    """Whether PyTorch's GELU is taken: for less than `FEW` values, and dtypes other than float32 and bfloat16."""
     import torch
 
     return x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < FEW
 
 
 def _pieces(x: Any) -> list[Any]:
+    """Returns views of a contiguous tensor, flat, of `PIECE` values each, the last one of the rest."""
     # Slices, because PyTorch does not allow writing over what `split` returns.
     flat = x.reshape(-1)
     return [flat[start : start + PIECE] for start in range(0, len(flat), PIECE)]
 
 
 def _gelu_factor(x: Any) -> Any:
+    """Returns what the GELU multiplies `x` by, as a new tensor."""
     return x.new_tensor(_GELU_LINEAR).addcmul(x, x, value=_GELU_CUBIC).mul_(x).sigmoid_()
 
 
 @functools.cache
 def _gelu() -> Any:
-    """The tanh approximation of GELU, which keeps x alone. PyTorch's gradient can be differentiated again."""
+    """Returns a `torch.autograd.Function`, made once: the tanh approximation of GELU, which keeps x alone."""
     import torch
+
+    # Its gradient is PyTorch's, which can be differentiated again.
 
     def slope(ctx: Any, grad: Any) -> Any:
         (x,) = ctx.saved_tensors
@@ -249,7 +272,7 @@ def depthwise_conv(x: Any, kernel: Any) -> Any:
 # Not measured alone.
 @faster("resize_bilinear", TORCH_CPU)
 def resize_bilinear(x: Any, size: Any, aligned: bool) -> Any:
-    """As `resizing.resize_bilinear`."""
+    """As `dense_prediction.resize_bilinear`."""
     import torch.nn.functional as F
 
     return F.interpolate(x.permute(0, 3, 1, 2), tuple(size), mode="bilinear", align_corners=aligned).permute(0, 2, 3, 1)
@@ -293,9 +316,13 @@ def adam_in_place(
     beta_2: float,
     epsilon: float,
 ) -> Any:
-    """As `AdamW.update_step`, in one new array: pages of new memory cost more than the arithmetic."""
+    """As `AdamW.update_step`: changes the variable and both moments in place and returns None.
+
+    NotImplemented, with nothing changed, where gradients are recorded or a tensor is not float32.
+    """
     import torch
 
+    # One new array: pages of new memory cost more than the arithmetic.
     weight, m, v = variable.value, m.value, v.value
     # Keras trains without gradients of its updates; others may want them.
     if torch.is_grad_enabled() or any(x.dtype != torch.float32 for x in (gradient, weight, m, v)):
@@ -309,3 +336,199 @@ def adam_in_place(
         direction.add_(weight, alpha=decay)
     weight.sub_(direction, alpha=rate)
     return None
+
+
+# Products of matrices by oneDNN
+
+# The share of PyTorch's time below which oneDNN is taken. Far from 1, so that each process on a machine finds the same
+# and a run repeats bit by bit: 0.40 to 0.60 was measured where it is quicker.
+WORTH_CHANGING = 0.77
+FEWEST = 1 << 22  # multiplications of a product below which the calls cost as much as the arithmetic
+WORTH_PACKING = 0.95  # of the time of a product; a second copy of the kernels is in memory then
+_ROWS, _WIDTH, _ROUNDS = 197, 768, 7
+
+
+def onednn_is_quicker(x: Any, kernel: Any) -> bool:
+    """Whether `onednn_linear` is taken for `x`, `(..., D)`, and a kernel `(D, units)` on a CPU.
+
+    Both are float32 and large enough, oneDNN has won a trial or the kernel is packed and no gradients are recorded, and
+    neither a recorder of operations nor autocast is at work.
+    """
+    import torch
+
+    return (
+        x.dtype == torch.float32
+        and x.ndim > 1
+        and x.numel() * kernel.shape[1] >= FEWEST
+        and type(kernel) in (torch.Tensor, torch.nn.Parameter)
+        and torch.backends.mkldnn.enabled
+        and not is_recorded()
+        and not torch.is_autocast_enabled("cpu")
+        and (_wins_trial(torch.get_num_threads()) or (is_packed(kernel) and not torch.is_grad_enabled()))
+    )
+
+
+@functools.cache
+def _wins_trial(threads: int) -> bool:
+    """Whether oneDNN is there and wins a trial with as many threads as PyTorch has: some 20 ms, once a process."""
+    return _onednn_is_there() and _time_share(onednn_product) < WORTH_CHANGING
+
+
+def _onednn_is_there() -> bool:
+    """Whether this PyTorch has oneDNN and the operations of it that are used here."""
+    import torch
+
+    return torch.backends.mkldnn.is_available() and has_onednn_product()
+
+
+def _time_share(product: Callable[..., Any], other: Callable[..., Any] | None = None, units: int = _WIDTH) -> float:
+    """Returns the time of a product over that of another, None for PyTorch's: the lowest of some rounds in turn."""
+    import torch
+
+    x, kernel = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, units)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_ROUNDS):
+        for function, taken in zip((other or torch.matmul, product), times, strict=True):
+            start = time.perf_counter()
+            function(x, kernel)
+            taken.append(time.perf_counter() - start)
+    return min(times[1]) / min(times[0])
+
+
+# Kernels in oneDNN's own order, which spares a tenth of the time of a ViT-B: `optimize_for_inference` asks for them.
+
+
+@functools.cache
+def packing_is_quicker(threads: int) -> bool:
+    """Whether a packed kernel wins a trial against the product that is taken otherwise, with so many threads.
+
+    False without oneDNN. The trial is made once for each number of threads.
+    """
+    import torch
+
+    if not _onednn_is_there():
+        return False
+    units = 4 * _WIDTH  # of the MLP: smaller kernels stay in the processor's cache from one round to the next
+    packed = onednn_kernel(torch.ones(_WIDTH, units))
+    other = onednn_product if _wins_trial(threads) else None
+    return _time_share(lambda x, kernel: onednn_product_of_packed(x, packed), other, units) < WORTH_PACKING
+
+
+@functools.cache
+def _packed_kernels() -> Any:
+    """Returns the one dictionary from a kernel to (its `_state` when it was packed, the packed copy).
+
+    Keys are weak: with a kernel, its copy goes.
+    """
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    return WeakTensorKeyDictionary()
+
+
+def pack_kernels(kernels: Iterable[Any]) -> None:
+    """Keeps a packed copy of each of the float32 kernels `(D, units)`, for products without gradients; returns None."""
+    for kernel in kernels:
+        _packed_kernels()[kernel] = (_state(kernel), onednn_kernel(kernel))
+
+
+def unpack_kernels(kernels: Iterable[Any]) -> None:
+    """Lets the packed copies of kernels go; those without one may be among them."""
+    for kernel in kernels:
+        _packed_kernels().pop(kernel, None)
+
+
+def _state(kernel: Any) -> tuple[int, int]:
+    """Returns the version and the address of a kernel, which an assignment or an update of the weight changes.
+
+    A change of `kernel.data` changes neither.
+    """
+    return kernel._version, kernel.data_ptr()  # noqa: SLF001 (PyTorch documents it, in its notes on autograd)
+
+
+def is_packed(kernel: Any) -> bool:
+    """Whether a kernel has a packed copy."""
+    return kernel in _packed_kernels()
+
+
+def _packed_copy(kernel: Any) -> Any:
+    """Returns the packed copy of a kernel, made anew where the kernel has changed; None where it has none."""
+    if not _packed_kernels() or not is_packed(kernel):  # most programs pack nothing, and a search takes a microsecond
+        return None
+    state, packed = _packed_kernels()[kernel]
+    if state != _state(kernel):
+        pack_kernels([kernel])
+        _, packed = _packed_kernels()[kernel]
+    return packed
+
+
+def onednn_linear(x: Any, kernel: Any, bias: Any) -> Any:
+    """As `ops.dense` by oneDNN, with derivatives of any order; PyTorch's product where there are forward tangents."""
+    import torch
+    from torch.autograd.forward_ad import unpack_dual
+
+    if torch.is_grad_enabled():
+        return _onednn_function().apply(x, kernel, bias)
+    tensors = (x, kernel) if bias is None else (x, kernel, bias)
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):  # the function would leave tangents out
+        return torch.nn.functional.linear(x, kernel.t(), bias)
+    try:
+        x.data_ptr(), kernel.data_ptr()
+    except RuntimeError:  # tensors of `torch.func` have none
+        return _onednn_function().apply(x, kernel, bias)
+    packed = _packed_copy(kernel)
+    if packed is not None:
+        return onednn_product_of_packed(x, packed, bias)
+    return onednn_product(x, kernel, bias)  # a third of the call's time is saved
+
+
+@functools.cache
+def _onednn_function() -> Any:
+    """Returns a `torch.autograd.Function`, made once: the product, differentiable again and by `torch.func`."""
+    import torch
+
+    class _Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any, kernel: Any, bias: Any) -> Any:
+            return onednn_product(x, kernel, bias)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            x, kernel, _ = inputs
+            ctx.save_for_backward(x, kernel)
+            ctx.save_for_forward(x, kernel)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            x, kernel = ctx.saved_tensors
+            needs_x, needs_kernel, needs_bias = ctx.needs_input_grad
+            rows = grad.reshape(-1, grad.shape[-1])
+            return (
+                onednn_linear(grad, kernel.t(), None) if needs_x else None,
+                onednn_linear(x.reshape(-1, x.shape[-1]).t(), rows, None) if needs_kernel else None,
+                rows.sum(0) if needs_bias else None,
+            )
+
+        @staticmethod
+        def jvp(ctx: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            saved_x, saved_kernel = ctx.saved_tensors
+            parts = [] if x is None else [x @ saved_kernel]
+            parts += [] if kernel is None else [saved_x @ kernel]
+            parts += [] if bias is None else [bias.expand(*saved_x.shape[:-1], -1)]
+            return sum(parts[1:], parts[0])
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            """With an axis before the others: one more of rows, or one of products."""
+            of_x, of_kernel, of_bias = in_dims
+            if of_kernel is None and of_bias is None:
+                return onednn_linear(x.movedim(of_x, 0), kernel, bias), 0
+
+            def lead(tensor: Any, axis: int | None) -> Any:
+                return tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+
+            x, kernel = lead(x, of_x), lead(kernel, of_kernel)
+            y = x.reshape(info.batch_size, -1, x.shape[-1]) @ kernel
+            y = y if bias is None else y + lead(bias, of_bias)[:, None]
+            return y.reshape(*x.shape[:-1], -1), 0
+
+    return _Linear

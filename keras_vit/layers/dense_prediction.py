@@ -1,6 +1,7 @@
-"""What depth is read with: the parts of DPT (arXiv 2103.13413, section 3), and the linear head with bins."""
+"""Layers of dense prediction: resizing of maps, BatchNormalization, the parts of DPT, depth from bins, EoMT's head."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,10 +9,105 @@ import numpy as np
 from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit.interpolation import neighbours
 from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, activated, initializer, registered, tensor_of
-from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS
-from keras_vit.layers.ops import activate, conv, float32_or_better, widened
-from keras_vit.layers.resizing import resize
+from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS, RESIZES
+from keras_vit.layers.ops import (
+    activate,
+    conv,
+    dense,
+    depthwise_conv,
+    float32_or_better,
+    reshape,
+    widened,
+    with_faster_forms,
+)
+
+
+def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
+    """A map at another size, linearly between its places.
+
+    Args:
+        x: `(batch, rows, columns, channels)`, floating point.
+        size: New rows and columns; integers, or scalar integer tensors.
+        how: `"corners"`: the outermost places stay where they are, place i is read at `i (old - 1) / (new - 1)`
+            (`align_corners=True`). `"half_pixel"`: places are centres of equal parts, i is read at
+            `(i + 1/2) old / new - 1/2`, and not before the first place.
+
+    Returns:
+        `(batch, *size, channels)` in the dtype of `x`.
+
+    Raises:
+        ValueError: if `how` is another.
+
+    Examples:
+        >>> row = layers.resize(np.array([[[[0.0], [3.0]]]], "float32"), (1, 4), "corners")
+        >>> keras.ops.convert_to_numpy(row)[0, 0, :, 0].round(4).tolist()
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    check_choice("how", how, RESIZES)
+    x = ops.convert_to_tensor(x)
+    return x if tuple(x.shape[1:3]) == tuple(size) else resize_bilinear(x, size, how == "corners")
+
+
+@with_faster_forms
+def resize_bilinear(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
+    """A map at another size, with its corners aligned or with half-pixel centres."""
+    for axis, new in zip((1, 2), size, strict=True):
+        old = ops.shape(x)[axis]
+        known = isinstance(old, int) and isinstance(new, int)
+        low, high, share = neighbours(old, new, aligned, np if known else ops)
+        share = ops.convert_to_tensor(share.astype("float32") if known else share)
+        share = ops.cast(ops.reshape(share, (-1, *[1] * (3 - axis))), x.dtype)
+        first = ops.take(x, low, axis)
+        x = first + (ops.take(x, high, axis) - first) * share
+    return x
+
+
+@registered
+class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
+    """`keras.layers.BatchNormalization` over the last axis, with the numbers of `torch.nn.BatchNorm2d`.
+
+    Epsilon is 1e-5. The running variance is that of a sample (n - 1), of which a step takes a share of 0.1. Keras's
+    defaults are other numbers, and its running variance divides by n.
+
+    Args:
+        momentum: What a step keeps of the running statistics: 1 minus PyTorch's momentum.
+        epsilon: What is added to the variance.
+
+    Input: `(batch, ..., D)`. Output: the same shape.
+
+    Examples:
+        >>> layer = layers.BatchNormalization()
+        >>> y = layer(np.array([[0.0], [2.0]], "float32"), training=True)
+        >>> [round(float(layer.moving_variance[0]), 6), float(layer.moving_mean[0]) > 0]  # 0.9 + 0.1 * 2
+        [1.1, True]
+    """
+
+    processes: Any = None  # those of a run, each with a part of the batch; None where all of it is here
+
+    def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "axis": -1, "momentum": momentum, "epsilon": epsilon})
+
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
+        """Normalises each channel: in training by the moments of the whole batch, which the running ones follow."""
+        if not (training and self.trainable):
+            return super().call(inputs, training=False)
+        x = ops.cast(inputs, float32_or_better(inputs.dtype))
+        axes, parts = [*range(len(x.shape) - 1)], 1
+        mean, variance = ops.moments(x, axes=axes)
+        if self.processes is not None:
+            parts = self.processes.count
+            mean = self.processes.mean_with_gradient(mean)
+            variance = self.processes.mean_with_gradient(ops.mean(ops.square(x - mean), axis=axes))
+        count = ops.cast(math.prod(ops.shape(x)[:-1]) * parts, x.dtype)
+        sample = variance * count / ops.maximum(count - 1, 1)
+        for running, now in ((self.moving_mean, mean), (self.moving_variance, sample)):
+            old = ops.convert_to_tensor(running)  # a Variable would make the momentum a float32
+            running.assign(self.momentum * old + (1 - self.momentum) * ops.cast(now, running.dtype))
+        outputs = ops.batch_normalization(x, mean, variance, -1, self.beta, self.gamma, self.epsilon)
+        return ops.cast(outputs, self.compute_dtype)
+
 
 LEAST_SHARE = 0.1  # what `DepthBins` adds to the score of each bin before they are divided by their sum
 
@@ -309,3 +405,130 @@ class DepthBins(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *(None if n is None else n * self.factor for n in input_shape[1:3]))
+
+
+_NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
+
+
+@registered
+class QueryRotation(BaseLayer):
+    """A rotation that leaves queries, which have no place in the image, as they are.
+
+    Args:
+        count: The number of queries, which stand before the other tokens.
+
+    Input: The output of `RotaryEmbedding`, `(2, T, d)`. Output: `(2, count + T, d)`.
+
+    Examples:
+        >>> tuple(layers.QueryRotation(count=3)(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 8, 8)
+    """
+
+    def __init__(self, count: int, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.count = count
+
+    def call(self, rotation: Tensor) -> Tensor:
+        sin = ops.zeros((1, self.count, rotation.shape[-1]), rotation.dtype)
+        return ops.concatenate([ops.concatenate([sin, sin + 1]), rotation], axis=1)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (2, None if input_shape[1] is None else self.count + input_shape[1], input_shape[2])
+
+
+@registered
+class DoublingConvolution(BaseLayer):
+    """A transposed convolution of 2x2 in steps of 2: each place becomes four, so that it is a product."""
+
+    def build(self, input_shape: Shape) -> None:
+        """Makes a kernel for squares of two pixels, and a bias."""
+        width = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel", shape=(width, 2, 2, width), initializer=initializer("glorot_uniform")
+        )
+        self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
+
+    def call(self, x: Tensor) -> Tensor:
+        (rows, columns), width = ops.shape(x)[1:3], x.shape[-1]
+        y = dense(x, reshape(tensor_of(self.kernel, x), (width, -1)), ops.tile(tensor_of(self.bias, x), 4))
+        y = ops.transpose(reshape(y, (-1, rows, columns, 2, 2, width)), (0, 1, 3, 2, 4, 5))
+        return reshape(y, (-1, 2 * rows, 2 * columns, width))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *(None if n is None else 2 * n for n in input_shape[1:3]), input_shape[3])
+
+
+@registered
+class DepthwiseConvolution(SameShape):
+    """A depthwise convolution of 3x3 without bias, with zeros around the map."""
+
+    def build(self, input_shape: Shape) -> None:
+        shape = (3, 3, input_shape[-1], 1)
+        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
+
+    def call(self, x: Tensor) -> Tensor:
+        return depthwise_conv(x, tensor_of(self.kernel, x))
+
+
+@registered
+class UpscaleBlock(CompositeLayer):
+    """Doubles a map: a transposed convolution, an activation, a depthwise convolution and a normalisation.
+
+    `ScaleBlock` in EoMT's `models/scale_block.py`.
+
+    Args:
+        activation: As in `keras_vit.EoMTConfig`.
+
+    Input: `(batch, rows, columns, D)`. Output: `(batch, 2 * rows, 2 * columns, D)`.
+
+    Examples:
+        >>> tuple(layers.UpscaleBlock()(np.zeros((1, 2, 3, 8), "float32")).shape)
+        (1, 4, 6, 8)
+    """
+
+    def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.activation = activation
+
+    def build(self, input_shape: Shape) -> None:
+        """Makes both convolutions and the normalisation between them."""
+        self.conv1 = DoublingConvolution(dtype=self.dtype_policy, name="conv1")
+        self.conv2 = DepthwiseConvolution(dtype=self.dtype_policy, name="conv2")
+        self.norm = self.inner_norm("norm", input_shape, _NORM_EPSILON)
+        self.conv1.build(input_shape)
+        self.conv2.build(input_shape)
+
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        x = self.conv2(activated(self.conv1, x, self.activation, training), training=training)
+        return self.norm(x, training=training)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *(None if n is None else 2 * n for n in input_shape[1:3]), input_shape[3])
+
+
+@registered
+class MaskHead(SameShape, CompositeLayer):
+    """Three linear layers from a query to a vector, whose product with each place of a map is its mask (EoMT, 3.2).
+
+    Args:
+        activation: Between the linear layers; as in `keras_vit.EoMTConfig`.
+
+    Input and output: `(batch, Q, D)`.
+
+    Examples:
+        >>> tuple(layers.MaskHead()(np.zeros((1, 5, 8), "float32")).shape)
+        (1, 5, 8)
+    """
+
+    def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.activation = activation
+
+    def build(self, input_shape: Shape) -> None:
+        for name in ("fc1", "fc2", "fc3"):
+            setattr(self, name, self.inner_dense(name, input_shape, input_shape[-1]))
+
+    def call(self, queries: Tensor, training: bool | None = None) -> Tensor:
+        for layer in (self.fc1, self.fc2):
+            queries = activated(layer, queries, self.activation, training)
+        return self.fc3(queries, training=training)

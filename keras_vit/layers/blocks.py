@@ -1,5 +1,6 @@
-"""One block of the encoder, equations 2 and 3: attention, the perceptron, and both of them with residuals."""
+"""The blocks of encoders: attention, perceptrons, the block of Transformers (equations 2 and 3), MLP-Mixer's."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,6 @@ import keras
 from keras import initializers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.attending import attend
 from keras_vit.layers.base import (
     CompositeLayer,
     Renamed,
@@ -22,8 +22,48 @@ from keras_vit.layers.base import (
     registered,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
-from keras_vit.layers.ops import attention_weights, float32_or_better, reshape
+from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape, widened
 from keras_vit.layers.positions import rotate
+
+
+def attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    causal: bool = False,
+    allowed: Any = None,
+    offset: Any = None,
+    rate: float = 0.0,
+    seed: Any = None,
+) -> Any:
+    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
+
+    Args:
+        query: What is compared with the keys.
+        key: As many as values.
+        value: What is mixed.
+        causal: Whether a token sees itself and earlier ones only.
+        allowed: Booleans `(batch, Q, T)`: which keys each query sees, at least one each; None for all.
+        offset: Added to the attention weights, `(batch, heads, Q, T)`.
+        rate: Of dropout on the attention weights.
+        seed: Of that dropout; None for none.
+    """
+    if seed is None and offset is None and allowed is None:
+        return attention(query, key, value, causal)
+    if seed is None and offset is None and keras.backend.backend() == "torch":  # which chooses the quickest kernel
+        import torch.nn.functional as F
+
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        return F.scaled_dot_product_attention(query, key, value, allowed[:, None]).transpose(1, 2)
+    if allowed is None:
+        weights = attention_weights(query, key, causal)
+    else:
+        scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
+        weights = ops.softmax(ops.where(allowed[:, None], scores, -math.inf))
+    weights = ops.cast(weights, query.dtype)
+    weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
+    return ops.einsum("bhqk,bkhd->bqhd", dropout(weights, rate, seed), value)
 
 
 @registered
@@ -496,3 +536,90 @@ class TransformerBlock(Renamed, ResidualBlock):
 def _check_activations(names: Sequence[str] | None) -> None:
     if isinstance(names, str) or not set(names or ()) <= BLOCK_ACTIVATIONS.keys():
         raise ValueError(f"activations must be a list of names from {[*BLOCK_ACTIVATIONS]}, but {names!r} was given.")
+
+
+@registered
+class MixerMLP(MLP):
+    """An `MLP` with the first values of `MlpBlock` in the official `models_mixer.py`."""
+
+    def build(self, input_shape: Shape) -> None:
+        hidden = (*input_shape[:-1], self.width)
+        self.fc1 = self.inner_dense("fc1", input_shape, self.width, kernel="lecun_normal")
+        self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], kernel="lecun_normal")
+
+
+@registered
+class MixerBlock(SameShape, ResidualBlock):
+    """Block of MLP-Mixer (`MixerBlock` in the official `models_mixer.py`).
+
+    Args:
+        tokens_mlp_width: Length of the hidden layer of the perceptron across tokens.
+        mlp_width: Length of the hidden layer of the perceptron across channels.
+        dropout: Rate of dropout in both perceptrons.
+        drop_path: Rate of stochastic depth: how often each branch of an example is skipped.
+        remat: Whether to recompute the block in the backward pass instead of keeping its activations.
+        gelu: `"tanh"`, as in the official code, `"exact"`, as timm computes the same weights, or `"quick"`.
+        epsilon: Added to the variance by both layer normalisations.
+
+    Call arguments:
+        x: `(batch, T, D)`; T is always that of the first call.
+
+    Output: as `x`. All rates apply while training only.
+
+    Raises:
+        ValueError: if `gelu` is unknown, or the number of tokens is not known when the layer is built.
+
+    Examples:
+        >>> tuple(layers.MixerBlock(tokens_mlp_width=3, mlp_width=16)(np.zeros((1, 4, 8), "float32")).shape)
+        (1, 4, 8)
+    """
+
+    def __init__(
+        self,
+        tokens_mlp_width: int,
+        mlp_width: int,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        remat: bool = False,
+        gelu: str = "tanh",
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
+        """Keeps the arguments; a generator of seeds only where paths are dropped."""
+        super().__init__(**kwargs)
+        self.tokens_mlp_width = tokens_mlp_width
+        self.mlp_width = mlp_width
+        self.dropout = dropout
+        self.drop_path = drop_path
+        self.remat = remat
+        self.gelu = gelu
+        self.epsilon = epsilon
+        self.seed_generator = SeedGenerator() if drop_path else None
+
+    def build(self, x_shape: Shape) -> None:
+        """Makes both perceptrons and normalisations; ValueError if the number of tokens is not known."""
+        _, tokens, width = x_shape
+        if tokens is None:
+            raise ValueError(f"{self.name!r} mixes a fixed number of tokens, but was given the shape {x_shape}.")
+        options = {"gelu": self.gelu, "dropout": self.dropout, "dtype": self.dtype_policy}
+        self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
+        self.token_mixing = MixerMLP(self.tokens_mlp_width, **options, name="token_mixing")
+        self.token_mixing.build((None, width, tokens))
+        self.norm2 = self.inner_norm("norm2", x_shape, self.epsilon)
+        self.mlp = MixerMLP(self.mlp_width, **options, name="mlp")
+        self.mlp.build(x_shape)
+
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """The tokens `(batch, tokens, D)` after mixing across tokens and across channels."""
+        path_seeds = self.draw(training, self.drop_path, self.drop_path)
+        seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
+
+        def block(x: Any, path_seeds: Any, token_mixing_seeds: Any, mlp_seeds: Any) -> Any:
+            y = ops.swapaxes(self.norm1(x, training=training), 1, 2)
+            y = self.token_mixing(y, training=training, **not_none(seeds=token_mixing_seeds))
+            x = x + drop_path(ops.swapaxes(y, 1, 2), self.drop_path, path_seeds[0])
+            y = self.norm2(x, training=training)
+            y = self.mlp(y, training=training, **not_none(seeds=mlp_seeds))
+            return x + drop_path(y, self.drop_path, path_seeds[1])
+
+        return self.compute(block, x, path_seeds, *seeds, training=training)
