@@ -174,7 +174,7 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
     """Returns the section with the images and their likeliest classes; of a model without a head, the images alone."""
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
-        return Section("Images", "This model has no head: it predicts no classes.", tiles)
+        return Section("Images", "This model has no head for whole images: it predicts no classes.", tiles)
     probabilities = softmax(class_scores(model, batch).astype("float64"))
     top = min(5, probabilities.shape[1])
     decoded = decode_predictions(probabilities, top=top, class_names=model.config.class_names)
@@ -259,7 +259,7 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
         tile = _tile(i, image_address(features[i]), "features", bare=True)
         tiles.append((tile, f"features: {FEATURES.title}, over all images; {FEATURES.words}"))
         cards.append(tag("div", tag("h3", image), html_tiles(tiles), class_="card", id=f"goes{i}"))
-    words = "This model has no head, so there are no classes."
+    words = "This model has no head for whole images, so there are no classes."
     if classifies:
         words = "For the class that the model predicts."
     return Section("What it goes by", words, Html("".join(cards)))

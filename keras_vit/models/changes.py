@@ -16,7 +16,7 @@ from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import Dense, has_adapters, layers_by_path, weights_by_path
 from keras_vit.layers.fast.torch import packing_is_quicker
-from keras_vit.models.config import BiTConfig, Config, ModelConfig, ViTConfig
+from keras_vit.models.config import BiTConfig, Config, ModelConfig, ViTConfig, as_python
 from keras_vit.models.dense_config import DenseConfig
 
 # The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
@@ -71,7 +71,7 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
         if name not in fields:
             hint = did_you_mean(name, dict(zip(fields, fields, strict=True))) or f" It has: {', '.join(fields)}."
             raise TypeError(f"{type(config).__name__} has no field {name!r}.{hint}")
-        before, after = getattr(config, name), tuple(value) if isinstance(value, list) else value
+        before, after = getattr(config, name), as_python(value)
         if name not in kept and after != before:
             words = f"{name} cannot change from {before!r} to {after!r}: it decides what the weights are"
             model = f"type(model)(model.config.replace({name}={after!r}))"

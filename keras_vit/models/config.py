@@ -34,7 +34,7 @@ class Config:
     def __post_init__(self) -> None:
         """Makes each field its checked value in plain Python; TypeError or ValueError for one that makes no sense."""
         for name, check in _checks(type(self)).items():
-            object.__setattr__(self, name, check(name, _as_python(getattr(self, name))))
+            object.__setattr__(self, name, check(name, as_python(getattr(self, name))))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -87,13 +87,13 @@ def _check_of(annotation: Any) -> Check:
     return lambda name, value: value
 
 
-def _as_python(value: Any) -> Any:
+def as_python(value: Any) -> Any:
     """Returns a value as JSON can hold it: numbers of other libraries as `int` or `float`, sequences as tuples."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()  # such as classes=labels.max() + 1
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # a fraction, or another library's
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return tuple(map(_as_python, value)) if isinstance(value, (list, tuple, range)) else value
+    return tuple(map(as_python, value)) if isinstance(value, (list, tuple, range)) else value
 
 
 # Checks of one field

@@ -399,10 +399,8 @@ class ImageModel(ConfiguredModel):
             raise TypeError(f"kernels_packed must be True or False, but {value!r} was given.")
         kernels = packable_kernels(self)
         if value and not kernels:
-            raise ValueError(
-                f"kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters, but {self.name} has "
-                "none. Leave it False."
-            )
+            words = "kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters"
+            raise ValueError(f"{words}, but {self.name} has none. Leave it False.")
         if value:
             pack_kernels(kernels)
         elif keras.backend.backend() == "torch":  # of all weights: adapters may have come since they were packed

@@ -114,6 +114,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
         "final_norm": "pooled",
     },
 }
+_PE_G: dict[str, Any] = {"class_token": False, "family": "PE", "image_size": 448}
 _WIDE_POOLING = {"pooling_mlp_width": 6144, "projection": 1280}  # 4 D, unlike the blocks
 _ALL_TOKENS, _SCALED = {"pooling": "none", "final_norm": "none"}, {"layer_scale": 0.1}
 _DISTILLED = {"distillation_token": True, "distillation_head": True}
@@ -216,20 +217,14 @@ VARIANTS: dict[str, Variant] = {
     "PE-Core-S/16": Variant(384, 12, 6, 1536, 16, family="PE", image_size=384, fields={"projection": 512}),
     "PE-Core-B/16": Variant(768, 12, 12, 3072, 16, family="PE", fields={"projection": 1024}),
     "PE-Core-L/14": Variant(1024, 24, 16, 4096, 14, family="PE", image_size=336, fields={"projection": 1024}),
-    "PE-Core-G/14": Variant(
-        1536, 50, 16, 8960, 14, class_token=False, family="PE", image_size=448, fields=_WIDE_POOLING
-    ),
+    "PE-Core-G/14": Variant(1536, 50, 16, 8960, 14, **_PE_G, fields=_WIDE_POOLING),
     "PE-Lang-L/14": Variant(1024, 23, 16, 4096, 14, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}),
-    "PE-Lang-G/14": Variant(
-        1536, 47, 16, 8960, 14, class_token=False, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}
-    ),
+    "PE-Lang-G/14": Variant(1536, 47, 16, 8960, 14, **_PE_G, fields={**_ALL_TOKENS, **_SCALED}),
     "PE-Spatial-T/16": Variant(192, 12, 3, 768, 16, family="PE", image_size=512, fields=_ALL_TOKENS),
     "PE-Spatial-S/16": Variant(384, 12, 6, 1536, 16, family="PE", image_size=512, fields=_ALL_TOKENS),
     "PE-Spatial-B/16": Variant(768, 12, 12, 3072, 16, family="PE", image_size=512, fields=_ALL_TOKENS),
     "PE-Spatial-L/14": Variant(1024, 24, 16, 4096, 14, family="PE", image_size=448, fields=_ALL_TOKENS),
-    "PE-Spatial-G/14": Variant(
-        1536, 50, 16, 8960, 14, class_token=False, family="PE", image_size=448, fields={**_ALL_TOKENS, **_SCALED}
-    ),
+    "PE-Spatial-G/14": Variant(1536, 50, 16, 8960, 14, **_PE_G, fields={**_ALL_TOKENS, **_SCALED}),
     # EVA-02 (arXiv 2303.11331)
     "EVA-02-Ti/14": Variant(192, 12, 3, 512, 14, family="EVA-02", image_size=336),
     "EVA-02-S/14": Variant(384, 12, 6, 1024, 14, family="EVA-02", image_size=336),

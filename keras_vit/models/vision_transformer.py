@@ -283,8 +283,8 @@ class VisionTransformer(ImageModel):
             class_names: What the outputs stand for.
 
         Raises:
-            TypeError, ValueError: if `classes` is no positive integer or there are other names, the model has no
-                pooling, or its weights are quantized.
+            TypeError, ValueError: if `classes` is no positive integer, there are not as many names, the model has
+                neither head nor pooling, or its weights are quantized.
         """
         heads = ("head", "head_dist") if self.config.distillation_head else ("head",)
         return self.with_config(

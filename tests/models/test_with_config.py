@@ -131,6 +131,7 @@ REFUSED = [
         ("vit", {field: value}, ValueError, f"{field} cannot change .*build another model")
         for field, value in {"width": 16, "stem_stages": (1,), "mlp": "swiglu"}.items()
     ),
+    ("vit", {"stem_stages": np.array([1, 2])}, ValueError, r"stem_stages cannot change from None to \(1, 2\)"),
     ("vit", {"image_sise": 32}, TypeError, "no field 'image_sise'. Did you mean 'image_size'"),
     ("vit", {"zzz": 32}, TypeError, "no field 'zzz'. It has: image_size"),
     ("vit", {"grid_size": (2, 2)}, TypeError, "no field 'grid_size'"),  # a property
