@@ -102,7 +102,6 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.models": {
         "keras_vit.layers.base": "has_adapters layers_by_path weights_by_path",
-        "keras_vit.models.bit": "BiT",
         "keras_vit.models.changes": "adapted_layers check_tokens merge_lora require_adapters",
         "keras_vit._arguments": "pair",
         "keras_vit.models.config": "BiTConfig ModelConfig TextConfig ViTConfig",
@@ -117,7 +116,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "BIT_VARIANTS BiTVariant FAMILIES VARIANTS Variant factory_name find_variant has_layers_of variant_config "
             "variant_of"
         ),
-        "keras_vit.models.vision_transformer": "BEFORE_BLOCKS VisionTransformer",
+        "keras_vit.models.vision_transformer": "BEFORE_BLOCKS BiT VisionTransformer",
     },
     "keras_vit.preprocessing": {
         "keras_vit.preprocessing.applications": (

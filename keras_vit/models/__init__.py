@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters as has_adapters
     from keras_vit.layers.base import layers_by_path as layers_by_path
     from keras_vit.layers.base import weights_by_path as weights_by_path
-    from keras_vit.models.bit import BiT as BiT
     from keras_vit.models.changes import adapted_layers as adapted_layers
     from keras_vit.models.changes import check_tokens as check_tokens
     from keras_vit.models.changes import merge_lora as merge_lora
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from keras_vit.models.image_model import pixel_scaling as pixel_scaling
     from keras_vit.models.text_encoder import TextEncoder as TextEncoder
     from keras_vit.models.vision_transformer import BEFORE_BLOCKS as BEFORE_BLOCKS
+    from keras_vit.models.vision_transformer import BiT as BiT
     from keras_vit.models.vision_transformer import VisionTransformer as VisionTransformer
 
 __getattr__ = lazy_names(__name__)

@@ -8,8 +8,7 @@ import keras
 
 from keras_vit._arguments import Tensor, check_choice
 from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
-from keras_vit.models.bit import BiT
-from keras_vit.models.vision_transformer import BEFORE_BLOCKS, VisionTransformer
+from keras_vit.models.vision_transformer import BEFORE_BLOCKS, BiT, VisionTransformer
 
 # What users call a result, and the layers that may return it: of those of a model, the last one does. The names are
 # those of big_vision's `out` dictionary.

@@ -1,6 +1,7 @@
-"""The Vision Transformer, in the order of the paper's equations."""
+"""The models of the paper: the Vision Transformer, in the order of the equations, and BiT, the ResNet beside it."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -9,9 +10,11 @@ from keras import layers
 from keras_vit.layers import (
     AddPositionEmbedding,
     AddSinCosPositionEmbedding,
+    BiTUnit,
     ClassToken,
     MAPHead,
     MixerBlock,
+    PaddedMaxPooling2D,
     PatchDropout,
     PatchEmbedding,
     RegisterTokens,
@@ -21,13 +24,14 @@ from keras_vit.layers import (
     TokenDropout,
     TokenPooling,
     TransformerBlock,
+    bit_conv,
     group_norm,
 )
 from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, initializer, policy_at
 from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.layers.ops import float32_or_better
-from keras_vit.layers.resnet import MaxPooling2D
-from keras_vit.models.config import ViTConfig
+from keras_vit.layers.resnet import GROUP_NORM_EPSILON, MaxPooling2D
+from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 
 # The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
@@ -83,21 +87,24 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
     """Returns the feature map of a hybrid's ResNet (section 3.1; the official `models_resnet.py`, `models_vit.py`)."""
     norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
-    options = {"epsilon": epsilon, "epsilon_inside": inside, "folded": config.stem_folded}
+    options: dict[str, Any] = {"epsilon": epsilon, "epsilon_inside": inside, "folded": config.stem_folded}
     x = StdConv2D(config.stem_width, 7, 2, **options, dtype=policy, name="conv_root")(images)
     x = group_norm("gn_root", policy, norm_epsilon)(x)
     x = layers.Activation("relu", dtype=policy, name="relu_root")(x)
     x = MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
-    for stage, units in enumerate(config.stem_stages, start=1):
+    make_unit = functools.partial(ResNetUnit, folded=config.stem_folded, epsilons=config.stem_epsilons, dtype=policy)
+    return _stages(x, config.stem_stages or (), config.stem_width, make_unit)
+
+
+def _stages(x: Any, stages: Sequence[int], width: int, make_unit: Callable[..., layers.Layer]) -> Any:
+    """Returns a map after `stages` of so many units each; every stage but the first halves it and doubles `width`.
+
+    `make_unit` returns a unit for its channels, `strides` and `name`.
+    """
+    for stage, units in enumerate(stages, start=1):
         for unit in range(1, units + 1):
-            x = ResNetUnit(
-                config.stem_width * 2 ** (stage - 1),
-                strides=2 if unit == 1 and stage > 1 else 1,
-                folded=config.stem_folded,
-                epsilons=config.stem_epsilons,
-                dtype=policy,
-                name=f"block{stage}_unit{unit}",
-            )(x)
+            strides = 2 if unit == 1 and stage > 1 else 1
+            x = make_unit(width * 2 ** (stage - 1), strides=strides, name=f"block{stage}_unit{unit}")(x)
     return x
 
 
@@ -119,7 +126,7 @@ def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
 
 def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
     """Returns the layer that adds E_pos, computed or learned, and drops out behind it."""
-    common = {"prefix_tokens": config.prefix_tokens, "dropout": config.dropout}
+    common: dict[str, Any] = {"prefix_tokens": config.prefix_tokens, "dropout": config.dropout}
     common |= {"dtype": policy, "name": "position_embedding"}
     if config.position_embedding == "sincos2d":
         return AddSinCosPositionEmbedding(config.grid_size, **common)
@@ -205,14 +212,20 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
     if config.distillation_head:
         y = TokenPooling("token", token=1, dtype=policy, name="pooling_dist")(tokens)
         logits = layers.Average(dtype=dtype, name="logits")([logits, _classifier(config, "head_dist", policy)(y)])
-    if config.classifier_activation is None:
-        return logits
-    return layers.Activation(config.classifier_activation, dtype=dtype, name="predictions")(logits)
+    return _activated(config, logits, policy)
 
 
-def _classifier(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
+def _classifier(config: ViTConfig | BiTConfig, name: str, policy: Any) -> layers.Layer:
     """Returns a head, a dense layer that begins with zeros and computes in float32 or better."""
     return Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
+
+
+def _activated(config: ViTConfig | BiTConfig, logits: Any, policy: Any) -> Any:
+    """Returns logits with the activation of the config, in float32 or better; as they are where it has none."""
+    if config.classifier_activation is None:
+        return logits
+    dtype = float32_or_better(policy.compute_dtype)
+    return layers.Activation(config.classifier_activation, dtype=dtype, name="predictions")(logits)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -300,3 +313,66 @@ class VisionTransformer(ImageModel):
         Raises ValueError where the weights are quantized and there is a ResNet.
         """
         return self.with_config(stem_folded=self.config.stem_stages is not None)
+
+
+# BiT, the ResNet that the paper compares with (section 4.1; big_vision's `models/bit_paper.py`)
+
+
+def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
+    """Returns the symbolic output of a BiT for symbolic images `(batch, height, width, channels)`.
+
+    It is `(batch, classes)`, without a head `(batch, features)`; with pooling `"none"` it has rows and columns in
+    between. `dtype` is a policy for all layers, but that the head computes in at least float32. Raises ValueError for
+    an activation or a dtype that Keras does not know.
+    """
+    policy = keras.dtype_policies.get(dtype)
+    x = images
+    if config.include_preprocessing:
+        x = normalization(config.pipeline, policy)(x)
+
+    # The root: no normalisation and no activation, which the first unit brings
+    x = bit_conv("conv_root", config.width, 7, 2, padding=3, folded=config.folded, dtype=policy)(x)
+    x = PaddedMaxPooling2D(config.pool_padding, dtype=policy, name="pool_root")(x)
+    x = _stages(x, config.stages, config.width, functools.partial(BiTUnit, folded=config.folded, dtype=policy))
+    x = group_norm("norm_pre_head", policy, GROUP_NORM_EPSILON)(x)
+    x = layers.Activation("relu", dtype=policy, name="relu_pre_head")(x)
+    if config.pooling == "avg":
+        x = layers.GlobalAveragePooling2D("channels_last", dtype=policy, name="pooling")(x)
+
+    return _activated(config, _classifier(config, "head", policy)(x), policy) if config.classes else x
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BiT(ImageModel):
+    """A BiT as a functional Keras model: a function of one `BiTConfig`.
+
+    A ResNet with pre-activation, group normalisation and standardised convolutions, for images
+    `(batch, *image_size, channels)`. Arguments are those of `VisionTransformer`. Raises TypeError for another config;
+    ValueError for an `input_tensor` that does not fit it, and at call time for images that do not.
+
+    Examples:
+        >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))
+        >>> bit.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape
+        (1, 2)
+    """
+
+    config_type = BiTConfig
+    factory = "BiT_R50x1"
+    default_name = "bit"
+    outputs_of = staticmethod(bit)
+
+    @property
+    def config(self) -> BiTConfig:
+        """The config of this model."""
+        return self._config
+
+    def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
+        """Returns a new model with the same weights and a new, zero-initialised head; with None without a head.
+
+        Raises TypeError or ValueError as `VisionTransformer.with_classes`.
+        """
+        return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
+
+    def folded(self) -> "BiT":
+        """Returns a new model with the same outputs and kernels standardised for good; ValueError if quantized."""
+        return self.with_config(folded=True)
