@@ -211,6 +211,11 @@ def test_what_is_no_source(files, tmp_path):
         keras_vit.load(keras_vit.load(files / "vit.keras"))
     with pytest.raises(TypeError):
         keras_vit.load(files / "vit.keras", patch_size=4)
+    for flag in ({"include_top": "no"}, {"pre_logits": 1}):
+        with pytest.raises(TypeError, match=f"{[*flag][0]} must be True or False"):
+            keras_vit.load(files / "vit.keras", **flag)
+    with pytest.raises(TypeError, match="pretrained must be True or False"):
+        keras_vit.ViT_Ti16(pretrained="imagenet")
     for address in ("https://example.org/a.keras", "gs://bucket/a.weights.h5"):
         with pytest.raises(ValueError, match="may run code: if you trust it"):
             keras_vit.load(address)

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+import numpy as np
+
 from keras_vit._arguments import DType, ImageSize, Source, Tensor, did_you_mean
 from keras_vit.models.config import Config, ViTConfig
 from keras_vit.models.dense_config import DenseConfig
@@ -130,14 +132,19 @@ OF_BUILDING = ("input_tensor", "name", "dtype")
 def given_options(function: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Returns the options that are not None; `known` is the `TypedDict` that declares those of `function`.
 
-    Raises TypeError, with the nearest option, for a name that it does not declare.
+    Raises TypeError for a name that it does not declare, with the nearest option, and where `include_top`, `pre_logits`
+    or `pretrained` is not True or False; other values are not checked here.
     """
     for name in options.keys() - known.__annotations__.keys():
         words = f"{function} has no argument {name}={options[name]!r}"
         if name == "input_shape":
             raise TypeError(f"{words}: pass image_size=(height, width), or one integer for squares.")
         raise TypeError(f"{words}.{did_you_mean(name, {option: option for option in known.__annotations__})}")
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("include_top", "pre_logits", "pretrained"):
+        if not isinstance(given.get(name, True), (bool, np.bool_)):
+            raise TypeError(f"{name} must be True or False, but {given[name]!r} was given.")
+    return given
 
 
 def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bool | None, source: str) -> bool:
