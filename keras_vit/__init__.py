@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from keras_vit._backend import choose_backend
-from keras_vit._lazy import IS_PROGRAM, import_all, lazy_names
+from keras_vit._names import IS_PROGRAM, import_all, lazy_names
 
 if TYPE_CHECKING:
     from keras_vit import data as data

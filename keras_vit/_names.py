@@ -1,7 +1,59 @@
-"""What each package offers, and where it comes from: names are imported when they are used (`_lazy.py`).
+"""What each package offers, and lazy imports of it (PEP 562): importing Keras takes seconds.
 
-Type checkers read the same from the `__init__.py` of the packages; a test compares the two.
+The program `keras-vit` needs Keras for some of its commands only. For everybody else `import keras_vit` imports all
+names at once, because that registers the classes that `keras.saving.load_model` looks for. Type checkers read the names
+from the `__init__.py` of the packages; a test compares the two.
 """
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import PurePath
+from types import ModuleType
+
+_MODULES = {"keras_vit.cli", "keras_vit.data.examples", "keras_vit.export.processes"}
+
+
+def _is_program() -> bool:
+    """Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`.
+
+    A wrong result does little harm: what was not imported at once is imported when it is used.
+    """
+    started = sys.argv[0] if sys.argv else ""  # "-m" until the module's package has been imported
+    return PurePath(started).stem == "keras-vit" or (started == "-m" and not _MODULES.isdisjoint(sys.orig_argv))
+
+
+IS_PROGRAM = _is_program()
+
+
+def lazy_names(package: str) -> Callable[[str], object]:
+    """The `__getattr__` of a package: what `_names.py` says that it offers is imported when it is used.
+
+    A package without an `__all__` gets one, of all these names. The function raises AttributeError for other names.
+    """
+    module = sys.modules[package]
+    sources = {name: source for source, names in PACKAGES[package].items() for name in names.split()}
+    vars(module).setdefault("__all__", sorted(sources))
+
+    def __getattr__(name: str) -> object:
+        if name not in sources:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        source = sources[name]
+        value = importlib.import_module(f"{package}.{name}" if source == package else source)
+        vars(module)[name] = value if source == package else getattr(value, name)
+        return vars(module)[name]
+
+    return __getattr__
+
+
+def import_all(module: ModuleType) -> None:
+    """Imports every name in a package's `__all__`, and in of the packages among them; ImportError if one fails."""
+    for name in vars(module)["__all__"]:
+        value = getattr(module, name)  # imports it, see `lazy_names`
+        if inspect.ismodule(value):
+            import_all(value)
+
 
 # Package to module to the names that it has there.
 PACKAGES: dict[str, dict[str, str]] = {
@@ -24,15 +76,14 @@ PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit.checkpoints": {
         "keras_vit.checkpoints.catalogue": "augreg_index best_augreg list_models list_weights recommended",
         "keras_vit.checkpoints.checkpoint": (
-            "CheckpointInfo LAYOUTS inspect_checkpoint load_model open_checkpoint to_checkpoint"
+            "CheckpointInfo LAYOUTS check_format inspect_checkpoint load_model open_checkpoint save_model to_checkpoint"
         ),
         "keras_vit.checkpoints.download": (
-            "find_checkpoint find_recommended is_copy is_keras_file is_variant resolve_source"
+            "class_names find_checkpoint find_recommended is_copy is_variant resolve_source"
         ),
         "keras_vit.checkpoints.files": "names_beside pair_in",
-        "keras_vit.checkpoints.hub": "DownloadError",
-        "keras_vit.checkpoints.keras_files": "check_format class_names config_in_file read_keras save_model",
-        "keras_vit.checkpoints.publishing": "push_to_hub",
+        "keras_vit.checkpoints.hub": "DownloadError push_to_hub",
+        "keras_vit.checkpoints.keras_files": "config_in_file is_keras_file read_keras",
     },
     "keras_vit.data": {
         "keras_vit.data.augmentation": "Augmentation randaugment randaugment_operation",

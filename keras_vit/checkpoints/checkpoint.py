@@ -1,4 +1,4 @@
-"""From a source to a file, to what it holds, to a model; and from a model to a file."""
+"""From a checkpoint file to the plan by which it is read and to a model; and from a model to a file."""
 
 import dataclasses
 import itertools
@@ -12,29 +12,32 @@ import numpy as np
 from keras_vit import layers, models
 from keras_vit._arguments import Code, Message, check_choice, printable, warn_caller
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints import described
 from keras_vit.checkpoints.accounting import (
     Layout,
     Plan,
     Remark,
     check_arrays,
     check_fits_float32,
+    check_like,
     extract,
     fill,
+    like_of_options,
     listed,
     plain_values,
     settle,
 )
 from keras_vit.checkpoints.files import (
     Sidecars,
+    check_absent,
     open_file,
     read_sidecars,
+    weight_files,
     weights_in,
     write_npz,
     write_with_sidecars,
 )
+from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, pe, tips
-from keras_vit.checkpoints.like import check_like, like_of_options
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
@@ -63,19 +66,20 @@ def open_checkpoint(
     max_depth: float | str | None = None,
     like: str | None = None,
 ) -> Plan:
-    """How a checkpoint file is read: its layout and the model in it. Its weights are not read.
+    """Returns the plan by which a checkpoint file is read: its layout, config and arrays. No weight is read.
 
-    The arguments are those of `keras_vit.load`, but that `head` is a file. `image_size` is a size that the model may
+    The arguments are those of `keras_vit.load`, except that `head` is a file. `image_size` is a size that the model may
     have been trained at, which tells the grid where the number of patches is no square. What the arrays do not tell is
-    taken from the JSON files beside the file, else from `like`, else from the defaults of its family. Raises
-    FileNotFoundError or ValueError if it is no file, of no known kind, or of no known layout, or an argument makes no
-    sense for it.
+    taken from the JSON files beside the file, else from `like`, else from the defaults of its family.
+
+    Raises FileNotFoundError or IsADirectoryError where there is no file, ValueError if it is damaged or of no known
+    format or layout; TypeError or ValueError for an argument of a wrong type or value, or that such a file does not
+    take. Warns of deprecated arguments.
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
-    is_stated = any(option is not None for option in (like, architecture, heads))
-    known = like_of_options(like, architecture, heads) if is_stated else None
-    stated: dict[str, Any] = {"like": known, "heads": heads, "grid_size": grid_size}
+    stated: dict[str, Any] = {"like": like_of_options(like, architecture, heads), "heads": heads}
+    stated["grid_size"] = grid_size
     stated["image_size"] = None if image_size is None else pair("image_size", image_size)
     if head is None:
         return _plan(path, numerics, max_depth=max_depth, **stated)
@@ -84,9 +88,12 @@ def open_checkpoint(
 
 
 def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> Plan:
-    """How a file is read by the first layout that recognises it, with what the user (`stated`) and its note say.
+    """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note.
 
-    Raises ValueError if no layout does, or the file, its note and the user contradict each other.
+    `stated` are fields of `Sidecars`: the user's options, and for the file of a head the plan of its backbone.
+
+    Raises FileNotFoundError or IsADirectoryError where there is no file, ValueError if it is damaged, no layout
+    recognises it, or arrays, note and options contradict each other.
     """
     file, source = open_file(path), str(path)
     sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **stated)
@@ -125,8 +132,11 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
 
 
 def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
-    """How a dense model is read; None for a model of other kinds, and ValueError for one that is not computed here."""
-    layout = described.LAYOUT if "model" in file.note else None
+    """Returns the plan of a dense model (segmentation or depth); None for a file of another model.
+
+    Raises ValueError for a dense model of an unknown kind, or damaged, and for options that it does not take.
+    """
+    layout = DESCRIBED if "model" in file.note else None
     if layout is None:
         _refuse_foreign(file)
         tips.refuse_dense(sidecars)
@@ -140,7 +150,7 @@ def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
 
 
 def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
-    """The plan that counts what lies outside of the dict that holds the model."""
+    """Returns the plan with the arrays outside of the dict that holds the model as unused, and a remark about them."""
     if not file.outside:
         return plan
     example = printable(repr(file.outside[0]), 200)
@@ -149,7 +159,7 @@ def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
 
 
 def _refuse_foreign(names: Collection[str]) -> None:
-    """Raises ValueError for the arrays of models that are `FOREIGN`."""
+    """Raises ValueError if an array's name begins like those of one of the `FOREIGN` models, which are not read."""
     for start, title in FOREIGN.items():
         if any(name.startswith(start) for name in names):
             raise ValueError(
@@ -159,9 +169,9 @@ def _refuse_foreign(names: Collection[str]) -> None:
 
 
 def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
-    """The layouts in the order in which they are tried: first whose JSON files lie beside; only Flax's have slashes."""
+    """Returns all layouts in the order in which they are tried: TIPS, those whose JSON files lie beside, the others."""
     first = ["tips"]  # which config.json, or the .npz, tells from a DINOv2 with one register
-    if not any("/" in name for name in names):
+    if not any("/" in name for name in names):  # only Flax's names have slashes
         first += ["clip"] if sidecars.open_clip else []
         first += ["timm"] if sidecars.config.get("architecture") else []
         first += ["huggingface"] if sidecars.config else []
@@ -178,11 +188,14 @@ def load_model(
     name: str | None = None,
     dtype: Any = None,
 ) -> "models.VisionTransformer | models.BiT":
-    """Builds the model that `config` describes and fills it from a file, each weight once.
+    """Returns a new model of `config`, filled from the file at `path` by its plan, each weight once.
 
     `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are resized),
-    and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`. Raises ValueError if
-    arrays are missing, damaged or left over, or the grid of the position embeddings is not known.
+    and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`. Warns of assumptions,
+    of a head of zeros and of class names that were left out.
+
+    Raises ValueError if arrays are missing, damaged or left over, the grid of the position embeddings or what the model
+    computes is not known, or `config` has other tokens than a Mixer's file.
     """
     source = str(path)
     check_arrays(plan, source)
@@ -219,7 +232,10 @@ def load_model(
 
 
 def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
-    """Warns of what was assumed, and raises ValueError for what is unknown, unless the config has another choice."""
+    """Warns of the plan's assumptions, and raises ValueError for what it does not know.
+
+    Remarks about a field in which `config` differs from the plan's do not count: the user has chosen its value.
+    """
     published = plan.config
     kept = [r for r in plan.warnings if getattr(config, r.field, None) == getattr(published, r.field, None)]
     unknown = [remark.text for remark in kept if remark.kind == "unknown"]
@@ -265,9 +281,10 @@ def to_checkpoint(
 
     Raises:
         TypeError: if `model` is none of this package's models of images.
-        ValueError: if the layout is unknown or has no place for such a model, a weight is beyond float32's range, or
-            there are so many class names that they do not fit into a comment (64 KiB).
+        ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, a weight is
+            beyond float32's range, or the class names do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
+        FileNotFoundError, OSError: if the folder above that of `path` is missing; if the file cannot be written.
 
     Examples:
         >>> keras_vit.to_checkpoint(model, "back.npz")
@@ -300,8 +317,52 @@ def to_checkpoint(
     write_with_sidecars(path, arrays, beside, overwrite=overwrite, note=note)
 
 
+def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
+    """Raises ValueError for an unknown layout, and for a path whose ending is not that of the layout's files.
+
+    Without a layout the ending must be `.npz` (the layout of the official files), `.keras` or `.weights.h5`.
+    """
+    if layout is not None:
+        check_choice("layout", layout, tuple(LAYOUTS))
+    ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
+    beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
+    if layout is None and ending in (".safetensors", ""):
+        words = f"{str(path)!r} can have several layouts: pass "
+        raise ValueError(Message(words, Code("layout=..."), f" with one of {', '.join(beside)}."))
+    what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
+    if layout is None:
+        what, expected = "A model", (".npz", *KERAS_ENDINGS)
+        kind = "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
+    elif layout in beside:
+        kind, expected = "a .safetensors file, or a folder with one", (".safetensors", "")
+    if ending not in expected:
+        raise ValueError(f"{what} is {kind}, but {str(path)!r} was given.")
+
+
+def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False) -> None:
+    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
+
+    A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
+    that note. Where a file cannot be written, what was there before is kept.
+
+    Raises FileExistsError for a file that is there unless `overwrite`; ValueError for another ending, an unknown layout
+    or one without a place for the model; TypeError, except for files of Keras, for a model of another package; OSError
+    for a full disk or a missing folder.
+    """
+    check_format(path, layout)
+    path = pathlib.Path(path)
+    if not is_keras_file(path):
+        to_checkpoint(model, path, layout, overwrite)
+        return
+    check_absent(path, overwrite=overwrite)
+    write_keras(model, path)
+
+
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
-    """The note to write beside the arrays of a model: its grid, and what its layout's arrays leave open."""
+    """Returns the note to write beside the arrays of a model: its grid, and fields of its config that no array tells.
+
+    The latter only where their values differ from those that reading the layout assumes.
+    """
     defaults = {field.name: field.default for field in dataclasses.fields(config)} | dict(layout.unstated(config))
     note: dict[str, Any] = {"written_by": "keras_vit"}
     if isinstance(config, ViTConfig):
@@ -315,9 +376,9 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
 
 
 def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
-    """The file that a path means in a layout that is stored as safetensors.
+    """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's.
 
-    Raises ValueError for the ending of another kind.
+    Raises ValueError for the ending of another kind of file.
     """
     if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
         advice = "pass a name that ends in .safetensors, or a folder"
@@ -326,13 +387,13 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 
 
 def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool) -> None:
-    """Writes a dense model for transformers, or as an `.npz` of our own.
+    """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
 
-    Raises ValueError for a layout that has no place for it.
+    Raises ValueError for a layout that has no place for it or another ending, FileExistsError unless `overwrite`.
     """
     config = model.config
     if layout is None and path.suffix == ".npz":
-        write_npz(path, extract(model, described.LAYOUT), described.note_of_dense(config), overwrite)
+        write_npz(path, extract(model, DESCRIBED), note_of_dense(config), overwrite)
         return
     to_write = WRITTEN.get(type(config))
     if to_write is None or layout not in (None, "huggingface"):
@@ -349,7 +410,7 @@ def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | N
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """What `inspect_checkpoint` tells of a file.
+    """What a checkpoint file holds, as `inspect_checkpoint` returns it.
 
     Attributes:
         layout: Family of files it belongs to.
@@ -358,7 +419,7 @@ class CheckpointInfo:
         variant: The paper's name of the model, if it is one of its variants.
         config: The model, as far as the arrays tell.
         parameters: Number of weights of the model.
-        bytes: Size of the file.
+        bytes: Size of the file; of weights in several files, of all of them with their index.
         oddities: What is unusual about the file, and what was assumed because nothing tells it, in words.
         unused: Names of the arrays that are no part of the model, such as those of a text tower.
     """
@@ -374,7 +435,7 @@ class CheckpointInfo:
     unused: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
+        """Returns the attributes by name as plain data, for JSON."""
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
 
 
@@ -386,7 +447,7 @@ def inspect_checkpoint(
     max_depth: float | Literal["relative"] | None = None,
     like: str | None = None,
 ) -> CheckpointInfo:
-    """Tells what a checkpoint file is, without loading it.
+    """Returns what a checkpoint file holds, without loading it.
 
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
@@ -401,7 +462,8 @@ def inspect_checkpoint(
         Printing it draws a table.
 
     Raises:
-        FileNotFoundError, ValueError: if it is no file, of no known kind or layout, or incomplete.
+        FileNotFoundError, IsADirectoryError: if there is no such file, or a folder without one.
+        TypeError, ValueError: if it is damaged, incomplete or of no known layout, or an argument does not fit it.
 
     Examples:
         >>> keras_vit.to_checkpoint(small, "inspected.npz")
@@ -417,21 +479,25 @@ def inspect_checkpoint(
         variant=variant_of(plan.config),
         config=plan.config,
         parameters=sum(array.size for array in plan.arrays.values()),
-        bytes=os.path.getsize(weights_in(path)),
+        bytes=sum(file.stat().st_size for file in weight_files(weights_in(path))),
         oddities=plan.oddities,
         unused=plan.unused,
     )
 
 
 def _check_heads(plan: Plan, heads: int | None, source: str) -> None:
-    """Raises ValueError if the user says of a file of Flax another number of heads than its arrays."""
+    """Raises ValueError if `heads` is another number than that of the arrays, in a layout whose arrays tell it."""
     heads_of_arrays = getattr(plan.stored, "heads", None)
     if plan.layout.settled_by is None and heads not in (None, heads_of_arrays):
         raise ValueError(f"heads={heads} was given, but the arrays of {source} tell that it has {heads_of_arrays}.")
 
 
 def _with_official_numbers(plan: Plan, source: str) -> Plan:
-    """The plan with the numerics and size of vit_jax and big_vision; ValueError if no model of theirs is like it."""
+    """Returns the plan with the numerics and image size of vit_jax and big_vision; of a Perception Encoder, of Meta.
+
+    Other kinds of models than a Vision Transformer are returned as they are. Raises ValueError if neither of the two
+    codes (for a Perception Encoder: Meta's) has such a model.
+    """
     if not isinstance(plan.stored, ViTConfig):
         return plan
     if plan.stored.rotary_embedding == "pe":
@@ -450,7 +516,10 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _with_metas_numbers(plan: Plan, source: str) -> Plan:
-    """The plan of a Perception Encoder with the numerics of Meta's code; ValueError for places of another grid."""
+    """Returns the plan of a Perception Encoder with the numerics of Meta's code.
+
+    Raises ValueError if its rotary embedding counts places in another grid than that of its patches.
+    """
     stored = plan.stored
     if stored.rotary_grid not in (None, stored.grid_size):
         words = f"counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}"
@@ -461,9 +530,10 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:
-    """The plan with the grid that somebody knows, instead of the one guessed from the number of patches.
+    """Returns the plan with a given grid of patches instead of the one guessed from their number.
 
-    Raises ValueError if the grid has another number of patches, or the model no position embeddings.
+    Raises TypeError or ValueError unless `grid_size` is one or two positive integers, ValueError if it has another
+    number of patches, or the model is no Vision Transformer.
     """
     config, (rows, columns) = plan.stored, pair("grid_size", grid_size)
     if not isinstance(config, ViTConfig):
@@ -477,9 +547,10 @@ def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:
 
 
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
-    """The plan with the class names and what else a file's note says; the note may be a stranger's.
+    """Returns the plan with the class names and the other fields of the config in a file's note.
 
-    Names that make no sense are left out, for a warning; other fields that do are a ValueError.
+    The note may be a stranger's. Wrong class names are left out, and `unnamed` says why. Raises ValueError for a wrong
+    value of another field.
     """
     stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:

@@ -26,7 +26,7 @@ import urllib.parse
 import warnings
 import zipfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_vit._arguments import Source, printable
 from keras_vit._files import locked, replacing, weights_folder
@@ -41,12 +41,16 @@ from keras_vit.checkpoints.catalogue import (
     recommended,
     repositories,
 )
-from keras_vit.checkpoints.files import ENDINGS, weights_in
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.files import ENDINGS, names_beside, pair_in, weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
+from keras_vit.checkpoints.keras_files import config_in_file, is_keras_file
 from keras_vit.checkpoints.stored_array import is_web_page
 from keras_vit.models import find_variant
 
-KERAS_ENDINGS = (".keras", ".weights.h5")
+if TYPE_CHECKING:
+    from keras_vit.models import ImageModel
+
 TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (0.5, 1.0, 2.0)  # seconds before another try, where that may help
 _CHUNK = 2**18  # bytes received at a time
@@ -79,11 +83,6 @@ def resolve_source(source: Source) -> Source:
         if pathlib.PurePath(text).suffix not in (".h5", ".keras", *ENDINGS) and not text.startswith((".", "~", "/")):
             raise
     raise FileNotFoundError(f"There is no file or folder {text}.")
-
-
-def is_keras_file(source: Source) -> bool:
-    """Whether a source is a file of Keras, which says all of its model, by what its name ends with."""
-    return os.fspath(source).endswith(KERAS_ENDINGS)
 
 
 def is_variant(source: Any) -> bool:
@@ -407,3 +406,42 @@ class _Progress:
         """The bar ends with the download."""
 
     reset = close
+
+
+def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | None:
+    """What the outputs of a model stand for. Nothing is downloaded and no weight is read.
+
+    Args:
+        source: A model, the name of a checkpoint that comes along, or the path of a file that `keras_vit.load` takes,
+            or of a folder with one.
+
+    Returns:
+        The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside an old
+        file that has none. None where nothing names them (`decode_predictions` then takes those of ImageNet-1k for
+        1,000 classes), and for variants, names of the catalogue and addresses.
+
+    Raises:
+        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is none of these, a name is unknown,
+            the file is damaged or of another kind, or a `classes.txt` is no list of names.
+
+    Examples:
+        >>> keras_vit.class_names("glyphs")[:3]
+        ['Oo0', '1', '2']
+    """
+    from keras_vit.models import ImageModel
+
+    if isinstance(source, ImageModel):
+        names = getattr(source.config, "class_names", None)  # models of depth have none
+        return None if names is None else list(names)
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"source must be a model, a name or a path, but {type(source).__name__} was given.")
+    path = pathlib.Path(find_checkpoint(source) if str(source) in SHIPPED else source)
+    if not path.exists():
+        resolve_source(source)  # an error for what is unknown
+        return None
+    file, head = pair_in(path)
+    config: Any = config_in_file(path) if is_keras_file(path) else open_checkpoint(file, head=head).config
+    if config is not None and getattr(config, "class_names", None) is not None:
+        return list(config.class_names)
+    names = names_beside(path)
+    return None if names is None or (config and getattr(config, "classes", None) != len(names)) else list(names)

@@ -15,16 +15,18 @@ import shutil
 import threading
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit._arguments import Code, Message, is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
 from keras_vit.checkpoints import stored_array
-from keras_vit.checkpoints.like import Like
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
 from keras_vit.checkpoints.torch_file import read_torch
+
+if TYPE_CHECKING:
+    from keras_vit.checkpoints.accounting import Like
 
 # The preferred first.
 WEIGHT_NAMES = (
@@ -144,7 +146,9 @@ def write_npz(
     The note is small JSON data in the archive's comment, where NumPy and others pass over it. Raises FileExistsError
     unless `overwrite`, ValueError for a note of more than 65,535 bytes.
     """
-    path = _new(path, overwrite)
+    path = pathlib.Path(path)
+    check_absent(path, overwrite=overwrite)
+    make_folder(path.parent)
     comment = json.dumps(note, ensure_ascii=False).encode() if note else b""
     if note and len(comment) > zipfile.ZIP_MAX_COMMENT:
         longest = max(note, key=lambda name: len(json.dumps(note[name])))
@@ -159,16 +163,11 @@ def write_npz(
         archive.comment = comment
 
 
-def _new(path: str | os.PathLike[str], overwrite: bool) -> pathlib.Path:
-    """A path that may be written to, in a folder that is made where it is missing.
-
-    Raises FileExistsError for a file that is there unless `overwrite`, FileNotFoundError without the folder above.
-    """
-    path = pathlib.Path(path)
-    if path.exists() and not overwrite:
-        raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
-    make_folder(path.parent)
-    return path
+def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
+    """Raises FileExistsError for the first of these paths at which there is something, unless `overwrite`."""
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
 
 
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
@@ -243,6 +242,14 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
     return files
 
 
+def weight_files(path: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files that hold a model's weights: `path`, and where it is an index also its shards, sorted by name.
+
+    Raises ValueError if the index is damaged.
+    """
+    return [path, *(path.with_name(shard) for shard in sorted(set(shards_of(path).values())))]
+
+
 def write_safetensors(
     path: str | os.PathLike[str],
     arrays: Iterable[tuple[str, np.ndarray]],
@@ -255,7 +262,9 @@ def write_safetensors(
     """
     from safetensors.numpy import save_file
 
-    path = _new(path, overwrite)
+    path = pathlib.Path(path)
+    check_absent(path, overwrite=overwrite)
+    make_folder(path.parent)
     tensors: dict[str, np.ndarray] = {}
     for name, array in arrays:
         if name in tensors:
@@ -284,9 +293,8 @@ def write_with_sidecars(
     Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`.
     """
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
-    for file in (path, *(path.with_name(name) for name in (*sidecars, *(file.name for file in copies)))):
-        if file.exists() and not overwrite:
-            raise FileExistsError(Message(f"{file} exists. Choose another path or pass ", Code("overwrite=True"), "."))
+    beside = [*sidecars, *(file.name for file in copies)]
+    check_absent(path, *(path.with_name(name) for name in beside), overwrite=overwrite)
     write_safetensors(path, arrays, overwrite, note)
     for name, content in sidecars.items():
         write_text(path.with_name(name), f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")
@@ -374,7 +382,7 @@ class Sidecars:
     name: str = ""
     note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     container: str = ""
-    like: Like | None = None
+    like: "Like | None" = None
     heads: int | None = None
     grid_size: tuple[int, int] | None = None
     image_size: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""Files in repositories of the Hugging Face Hub, fetched by `huggingface_hub`.
+"""Models in repositories of the Hugging Face Hub: fetched and published, by `huggingface_hub`.
 
 An address is `hf://owner/name`, optionally with `@revision` (a branch, tag or commit; percent-encoded where it has a
 slash) and `/file` or `/folder`. The library brings its cache, tokens, proxies, resumption, error messages, and its
@@ -12,12 +12,19 @@ import dataclasses
 import hashlib
 import pathlib
 import re
+import tempfile
 import urllib.parse
 import warnings
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from keras_vit import models
 from keras_vit._arguments import printable, warn_caller
-from keras_vit.checkpoints.files import SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
+from keras_vit._files import write_text
+from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
+from keras_vit.checkpoints.files import ENDINGS, NOT_WEIGHTS, SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
+from keras_vit.models import BiT, ModelConfig, VisionTransformer, variant_of
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(
@@ -30,6 +37,8 @@ _NONCOMMERCIAL = re.compile(
     r"depth-anything/Depth-Anything-V2-(Metric-\w+-)?(Base|Large|Giant)(-hf)?", re.ASCII | re.IGNORECASE
 )
 _NAMES_LISTED = 8  # names of files in a message
+CARD = "README.md"
+_CLASSES_LISTED = 20  # class names in a card
 
 
 class DownloadError(OSError):
@@ -49,16 +58,16 @@ class DownloadError(OSError):
         advice: str = "",
         unreachable: bool = False,
     ) -> None:
-        """Makes the message of an outline, the attempts (where, and what was said there) and advice."""
+        """Keeps the arguments; the text of the error is the message, a paragraph for each attempt, and the advice."""
         self.message, self.advice, self.unreachable = message, advice, unreachable
         self.attempts = attempts or []
-        listing = [f"  {where}\n    {answer}" for where, answer in self.attempts]
-        super().__init__("\n".join([message, *listing, *([advice] if advice else [])]))
+        paragraphs = [message, *(f"  {where}\n    {answer}" for where, answer in self.attempts)]
+        super().__init__("\n".join([*paragraphs, advice] if advice else paragraphs))
 
 
 @dataclasses.dataclass(frozen=True)
 class HubAddress:
-    """What an address says: the repository, a revision, a file or folder in it."""
+    """An address of the Hub: the repository, a revision, a file or folder in it. `str` writes it as `hf://...`."""
 
     repository: str
     revision: str | None = None
@@ -70,23 +79,27 @@ class HubAddress:
 
 
 def parse_hub_address(text: str) -> HubAddress:
-    """The parts of an address of the Hub: repository, revision and file; ValueError if it is none."""
+    """Returns the repository, the revision (decoded) and the file of an address of the Hub.
+
+    Raises ValueError for text that is none, or whose parts might lead outside of the repository or of a cache.
+    """
     match = _ADDRESS.fullmatch(text)
-    repository, revision, file = match.groups() if match else ("..", None, None)
-    revision = revision and urllib.parse.unquote(revision)
-    parts = (file or "file").split("/")
-    outside = ".." in f"{repository} {revision}" or f"{revision}".startswith("/") or {"", ".", ".."}.intersection(parts)
-    if outside or not f"{revision}{file}".isprintable() or "\\" in f"{file}":
-        given = printable(repr(text), 200)
-        raise ValueError(f"{given} is no address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
-    return HubAddress(repository, revision, file)
+    if match:
+        repository, revision, file = match["repository"], urllib.parse.unquote(match["revision"] or ""), match["file"]
+        folders = (file or "file").split("/")
+        is_inside = ".." not in f"{repository} {revision}" and not {"", ".", ".."}.intersection(folders)
+        if is_inside and f"{revision}{file}".isprintable() and revision[:1] != "/" and "\\" not in folders[-1]:
+            return HubAddress(repository, revision or None, file)
+    given = printable(repr(text), 200)
+    raise ValueError(f"{given} is no address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
 
 
 def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = ()) -> pathlib.Path:
-    """The file of a model's weights in a repository of the Hub, in the library's cache.
+    """Returns the path of a model's weights in the library's cache, fetched from a repository of the Hub.
 
-    What lies beside it and describes it (`SIDECARS`) is fetched as well, and the shards of a file that is split. The
-    path may be a link; what lies beside the file is beside it.
+    The JSON files that describe the weights (`SIDECARS`) are fetched to the same folder, and the shards of a file that
+    is split. Where the Hub gives no answer, returns what is in the cache, with a warning. Warns of a license against
+    commerce, too. The path may be a link.
 
     Args:
         source: An address, `hf://owner/name[@revision][/file or /folder]`. Without a file, the weights are those that
@@ -96,7 +109,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
 
     Raises:
         ValueError: if the address is none, or the repository has several files of weights and no file is named.
-        DownloadError: if the repository or the file cannot be had; the message says why and what to do.
+        DownloadError: if the repository or a file cannot be had, or arrives damaged.
     """
     address = parse_hub_address(source)
     if _NONCOMMERCIAL.fullmatch(address.repository):
@@ -125,9 +138,10 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
 
 
 def _weights(address: HubAddress, names: list[str]) -> str:
-    """The name of the file with weights among those of the repository, or of its folder that the address names.
+    """Returns the file that an address means among `names`, all files of the repository.
 
-    Raises DownloadError if there is none, ValueError if there are several.
+    It is the named file, or the weights in the named folder or in the repository's first level. Raises DownloadError
+    if there is no such file or folder, or no weights in it; ValueError if there are several.
     """
     if address.file in names:
         return address.file
@@ -146,9 +160,10 @@ def _weights(address: HubAddress, names: list[str]) -> str:
 
 
 def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
-    """A file of a repository, from the cache or from the Hub. What comes from there is compared with its hash.
+    """Returns the path of a file of a repository in the cache, to which it is fetched if it is not there yet.
 
-    Raises DownloadError if it cannot be fetched, or arrives damaged; then it is removed.
+    A file of `commit` that is in the cache is not fetched. Raises DownloadError if the file cannot be fetched, or has
+    another hash than the Hub says; then it is removed from the cache.
     """
     import huggingface_hub as hub
 
@@ -156,7 +171,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
     cached = hub.try_to_load_from_cache(address.repository, name, revision=commit) if commit else None
     if isinstance(cached, str):
         return pathlib.Path(cached)
-    with errors_named(address):
+    with _errors_named(address):
         file = hub.hf_hub_download(address.repository, name, revision=address.revision, library_name="keras_vit")
     path, blob = pathlib.Path(file), pathlib.Path(file).resolve()
     # The library calls a file by its ETag: the SHA-256 of large files, and of small ones what git names them by.
@@ -173,7 +188,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
 
 
 def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
-    """The names of the files that an index lists, each once; none for a file that is no index.
+    """Returns the names of the files that an index lists, sorted; none for a file that is no index.
 
     Raises DownloadError if the index is damaged.
     """
@@ -184,9 +199,10 @@ def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
 
 
 def _cached(address: HubAddress, reason: str, error: Exception | None = None) -> pathlib.Path:
-    """The file of weights in the library's cache; `reason` says why the Hub was of no use.
+    """Returns the path of the weights that an address means in the library's cache, without network.
 
-    Raises DownloadError, with that reason, if the cache has not all of it.
+    Raises DownloadError if they or one of their shards are not there: its message has `reason`, why the Hub was not
+    used, and its cause is `error`. ValueError if several files could be meant.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -208,8 +224,11 @@ def _cached(address: HubAddress, reason: str, error: Exception | None = None) ->
 
 
 @contextlib.contextmanager
-def errors_named(address: HubAddress, verb: str = "had") -> Iterator[None]:
-    """Says of every error of the library which repository could not be `"had"` or `"written"`: a DownloadError."""
+def _errors_named(address: HubAddress, verb: str = "had") -> Iterator[None]:
+    """Raises a DownloadError that names the repository in place of each error of the library within the block.
+
+    `verb` is `"had"` or `"written"`. DownloadError and MemoryError pass as they are.
+    """
     try:
         yield
     except (DownloadError, MemoryError):
@@ -219,17 +238,162 @@ def errors_named(address: HubAddress, verb: str = "had") -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """What the library says, on one line. "Not in the cache" is what follows from another error."""
+    """Returns the message of an error of the library on one line; without a response, that the Hub gave no answer."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__
+        error = error.__cause__  # what the library met before it looked into its cache
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     words = printable(" ".join(lines[:4]) or type(error).__name__, 400).rstrip(".")
     return words if getattr(error, "response", None) is not None else f"{constants.ENDPOINT} gave no answer ({words})"
 
 
 def _failed(address: HubAddress, reason: str, verb: str = "had") -> DownloadError:
+    """Returns the error that a repository could not be `"had"` or `"written"`, with the address as its one attempt."""
     error = DownloadError(f"{address} could not be {verb}: {reason}.")
     error.attempts = [(str(address), reason)]
     return error
+
+
+# Publishing
+
+# By layout: the library that the Hub names, and how it loads the model.
+_OTHERS = {
+    "timm": ("timm", "timm.create_model('hf-hub:{repository}', pretrained=True)"),
+    "huggingface": ("transformers", "transformers.AutoModel.from_pretrained('{repository}')"),
+}
+
+
+def push_to_hub(
+    model: VisionTransformer | BiT,
+    repository: str,
+    *,
+    layout: str | None = None,
+    license: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    commit_message: str = "A model of keras_vit",
+) -> str:
+    """Writes a model into a repository of the Hugging Face Hub, which is made if it does not exist.
+
+    One commit with the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
+    `model.npz` in that of the original code) and a card, `README.md`, unless the repository has one.
+    `keras_vit.load("hf://owner/name")` returns the model. For a `.keras` file there instead, Keras itself has
+    `model.save("hf://owner/name")`.
+
+    Args:
+        model: A model of this package.
+        repository: `"owner/name"`.
+        layout: As in `to_checkpoint`; None for the first of timm's, transformers' and the original code's that can say
+            the model.
+        license: An identifier of the Hub such as `"apache-2.0"`; None to leave it open. The license of the weights
+            which the model was trained from may bind it.
+        private: Whether a new repository is private; None for what the owner's account says.
+        revision: The branch to write to; None for the main one.
+        commit_message: What the commit says.
+
+    Returns:
+        The address of the commit, for a browser.
+
+    Raises:
+        TypeError, ValueError: if an argument has a wrong type or value, the layout cannot say the model, or the
+            repository has other weights, which would be loaded instead.
+        DownloadError: if the Hub refuses it, has no such branch, or cannot be reached; an OSError.
+
+    Examples:
+        >>> keras_vit.push_to_hub(small, "no owner")
+        Traceback (most recent call last):
+        ValueError: ...
+    """
+    if not isinstance(model, (VisionTransformer, BiT)):
+        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
+    if not isinstance(repository, str):
+        raise TypeError(f"repository must be text such as 'owner/name', but {repository!r} was given.")
+    address = parse_hub_address(f"{SCHEME}{repository.removeprefix(SCHEME)}")
+    if address.file is not None or address.revision is not None:
+        raise ValueError(f"repository must be 'owner/name', but {repository!r} was given. A branch is revision=...")
+    if license is not None and not re.fullmatch(r"[\w.-]{1,100}", license, re.ASCII):
+        raise ValueError(f"license must be an identifier such as 'apache-2.0', but {license!r} was given.")
+    if layout is None:
+        layout = _layout_of(model.config)
+    is_npz = layout not in LAYOUTS or LAYOUTS[layout].sidecars is None
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory() as folder:
+        weights = pathlib.Path(folder) / ("model.npz" if is_npz else "model.safetensors")
+        to_checkpoint(model, weights, layout)
+        api = HfApi(library_name="keras_vit")
+        with _errors_named(address, "written"):
+            api.create_repo(address.repository, private=private, exist_ok=True)
+            info = api.model_info(address.repository, revision=revision)
+        names = [sibling.rfilename for sibling in info.siblings or ()]
+        others = {name for name in names if name.endswith(ENDINGS) and "/" not in name} - {weights.name, *NOT_WEIGHTS}
+        if others:
+            problem = f"has other weights, {min(others)}, beside which {weights.name} would be taken for the same model"
+            raise ValueError(f"{address} {problem}. Remove them there, or choose another repository or layout.")
+        if CARD not in names:
+            write_text(weights.parent / CARD, _card(model.config, address.repository, layout, license))
+        with _errors_named(address, "written"):
+            commit = api.upload_folder(
+                repo_id=address.repository, folder_path=folder, revision=revision, commit_message=commit_message
+            )
+    return str(commit.commit_url)
+
+
+def _layout_of(config: ModelConfig) -> str:
+    """Returns the first of the layouts of timm and transformers that can say a model, else that of the publishers."""
+    for name in _OTHERS:
+        if isinstance(config, LAYOUTS[name].config_type):
+            with contextlib.suppress(ValueError):
+                LAYOUTS[name].check_writable(config)
+                return name
+    return PUBLISHED[type(config)]
+
+
+def _card(config: ModelConfig, repository: str, layout: str, license: str | None) -> str:
+    """Returns the card of a model: Markdown, below the YAML that the Hub indexes."""
+    library, loading = _OTHERS.get(layout, ("", ""))
+    output = "It has no head: it returns features."
+    if config.classes:
+        names = list(config.class_names or ())
+        more = " ..." if len(names) > _CLASSES_LISTED else ""
+        listed = f": {', '.join(names[:_CLASSES_LISTED])}{more}" if names else ""
+        output = f"It has {config.classes:,} classes{listed}."
+    pipeline = config.pipeline
+    height, width = pipeline.image_size
+    how = {"squash": "straight", "shortest": "with their own aspect ratio"}[pipeline.resize]
+    size = f"{height / pipeline.crop_ratio:.0f} x {width / pipeline.crop_ratio:.0f} pixels ({pipeline.filter})"
+    crop = "" if pipeline.crop_ratio == 1 else f", of which the central {height} x {width} are cut out"
+    mean, std = (", ".join(map(str, np.ravel(values))) for values in (pipeline.mean, pipeline.std))
+    inside = " The model does this itself." if config.include_preprocessing else ""
+    return f"""---
+{f"license: {license}" if license else ""}
+{f"library_name: {library}" if library else ""}
+pipeline_tag: {"image-classification" if config.classes else "image-feature-extraction"}
+tags: [keras, keras-vit, vision-transformer]
+---
+
+# {repository.rpartition("/")[2]}
+
+{variant_of(config) or "A Vision Transformer or BiT"}, {models.count_weights(config):,} weights, for images of \
+{height} x {width} pixels. {output}
+
+## Use
+
+```python
+import keras_vit
+
+model = keras_vit.load('{SCHEME}{repository}')
+probabilities = model.predict(model.preprocess("picture.jpg"))
+{f"# {library}: {loading.format(repository=repository)}" if library else ""}
+```
+
+## Preprocessing
+
+Pictures are resized {how} to {size}{crop}. Values of 0..1 are normalised with mean {mean} \
+and standard deviation {std}.{inside} `model.preprocess` does all of it.
+
+## License
+
+{license or "Unknown. Ask the owner before you use the weights."}
+"""

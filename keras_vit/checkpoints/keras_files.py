@@ -1,73 +1,69 @@
-"""Models as files of any format: `.npz`, `.safetensors` and folders of a known layout, `.keras`, `.weights.h5`."""
+"""Files that name their model themselves: `.keras`, `.weights.h5`, and our `.npz` of dense models.
+
+Such an `.npz` has each weight by its path, and the config in the note beside them. What a file says of its model is
+checked before anything is built, because it may be a stranger's.
+"""
 
 import json
 import math
 import os
 import pathlib
 import zipfile
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import Code, Message, check_choice, printable
+from keras_vit._arguments import Source, printable
 from keras_vit._files import check_room, make_folder, replacing
-from keras_vit.checkpoints.catalogue import SHIPPED
-from keras_vit.checkpoints.checkpoint import LAYOUTS, open_checkpoint, to_checkpoint
-from keras_vit.checkpoints.described import CONFIG_TYPES, check_size
-from keras_vit.checkpoints.download import KERAS_ENDINGS, find_checkpoint, is_keras_file, resolve_source
-from keras_vit.checkpoints.files import names_beside, pair_in
-from keras_vit.models import ModelConfig
+from keras_vit.checkpoints.accounting import MOST_BLOCKS, Layout, Plan, Row
+from keras_vit.checkpoints.files import Sidecars
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.models import (
+    BiTConfig,
+    DenseConfig,
+    DPTConfig,
+    EoMTConfig,
+    LinearDepthConfig,
+    LinearSegmenterConfig,
+    ModelConfig,
+    ViTConfig,
+    count_weights,
+)
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.models import BiT, VisionTransformer
 
+KERAS_ENDINGS = (".keras", ".weights.h5")
+CONFIG_TYPES: dict[str, type[Any]] = {
+    "VisionTransformer": ViTConfig,
+    "BiT": BiTConfig,
+    "EoMT": EoMTConfig,
+    "LinearSegmenter": LinearSegmenterConfig,
+    "DPT": DPTConfig,
+    "LinearDepth": LinearDepthConfig,
+}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
+_MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = {"metadata.json", "config.json", _WEIGHTS}
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
 
 
-def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
-    """Raises ValueError unless a path names a format that models are written in, and one that the layout has.
+def is_keras_file(source: Source) -> bool:
+    """Whether the name of a source ends with `.keras` or `.weights.h5`; nothing is opened."""
+    return os.fspath(source).endswith(KERAS_ENDINGS)
 
-    The layout is a name in `LAYOUTS`; None for the official files', or a format of Keras.
+
+def write_keras(model: "keras.Model", path: pathlib.Path) -> None:
+    """Writes a `.keras` or, with the description of the model beside the weights, a `.weights.h5` file.
+
+    A file at `path` is replaced when the new one is complete. Raises OSError where the disk is full or `path` cannot be
+    written to, FileNotFoundError where the folder above its folder is missing.
     """
-    if layout is not None:
-        check_choice("layout", layout, tuple(LAYOUTS))
-    ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
-    beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
-    if layout is None and ending in (".safetensors", ""):
-        words = f"{str(path)!r} can have several layouts: pass "
-        raise ValueError(Message(words, Code("layout=..."), f" with one of {', '.join(beside)}."))
-    what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
-    if layout is None:
-        what, expected = "A model", (".npz", *KERAS_ENDINGS)
-        kind = "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
-    elif layout in beside:
-        kind, expected = "a .safetensors file, or a folder with one", (".safetensors", "")
-    if ending not in expected:
-        raise ValueError(f"{what} is {kind}, but {str(path)!r} was given.")
-
-
-def save_model(
-    model: "keras.Model", path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False
-) -> None:
-    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
-
-    A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
-    that note. Where a file cannot be written, on a full disk for example, what was there before is kept. Raises
-    FileExistsError unless `overwrite`, ValueError for an ending or a layout that does not do, OSError for a full disk.
-    """
-    check_format(path, layout)
-    path = pathlib.Path(path)
-    if not is_keras_file(path):
-        to_checkpoint(model, path, layout, overwrite)
-        return
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists. Choose another path or allow to overwrite it.")
     from keras_vit._keras import without_importing_tensorflow  # imports Keras, which is not needed to look into a file
 
     make_folder(path.parent)
@@ -87,12 +83,12 @@ def save_model(
 
 
 def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
-    """The model in a `.keras` file, without what it was compiled with, or in a `.weights.h5` of `save_model`.
+    """Returns the model in a `.keras` file, not compiled, or in a `.weights.h5` that `save_model` wrote.
 
-    What the file says about its model is checked before anything is built: it is one of this package, and its weights
-    fit into the file. The weights are read by the HDF5 library. It has no checksums for them, so that damage may go
-    unnoticed in a `.weights.h5`, and it is no reader for files made to attack it: take those as `.npz`. Raises
-    FileNotFoundError without the file, ValueError if it is damaged or holds another kind of model.
+    The file must name a model of this package, whose weights fit into it. The HDF5 library reads the weights. It has
+    no checksums for them, so damage may go unnoticed in a `.weights.h5`, and it is no reader for files made to attack
+    it: take those as `.npz`. Raises FileNotFoundError without the file, ValueError if it is damaged, does not name its
+    model or holds one of another package.
     """
     import keras
 
@@ -124,55 +120,20 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
-    """The config in a `.keras` or `.weights.h5` file; None where it says none, or that of a model from elsewhere."""
+    """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package.
+
+    Raises ValueError if the file is missing, damaged, or its config makes no sense.
+    """
     path = pathlib.Path(path)
     description, _ = _describe(path)
     return None if description is None else _config_of(path, description)
 
 
-def class_names(source: "VisionTransformer | BiT | str | os.PathLike[str]") -> list[str] | None:
-    """What the outputs of a model stand for. Nothing is downloaded and no weight is read.
-
-    Args:
-        source: A model, the name of a checkpoint that comes along, or the path of a file that `keras_vit.load` takes,
-            or of a folder with one.
-
-    Returns:
-        The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside an old
-        file that has none. None where nothing names them (`decode_predictions` then takes those of ImageNet-1k for
-        1,000 classes), and for variants, names of the catalogue and addresses.
-
-    Raises:
-        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is none of these, a name is unknown,
-            the file is damaged or of another kind, or a `classes.txt` is no list of names.
-
-    Examples:
-        >>> keras_vit.class_names("glyphs")[:3]
-        ['Oo0', '1', '2']
-    """
-    from keras_vit.models import ImageModel
-
-    if isinstance(source, ImageModel):
-        names = getattr(source.config, "class_names", None)  # models of depth have none
-        return None if names is None else list(names)
-    if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"source must be a model, a name or a path, but {type(source).__name__} was given.")
-    path = pathlib.Path(find_checkpoint(source) if str(source) in SHIPPED else source)
-    if not path.exists():
-        resolve_source(source)  # an error for what is unknown
-        return None
-    file, head = pair_in(path)
-    config = config_in_file(path) if is_keras_file(path) else open_checkpoint(file, head=head).config
-    if config is not None and getattr(config, "class_names", None) is not None:
-        return list(config.class_names)
-    names = names_beside(path)
-    return None if names is None or (config and getattr(config, "classes", None) != len(names)) else list(names)
-
-
 def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
-    """What a file says about its model, None where it says nothing; and the bytes that its weights may have.
+    """Returns the JSON text in a file that describes its model, None for none, and the bytes of its weights.
 
-    Raises ValueError if it is damaged, or has members that files of this package do not have.
+    For a `.weights.h5` these are the bytes of the whole file. Raises ValueError if the file is missing or damaged, or
+    has members that files of this package do not have.
     """
     if path.suffix == ".keras":
         try:
@@ -196,9 +157,9 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
 
 
 def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
-    """The config in what a file says about its model; None if it is not of this package.
+    """Returns the config in the JSON text that describes the model of a file; None if it is of another package.
 
-    Raises ValueError if it makes no sense.
+    Raises ValueError if the text is no JSON, or the config misses a field or has a wrong value.
     """
     try:
         model = json.loads(text)
@@ -208,3 +169,60 @@ def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
         return CONFIG_TYPES[name](**model["config"]["config"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None
+
+
+def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
+    """Raises ValueError where a model of a config cannot be in a file with `size` bytes of weights; builds nothing.
+
+    A weight takes four bits at least (int4). Numbers of blocks and patches, which cost nothing in a file, are bounded.
+    """
+    trunk = getattr(config, "backbone", config)
+    is_vit = isinstance(trunk, ViTConfig)
+    blocks = trunk.depth + sum(trunk.stem_stages or ()) if is_vit else sum(trunk.stages)
+    least = blocks * trunk.width**2 // 2  # a block or unit has more weights than its width squared
+    if least <= size:
+        if max(blocks, getattr(config, "upscale_blocks", 0)) > MOST_BLOCKS:
+            raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks.")
+        if is_vit and not trunk.dynamic and math.prod(trunk.grid_size) > _MOST_PATCHES:
+            raise ValueError(f"{path} is damaged: its images have more than {_MOST_PATCHES:,} patches.")
+        least = count_weights(config) // 2
+    if least > size:
+        raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
+
+
+# An `.npz` of a dense model
+
+
+def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """Returns the plan by which an `.npz` with a config in its note is read.
+
+    Raises ValueError for an option of loading, since the note says it all, and for a note that names no dense model,
+    has a wrong config, or one whose weights are more than the arrays.
+    """
+    for option in ("head", "grid_size", "heads", "like", "max_depth"):
+        if getattr(sidecars, "backbone" if option == "head" else option) is not None:
+            raise ValueError(f"it says all of its model itself: leave {option}=... out.")
+    note = sidecars.note
+    try:
+        config = CONFIG_TYPES[note["model"]](**note["config"])
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"its note says nothing sensible about its model: {printable(error, 200)}.") from None
+    if not isinstance(config, DenseConfig):
+        raise ValueError(f"its note names the model {note['model']!r}, which is not stored so.")
+    check_size(sidecars.name, config, sum(array.bytes for array in file.values()))
+    return Plan(layout=DESCRIBED, dialect="keras_vit", stored=config, arrays=dict(file))
+
+
+def _rows(config: Any) -> list[Row]:
+    """Returns a row for each weight of the model, which is built without memory for them: its path names its array."""
+    with layers.skip_initialization():
+        weights = models.weights_by_path(getattr(models, config.model)(config))
+    return [Row(path, path, tuple(weight.shape)) for path, weight in weights.items()]
+
+
+def note_of_dense(config: Any) -> dict[str, Any]:
+    """Returns the note to write beside the weights of a dense model: the name of its class, and its config."""
+    return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
+
+
+DESCRIBED = Layout("keras_vit", _rows, plan=_plan, config_type=DenseConfig)

@@ -111,12 +111,14 @@ def _description(source: str, facts: dict[str, Any]) -> Result:
 def download(options: Namespace) -> Result:
     """Returns the path and the size of a checkpoint, which is fetched into the cache if it is not on this machine yet.
 
-    Of weights in several files it is the path and the size of their index. Raises the errors of `find_checkpoint`.
+    Of weights in several files: the path of their index, and the size of all. Raises the errors of `find_checkpoint`.
     """
     from keras_vit.checkpoints import find_checkpoint
+    from keras_vit.checkpoints.files import weight_files
 
     path = find_checkpoint(options.name)
-    return Result({"path": str(path), "bytes": path.stat().st_size}, printable(path))
+    size = sum(file.stat().st_size for file in weight_files(path))
+    return Result({"path": str(path), "bytes": size}, printable(path))
 
 
 @command(

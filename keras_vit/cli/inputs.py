@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
-from keras_vit._lazy import IS_PROGRAM
+from keras_vit._names import IS_PROGRAM
 from keras_vit.cli.command import option, switch
 from keras_vit.cli.modes import kind_of_data
 

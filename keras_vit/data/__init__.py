@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import lazy_names
+from keras_vit._names import lazy_names
 
 # Nothing is imported at once: some of it needs Keras, and worker processes run `data.examples` as a program.
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """How good a model is: accuracy on a labelled set, and a linear probe from a few examples; features of many images."""
 
-from keras_vit._lazy import lazy_names
+from keras_vit._names import lazy_names
 from keras_vit._pictures import need_matplotlib as need_matplotlib
 from keras_vit.evaluation.accuracy import AccuracyResult as AccuracyResult
 from keras_vit.evaluation.accuracy import Mistake as Mistake

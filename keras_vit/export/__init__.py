@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import lazy_names
+from keras_vit._names import lazy_names
 from keras_vit.export.format import Format
 from keras_vit.export.formats import FORMATS, PRECISIONS
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from keras_vit._arguments import pair as pair
-from keras_vit._lazy import lazy_names
+from keras_vit._names import lazy_names
 from keras_vit.models.config import BiTConfig as BiTConfig
 from keras_vit.models.config import ModelConfig as ModelConfig
 from keras_vit.models.config import TextConfig as TextConfig

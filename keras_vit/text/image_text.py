@@ -28,12 +28,11 @@ from keras_vit._arguments import (
 from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
-from keras_vit.checkpoints.accounting import Plan, check_arrays, fill
+from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, like_of_options
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import pe
 from keras_vit.checkpoints.layouts.sidecars import mapping, number
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
-from keras_vit.checkpoints.like import like_of_options
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, TextConfig, TextEncoder, VisionTransformer
 from keras_vit.models.changes import copy_state

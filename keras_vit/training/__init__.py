@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._lazy import lazy_names
+from keras_vit._names import lazy_names
 from keras_vit.data import Augmentation
 from keras_vit.training.planning import Plan, plan
 from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule, list_recipes, recipe

@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
+from keras_vit import cli
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints import DownloadError, download, find_checkpoint, find_recommended, recommended
 from keras_vit.checkpoints.catalogue import find_entry
@@ -156,6 +157,14 @@ def test_a_file_in_parts(server):
         repository.files["model.safetensors.index.json"] = bad
         with pytest.raises(DownloadError, match="is no index|names a shard|is damaged"):
             find_checkpoint("hf://me/large")
+
+
+def test_the_size_of_a_download_is_that_of_all_parts(server, capsys):
+    index = json.dumps({"weight_map": {"w": "model-1-of-1.safetensors"}}).encode()
+    files = {"model.safetensors.index.json": index, "model-1-of-1.safetensors": ONE}
+    server.repositories["me/large"] = Repository(files)
+    cli.main(["download", "hf://me/large", "--json"])
+    assert json.loads(capsys.readouterr().out)["bytes"] == len(index) + len(ONE)
 
 
 def test_a_mirror_that_names_no_commit(server, repository, monkeypatch):

@@ -64,6 +64,20 @@ def test_a_second_time(server, model):
     assert repository.files == before
 
 
+def test_names_of_open_clip(server, golden):
+    clip = keras_vit.load(golden("fam_hf_clip_full").folder)
+    keras_vit.push_to_hub(clip, "me/clip", layout="clip")
+    files = server.repositories["me/clip"].files
+    assert sorted(files) == ["README.md", "model.safetensors", "open_clip_config.json"]
+    assert keras_vit.load("hf://me/clip").config.gelu == "quick"
+
+
+def test_what_is_in_the_branch_that_is_written_to_counts(server, model):
+    server.repositories["me/pets"] = Repository({"other.npz": b"x"}, revisions=("mine",))
+    with pytest.raises(ValueError, match="has other weights, other.npz"):
+        keras_vit.push_to_hub(model, "me/pets", revision="mine")
+
+
 def test_a_bit(server):
     config = keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=None)
     keras_vit.push_to_hub(keras_vit.BiT(config), "me/bit")
