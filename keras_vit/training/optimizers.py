@@ -25,12 +25,15 @@ NORM_EPSILON = 1e-7
 
 @with_faster_forms
 def sum_of_squares(gradient: Any) -> Any:
-    """The sum of the squares of a gradient, a float32 scalar."""
+    """Returns the sum of the squares of a gradient, a float32 scalar."""
     return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
 
 def over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
-    """The gradients of the whole batch under `tf.distribute`, where Keras would clip each replica's, and how many."""
+    """Returns the gradients of the whole batch, and the number of replicas of `tf.distribute` that it is divided among.
+
+    Without several replicas they are `grads` as they are, and 1. Keras would clip the gradients of each replica.
+    """
     if keras.backend.backend() != "tensorflow":
         return grads, 1
     import tensorflow as tf
@@ -56,22 +59,27 @@ class ViTOptimizer(DecayingOptimizer):
     def __init__(
         self, learning_rate: Any, weight_decay: float | None, rates: Any, momentum_dtype: str | None, **kwargs: Any
     ) -> None:
-        """Checks the numbers, of which ValueError names one that is out of its range, and notes the schedule."""
+        """Keeps the arguments; ValueError for a number out of its range, another dtype, or what Keras refuses."""
         if isinstance(learning_rate, numbers.Real):
-            check_number("learning_rate", learning_rate)
+            learning_rate = float(check_number("learning_rate", learning_rate))
         for name, value in (("weight_decay", weight_decay), ("global_clipnorm", kwargs.get("global_clipnorm"))):
             if value is not None:
                 check_number(name, value)
+        for pattern, rate in (rates or {}).items():
+            _check_finite(f"rate_multipliers[{pattern!r}]", rate)
+        if momentum_dtype is not None and not keras.backend.is_float_dtype(momentum_dtype):
+            raise ValueError(f"momentum_dtype must be a dtype of floats, but {momentum_dtype!r} was given.")
+        paths, names = kwargs.pop("never_decayed", ((), ""))  # of `get_config`: of weights, and a pattern
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._note_schedule(learning_rate)
         self.rate_multipliers: dict[str, float] = dict(rates or {})
         self.momentum_dtype = momentum_dtype
-        self._never_decayed: tuple[set[str], str] = (set(), "")  # paths of weights, and a pattern of their names
+        self._never_decayed: tuple[set[str], str] = (set(paths), names)
         # From the gradients of this process to the means of all; None where the backend does it, or there is one.
         self.average_gradients: Callable[[list[Any]], list[Any]] | None = None
 
     def build(self, variables: list[Any]) -> None:
-        """Makes a momentum for each weight, and looks up the decay and the multiplier of each."""
+        """Makes a momentum for each weight, and notes its decay and multiplier; does nothing the second time."""
         if self.built:
             return
         super().build(variables)
@@ -93,7 +101,7 @@ class ViTOptimizer(DecayingOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The rate of the next update."""
+        """The rate of the next update, a scalar tensor or variable."""
         return super().learning_rate if self._schedule is None else self._schedule(self.iterations)
 
     @learning_rate.setter
@@ -105,9 +113,10 @@ class ViTOptimizer(DecayingOptimizer):
         self._schedule = rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
 
     def clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """The gradients of an update, averaged over processes and scaled where their common norm is too large.
+        """Returns the gradients of an update, averaged over processes and clipped; writes `gradient_norm`.
 
-        The norm before clipping goes into `gradient_norm`.
+        With `global_clipnorm` all are scaled by one number where their common norm is larger; with `clipnorm` or
+        `clipvalue` each is clipped as Keras does it. `gradient_norm` becomes the common norm before clipping.
         """
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
@@ -126,22 +135,23 @@ class ViTOptimizer(DecayingOptimizer):
     def exclude_from_weight_decay(
         self, var_list: Iterable[keras.Variable] | None = None, var_names: Iterable[str] | None = None
     ) -> None:
-        """Keeps kernels from decaying, by themselves or by patterns (regular expressions) that their names have.
+        """Keeps kernels from decaying: those of `var_list`, and those in whose names a regular expression is found.
 
-        Raises ValueError once the optimizer is built.
+        Takes the place of what an earlier call said. Raises ValueError once the optimizer is built.
         """
         if self.built:
             raise ValueError("exclude_from_weight_decay() has to be called before the optimizer is built.")
         self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(var_names or ())
 
     def _is_decayed(self, variable: keras.Variable) -> bool:
+        """Whether a weight is a kernel that is not excluded from weight decay."""
         paths, names = self._never_decayed
         excluded = variable.path in paths or (names and re.search(names, variable.name))
         return matches(variable.path, DECAYED) and not excluded
 
     @property
     def ema_momentum(self) -> Any:
-        """What stays of the moving average: all of it in batches that only add a gradient, as updates are counted."""
+        """Share of the moving average that stays: 1 in batches that only add their gradient to those of an update."""
         if not self.gradient_accumulation_steps:
             return self._ema_momentum
         batches = self.variables[0]  # Keras counts batches in its first variable
@@ -152,11 +162,11 @@ class ViTOptimizer(DecayingOptimizer):
         self._ema_momentum = value
 
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
-        """`share * m` with a share in m's dtype, as JAX has it (0.9 is 0.8984375 beside bfloat16), not rounded."""
+        """Returns `share * m` in `dtype`, the share rounded to m's dtype as in JAX: bfloat16 has 0.8984 for 0.9."""
         return ops.cast(m, dtype) * float(np.asarray(share).astype(keras.backend.standardize_dtype(m.dtype)))
 
     def _update(self, variable: Any, direction: Any, learning_rate: Any) -> None:
-        """`w -= learning_rate * (direction + weight_decay * w)`, with the weight's own rate and decay."""
+        """Changes a weight in place: `w -= rate * (direction + decay * w)`, with its own multiplier and decay."""
         index = self.index_of(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._multipliers[index]
         if self._decays[index]:
@@ -164,13 +174,22 @@ class ViTOptimizer(DecayingOptimizer):
         self.assign_sub(variable, rate * direction)
 
     def get_config(self) -> dict[str, Any]:
-        """The config for Keras's files."""
+        """Returns the arguments as plain data, and which weights `exclude_from_weight_decay` named, if any."""
+        paths, names = self._never_decayed
+        excluded = {"never_decayed": [sorted(paths), names]} if paths or names else {}
         return {
             **super().get_config(),
             "ema_momentum": self._ema_momentum,
             "rate_multipliers": dict(self.rate_multipliers),
             "momentum_dtype": self.momentum_dtype,
+            **excluded,
         }
+
+
+def _check_finite(name: str, value: Any) -> None:
+    """Raises ValueError unless a number is at least 0 and finite."""
+    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number of at least 0, but {value!r} was given.")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -212,7 +231,7 @@ class MomentumSGD(ViTOptimizer):
         self.momentum = check_number("momentum", momentum)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight, and its momentum."""
+        """Changes one weight and its momentum in place."""
         m = self.momentums[self.index_of(variable)]
         gradient = ops.cast(gradient, variable.dtype)
         direction = gradient + self._decayed_momentum(m, self.momentum, variable.dtype)
@@ -258,11 +277,12 @@ class AdamW(ViTOptimizer):
     ) -> None:
         """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
+        _check_finite("epsilon", epsilon)
         self.beta_1, self.beta_2 = check_number("beta_1", beta_1), check_number("beta_2", beta_2)
         self.epsilon = epsilon
 
     def build(self, variables: list[Any]) -> None:
-        """Makes the momentums of `ViTOptimizer`, and a velocity for each weight that Adam moves."""
+        """Makes what `ViTOptimizer` does, and a velocity for each weight that Adam moves (None for others)."""
         if self.built:
             return
         super().build(variables)
@@ -271,11 +291,11 @@ class AdamW(ViTOptimizer):
         self.velocities = [found.get(id(v)) for v in variables]
 
     def has_velocity(self, variable: keras.Variable) -> bool:
-        """Whether Adam moves a weight: all, but in `Muon`."""
+        """Whether Adam moves a weight: here True of all; `Muon` moves some by another formula."""
         return True
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight, its momentum and its velocity, in place where a faster form does it."""
+        """Changes one weight, its momentum and its velocity in place, by a faster form where the backend has one."""
         index, dtype = self.index_of(variable), variable.dtype
         m, v = self.momentums[index], self.velocities[index]
         constants = (self._multipliers[index], self._decays[index], self.beta_1, self.beta_2, self.epsilon)
@@ -337,11 +357,11 @@ class Muon(AdamW):
         self.momentum = check_number("momentum", momentum)
 
     def has_velocity(self, variable: keras.Variable) -> bool:
-        """Whether Adam moves a weight."""
+        """Whether Adam moves a weight, because it is no matrix of a block."""
         return not is_moved_by_muon(variable)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight."""
+        """Changes one weight and its momentum in place; with a velocity as `AdamW` does, also the velocity."""
         index, dtype = self.index_of(variable), variable.dtype  # a variable of TensorFlow has no path
         if self.velocities[index] is not None:
             return super().update_step(gradient, variable, learning_rate)
@@ -357,27 +377,27 @@ class Muon(AdamW):
 
 
 def is_moved_by_muon(variable: keras.Variable) -> bool:
-    """Whether a weight is a matrix of a block; AdamW moves all others."""
+    """Whether a weight is a matrix of a block, by its path and shape; AdamW moves all others."""
     return len(variable.shape) == 2 and matches(variable.path, MATRICES)
 
 
 def orthogonal(matrix: Any) -> Any:
-    """About U V^T of a matrix U S V^T: its singular values become about 1 (0.7 to 1.2)."""
+    """Returns about U V^T of a matrix U S V^T: singular values become about 1 (0.7 to 1.2); zeros stay zeros."""
     a, b, c = COEFFICIENTS
-    upright = matrix.shape[0] > matrix.shape[1]
-    x = ops.transpose(matrix) if upright else matrix
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = ops.transpose(matrix) if is_tall else matrix
     x = x / ops.maximum(ops.sqrt(ops.sum(ops.square(x))), NORM_EPSILON)
     for _ in range(ITERATIONS):
         gram = x @ ops.transpose(x)
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return ops.transpose(x) if upright else x
+    return ops.transpose(x) if is_tall else x
 
 
 # Learning rates
 
 
 def _stair(schedule: "WarmupDecay", progress: Any, after_warmup: Any) -> Any:
-    """The rate of a stair: the learning rate times the factor of the last boundary that was reached, at first 1."""
+    """Returns the learning rate times the factor of the last boundary that was reached, 1 before the first."""
     factor = 1.0
     for boundary, value in zip(schedule.boundaries, schedule.factors, strict=True):
         factor = ops.where(after_warmup + schedule.warmup_steps >= boundary, value, factor)
@@ -460,8 +480,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         """Keeps the arguments, of which shares become steps; ValueError as the class says."""
         check_choice("decay", decay, tuple(DECAYS))
-        for name, value in (("steps", steps), ("learning_rate", learning_rate), ("end", end)):
-            check_number(name, value)
+        learning_rate, steps = check_number("learning_rate", learning_rate), int(check_number("steps", steps))
+        end, power = check_number("end", end), check_number("power", power)
+        if not 0 < timescale < math.inf:
+            raise ValueError(f"timescale must be a number above 0, but {timescale!r} was given.")
+        for factor in factors:
+            _check_finite("factors", factor)
         given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
         for name, (default, decays) in _READ_BY.items():
             if given[name] != default and decay not in decays:
@@ -476,7 +500,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.boundaries, self.factors = tuple(boundaries), tuple(factors)
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate, a float32 scalar tensor, after `step` updates, an integer or an integer tensor."""
+        """Returns the rate of update `step`, counted from 0: a float32 scalar tensor of an integer or a tensor."""
         step = ops.cast(step, "float32")
         begin = 0 if self.decay.endswith("_whole") else self.warmup_steps
         after_warmup = ops.maximum(step - begin, 0.0)
@@ -493,13 +517,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _steps(name: str, value: int | float, total: int) -> int:
-    """A number of steps; a share of them becomes the nearest number of at least 1, as in big_vision.
+    """Returns a number of steps; of a share of all the nearest number, from 1 to `total - 1`, as in big_vision.
 
-    Raises ValueError for a negative or broken number, or one that is not below `total`.
+    Raises ValueError unless `value` is such a share, or a whole number from 0 to `total - 1`.
     """
     if isinstance(value, float) and 0 < value < 1:
         return min(max(1, round(value * total)), total - 1)
-    if value < 0 or value != int(value) or value >= total:
+    if not 0 <= value < total or value != int(value):
         expected = f"from 0 to below steps={total}, or a share of them below 1"
         raise ValueError(f"{name} must be {expected}, but {value!r} was given. {name}=0 for none.")
     return int(value)
@@ -509,21 +533,26 @@ def _steps(name: str, value: int | float, total: int) -> int:
 
 
 class _Loss(keras.losses.Loss):
-    """A loss per image, averaged over the batch, in at least float32."""
+    """A loss for each image, averaged over the batch, in at least float32."""
 
     def __init__(self, label_smoothing: float = 0.0, class_weight: Sequence[float] | None = None, **kwargs: Any):
+        """Keeps the arguments; ValueError for a `label_smoothing` not in 0..1 (1 excluded) or a negative weight."""
         super().__init__(**kwargs)
         self.label_smoothing = check_number("label_smoothing", label_smoothing)
         self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
+        for weight in self.class_weight or ():
+            _check_finite("class_weight", weight)
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
-        """Labels, smoothed, and logits in at least float32.
+        """Returns smoothed labels, and logits, both of one dtype of at least float32.
 
-        Raises ValueError unless the labels are rows of the logits' length.
+        Raises ValueError unless labels and `class_weight` have as many numbers as there are logits.
         """
         given, wanted = tuple(labels.shape), tuple(logits.shape)
         if len(given) != len(wanted) or given[-1] != wanted[-1]:
             raise ValueError(f"Labels must be one-hot (keras.ops.one_hot), of shape {wanted}, but {given} was given.")
+        if self.class_weight is not None and len(self.class_weight) != wanted[-1]:
+            raise ValueError(f"class_weight must have {wanted[-1]} numbers, but {len(self.class_weight)} were given.")
         dtype = keras.backend.result_type(logits.dtype, "float32")
         labels = ops.cast(labels, dtype)
         if self.label_smoothing:
@@ -534,6 +563,7 @@ class _Loss(keras.losses.Loss):
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "class_weight": self.class_weight}
 
     def _weighted(self, terms: Any) -> Any:
+        """Returns the terms of each class, `(batch, classes)`, times `class_weight`."""
         return terms if self.class_weight is None else terms * ops.convert_to_tensor(self.class_weight, terms.dtype)
 
 
@@ -554,6 +584,7 @@ class SoftmaxLoss(_Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns the loss of each image, `(batch,)`; ValueError as `_prepare`: labels must be one-hot or mixed."""
         labels, logits = self._prepare(y_true, y_pred)
         return -ops.sum(self._weighted(labels * ops.log_softmax(logits, axis=-1)), axis=-1)
 
@@ -571,6 +602,7 @@ class SigmoidLoss(_Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns the loss of each image, `(batch,)`; ValueError where labels have not the shape of the logits."""
         labels, logits = self._prepare(y_true, y_pred)
         present = self._weighted(labels * ops.log_sigmoid(logits))
         return -ops.sum(present + (1.0 - labels) * ops.log_sigmoid(-logits), axis=-1)
