@@ -377,6 +377,14 @@ class Sharing:
 UNSHARED = Sharing()
 
 
+def check_equal_parts(model: keras.Model, images: Any) -> None:
+    """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model."""
+    shares = max(batch_shares(model), images.shard[1])
+    if images.batch_size % shares:
+        words = "the loss is that of a whole batch, so that all parts must be equally large"
+        raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+
+
 class FilledBatches(keras.utils.PyDataset):
     """All test images, once, in full batches: what is missing is filled up with images that count nothing.
 

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, listing, matches, pair, to_numpy
-from keras_vit._processes import ALONE_BY_NAME, batch_shares, current, share
+from keras_vit._processes import ALONE_BY_NAME, current, share
 from keras_vit.data import SegmentAugmentation, SegmentedImages
 from keras_vit.data.segments import SegmentStream, hold_out_segments
 from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
@@ -22,7 +22,7 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
 from keras_vit.segmentation.results import plot_beside_labels
-from keras_vit.training.distribution import Batch, Sharing
+from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
 from keras_vit.training.recipes import Recipe, published
 from keras_vit.training.run import Trained, finetune
@@ -36,7 +36,7 @@ _DRAWS = 6  # what tells these random numbers from those of the data
 
 
 def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], power: float = 0.9) -> np.ndarray:
-    """How likely masked attention is for a query of each block in an update: float32 `(blocks,)`, from 1 to 0.
+    """Returns how likely masked attention is for a query of each block in an update.
 
     Args:
         step: The update, counted from 0.
@@ -62,14 +62,11 @@ def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], po
 
 
 def mask_windows(steps: int, blocks: int, first: int | None = None) -> tuple[list[int], list[int]]:
-    """In which updates the authors let the probability of each block fall: starts and ends.
+    """Returns the updates in which the probability of masks of each block begins to fall, and those where it is 0.
 
-    Each takes a sixth of the run; they begin evenly from its first to its fourth sixth, the last sixth has no masks.
-
-    Args:
-        steps: Updates of the run.
-        blocks: How many blocks have queries.
-        first: For how many updates, from the beginning, the first block's falls instead, as with DINOv3.
+    As the authors have it: of `steps` updates each fall takes a sixth, and the `blocks` begin evenly from the end of
+    the first sixth to that of the fourth. Where `first` is given, the first block's fall is from update 0 to `first`
+    instead, at most to the end (DINOv3).
     """
     sixth = steps / 6
     starts = [round(start) for start in np.linspace(sixth, 4 * sixth, blocks)]
@@ -82,7 +79,7 @@ def mask_windows(steps: int, blocks: int, first: int | None = None) -> tuple[lis
 def predictions(
     model: EoMT, images: Any, mask_probability: Any = 1.0, draws: Any = None, rope_scale: Any = None
 ) -> list[dict[str, Any]]:
-    """What an EoMT predicts while it trains, before each block with queries and after the last one.
+    """Returns what an EoMT predicts while it trains, before each block with queries and after the last one.
 
     Args:
         model: The model.
@@ -92,11 +89,11 @@ def predictions(
         rope_scale: What rotary coordinates are multiplied by; DINOv3's authors draw one for each batch, from 0.5 to 2.
 
     Returns:
-        As `EoMT.predictions`, in order.
+        For each place, in order, `{"masks": (N, Q, rows, columns), "classes": (N, Q, classes + 1)}`, logits.
 
     Raises:
         TypeError: if `model` is no EoMT.
-        ValueError: as `EoMT.predictions`.
+        ValueError: as `EoMT.predictions`, so where a probability between 0 and 1 has no `draws`.
 
     Examples:
         >>> len(training.predictions(keras_vit.EoMT(eomt_config), small_images)) == eomt_config.query_blocks + 1
@@ -134,6 +131,9 @@ def segmentation_step(
     Returns:
         `loss`, and `gradient_norm`, before clipping (NaN of an optimizer that does not keep it).
 
+    Raises:
+        TypeError, ValueError: as `predictions` and `loss`.
+
     Examples:
         >>> model, loss = keras_vit.EoMT(eomt_config), training.MaskClassificationLoss(eomt_config.classes, points=8)
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
@@ -156,7 +156,7 @@ def segmentation_step(
 
 
 def _without_gradients() -> Any:
-    """A context in which PyTorch records nothing for gradients; on other backends it does nothing."""
+    """Returns a context in which PyTorch records nothing for gradients; on other backends it does nothing."""
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
     import torch
@@ -165,7 +165,7 @@ def _without_gradients() -> Any:
 
 
 def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
-    """What a function returns, and its gradients with respect to weights; zeros of those that it does not use."""
+    """Returns what `compute()` returns, and its gradients by the weights; zeros for weights that it does not use."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -212,35 +212,38 @@ class EoMTSegmentation(Task):
         self.recipe, self.stuff = recipe, tuple(stuff)
 
     def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
+        """Returns the stream of crops to train on, without the share that `holdout` sets apart.
+
+        Raises ValueError for fields of the recipe or options that an EoMT does not use, TypeError for another
+        augmentation.
+        """
         self.check_recipe(recipe, data.target)
         if not isinstance(recipe.augmentation, SegmentAugmentation):
             raise TypeError(f"The recipe {recipe.name} must have a data.SegmentAugmentation to train an EoMT.")
-        if (
-            not recipe.decay_query_blocks
-            and (recipe.layer_decay or 1) == 1
-            and published(recipe.name, "decay_query_blocks")
-        ):
+        # Published recipes may have False beside a layer_decay of 1.
+        has_no_decay = recipe.layer_decay in (None, 1) and published(recipe.name, "decay_query_blocks")
+        if has_no_decay and not recipe.decay_query_blocks:
             raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
         if reading["on_bad_image"] != "stop":
             raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
+        seed, shard = reading["seed"], reading["shard"]
         if reading["holdout"]:
-            data, _ = hold_out_segments(data, reading["holdout"], reading["seed"])
-        return SegmentStream(
-            data,
-            reading["image_size"],
-            reading["batch_size"],
-            recipe.augmentation,
-            seed=reading["seed"],
-            shard=reading["shard"],
-        )
+            data, _ = hold_out_segments(data, reading["holdout"], seed)
+        size, batch_size = reading["image_size"], reading["batch_size"]
+        return SegmentStream(data, size, batch_size, recipe.augmentation, seed=seed, shard=shard)
 
     def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> SegmentStream:
+        """Returns the stream of whole pictures to evaluate on: `data`, or the share of it that `holdout` sets apart."""
         if reading["holdout"]:
             _, data = hold_out_segments(data, reading["holdout"], reading["seed"])
         return SegmentStream(data, reading["image_size"], reading["shard"][1], None, shard=reading["shard"])
 
     def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
-        """The EoMT that was given, with a new class head for other classes; or a new one on a Vision Transformer."""
+        """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer.
+
+        Raises TypeError for another model; ValueError for a size that is no square, another number of queries than that
+        of the given EoMT, or its classes in another order; and the errors of `load`.
+        """
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
@@ -268,21 +271,22 @@ class EoMTSegmentation(Task):
         return model
 
     def trained_model(self, model: EoMT) -> keras.Model:
-        """The model that computes the loss; ValueError in several processes of JAX, which cannot share SciPy."""
+        """Returns the model that computes the loss; ValueError in several processes of JAX: they cannot share SciPy."""
         if current().joint and current().count > 1:
             raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
         return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
 
     def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
-        """None: the trained model computes its loss, which needs all of its predictions."""
+        """Returns None twice: the trained model computes its loss, which needs all of its predictions."""
         return None, None
 
     def batches(self, model: EoMT, images: SegmentStream, seed: int) -> Batch:
-        """From the number of a batch to what `TrainedEoMT` takes: crops, random numbers, padded masks."""
-        config, recipe, shares = model.config, self.recipe, max(batch_shares(model), images.shard[1])
-        if images.batch_size % shares:
-            words = "the loss is a mean over all masks of a part, so that all parts must be equally large"
-            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        """Returns a function from the number of a batch to inputs of `TrainedEoMT` and padded targets.
+
+        Raises ValueError where a batch cannot be divided equally among the devices or processes.
+        """
+        config, recipe = model.config, self.recipe
+        check_equal_parts(model, images)  # the loss is a mean over all masks of a part
         starts, ends = mask_windows(recipe.steps, config.query_blocks, recipe.first_mask_steps)
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -304,6 +308,7 @@ class EoMTSegmentation(Task):
         return batch
 
     def validation(self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
+        """Returns what measures the model on whole pictures."""
         return MeasuredSegments(model, images, sharing, self.stuff)
 
 
@@ -315,9 +320,10 @@ def new_eomt(
     queries: int,
     task: str | None,
 ) -> EoMT:
-    """An EoMT on a Vision Transformer whose other weights start as those of the authors.
+    """Returns an EoMT on a copy of a VisionTransformer; its other weights start as those of the authors.
 
-    Blocks with queries are as many as theirs for the depth. Patches of 14 pixels become 16 where the size asks for it.
+    Blocks with queries are as many as theirs for the depth. Patches become 16 pixels where the size is no multiple of
+    the present ones, but of 16. Raises ValueError for a size that suits neither, and for what `EoMTConfig` refuses.
     """
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
@@ -343,7 +349,7 @@ def new_eomt(
 
 
 def start_as_the_authors(model: EoMT, layers: Sequence[str]) -> None:
-    """Gives new weights the first values that PyTorch has for them; normalisations keep theirs."""
+    """Draws new values, as PyTorch starts them, for the weights of layers that a pattern fits, but normalisations."""
     width = model.config.backbone.width
     for name, weight in weights_by_path(model).items():
         if not any(matches(name.partition("/")[0], pattern) for pattern in layers) or "/norm/" in name:
@@ -375,7 +381,10 @@ class TrainedEoMT(keras.Model):
         self.supports_jit = keras.backend.backend() != "tensorflow"
 
     def call(self, inputs: Any, training: bool | None = None) -> list[dict[str, Any]]:
-        """The predictions, for `images`, `probability` and `draws` of each image, and `scale` of rotary coordinates."""
+        """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates.
+
+        Only DINOv3's coordinates are scaled, all by the number of the first image.
+        """
         draws = ops.transpose(inputs["draws"], (1, 0, 2))
         scale = inputs["scale"][0] if self.eomt.config.backbone.rotary_embedding == "dinov3" else None
         return self.eomt.predictions(inputs["images"], inputs["probability"], draws, scale, training)
@@ -383,10 +392,10 @@ class TrainedEoMT(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The loss of padded targets; terms are divided by the mean of what they are divided by in all processes.
+        """Returns the loss of predictions `y_pred` with padded targets `y`, a scalar; the other arguments are not used.
 
-        So their mean over processes is the loss of one process. The authors do so with the masks, but divide the term
-        of the classes by the weights of each process.
+        In several processes, terms are divided by the mean of what each process would divide by: so their mean is the
+        loss of one process. The authors do so with the masks, but not with the term of the classes.
         """
         pairs, share_of_weights, processes = None, 1.0, current()
         if processes.apart:
@@ -405,7 +414,7 @@ class TrainedEoMT(keras.Model):
 
 
 class MeasuredSegments:
-    """Figures on pictures with segments at their own sizes: mean IoU, or of single things the panoptic quality."""
+    """Figures on pictures at their own sizes: mean IoU of semantic masks, or the panoptic quality of single things."""
 
     def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
         self._model, self._images, self._stuff = model, images, stuff
@@ -413,12 +422,13 @@ class MeasuredSegments:
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Figures for the log, of the model of the run; what `draw` shows becomes that of this evaluation.
+        """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`.
 
-        `model` is the one that trains, on the same weights. Raises the errors of `segment`.
+        `model`, which trains, is not used: it shares its weights with the one that is measured. Errors of `segment`.
         """
         config, semantic = self._model.config, self._images.source.task == "semantic"
-        metric: Any = MeanIoU(config.classes) if semantic else PanopticQuality(config.classes, self._stuff)
+        # No class is -1, as one may be 255.
+        metric: Any = MeanIoU(config.classes, -1) if semantic else PanopticQuality(config.classes, self._stuff)
         self._shown = []
         for pictures, targets in self._images:
             for picture, target in zip(pictures, targets, strict=True):
@@ -429,7 +439,7 @@ class MeasuredSegments:
                 classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
                 if semantic:
                     found = segment(self._model, picture, task="semantic")
-                    metric.add(found.map, np.array([255, *target["labels"]])[ids])
+                    metric.add(found.map, np.array([-1, *target["labels"]])[ids])
                 else:
                     crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
                     found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
@@ -443,7 +453,7 @@ class MeasuredSegments:
         return {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
 
     def draw(self, path: Path) -> None:
-        """Draws the first pictures of the last evaluation, their labels and what was found."""
+        """Writes a picture of the first ones of the last evaluation, their labels and what was found; OSError."""
         plot_beside_labels(self._shown, path)
 
 
@@ -456,7 +466,10 @@ def finetune_queries(
     sized: bool,
     **options: Any,
 ) -> Trained:
-    """A run of `finetune_segmentation` with an EoMT; `sized` is whether the user has named the size of crops."""
+    """Runs `finetune` with an EoMT and returns the result; `sized` is whether the user has named the size of crops.
+
+    Epochs of the recipe become steps, by the pictures that a share `validation` leaves. Errors are those of `finetune`.
+    """
     held = round(validation * len(data.names)) if isinstance(validation, float) else 0
     recipe = recipe.replace(steps=recipe.total_steps(max(len(data.names) - held, 1)))
     if sized:

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, Source, whole_number
-from keras_vit._processes import batch_shares, fill_up
+from keras_vit._processes import fill_up
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream, ViewAugmentation, open_data
 from keras_vit.data.views import ViewStream, open_views
@@ -19,7 +19,7 @@ from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import BaseLayer, DrawnSeed, SeedGenerator
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.models import BEFORE_BLOCKS, VisionTransformer
-from keras_vit.training.distribution import Batch, Sharing
+from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import RATES, Model, Task, as_input, warn_of_many_patches, with_size_and_rates
 from keras_vit.zoo import create_model
@@ -81,11 +81,11 @@ class LeJEPALoss:
 
     @functools.cached_property
     def _seeds(self) -> keras.random.SeedGenerator:
-        """Made when it is used: a loss stands in a table of objectives, and importing it must not start a framework."""
+        """The generator of seeds. It is made at first use: importing the table of objectives starts no framework."""
         return keras.random.SeedGenerator(self._seed)
 
     def __call__(self, embeddings: Any, slices: Any = None) -> Any:
-        """The loss, a scalar.
+        """Returns the loss, a scalar; ValueError where the shapes do not fit.
 
         Args:
             embeddings: `(V, N, D)`, of V views of N pictures.
@@ -94,11 +94,11 @@ class LeJEPALoss:
         return self.weighted(self.terms(embeddings, slices))
 
     def weighted(self, terms: dict[str, Any]) -> Any:
-        """The terms, times their shares and added up."""
+        """Returns `weight * sigreg + (1 - weight) * invariance` of what `terms` returned."""
         return self.weight * terms["sigreg"] + (1 - self.weight) * terms["invariance"]
 
     def terms(self, embeddings: Any, slices: Any = None, seed: Any = None) -> dict[str, Any]:
-        """`{"sigreg", "invariance"}`, scalars without their shares; arguments as of the call.
+        """Returns `{"sigreg", "invariance"}`, scalars without their shares; arguments and errors as of the call.
 
         `seed` is an integer tensor `(2,)` from which slices are drawn; None for the loss's own seeds. Programs that are
         compiled give it, or the slices.
@@ -123,7 +123,7 @@ class LeJEPALoss:
         }
 
     def _sigreg(self, embeddings: Any, slices: Any) -> Any:
-        """The statistic of Epps and Pulley, the mean over views and slices of length 1.
+        """Returns the statistic of Epps and Pulley, the mean over views and slices, which have length 1.
 
         The characteristic function of the values y of N pictures, the mean of exp(i t y), is compared with that of the
         normal distribution, exp(-t^2 / 2). The squared distance is even in t: its integral over -t_max..t_max is
@@ -191,22 +191,24 @@ class LeJEPA(Task):
             self.title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ViewStream:
-        """The stream of views; ValueError for what only labelled data has."""
+        """Returns the stream of views; ValueError for what only labelled data has, or channels other than 3."""
         self.check_recipe(recipe, "none")
         for name, default in (("classes", None), ("class_names", None), ("target", "class")):
             if reading[name] != default:
                 raise ValueError(f"{name}={reading[name]!r} is about labels, which LeJEPA does not read: leave it out.")
         if reading["holdout"] is not None:
-            raise ValueError(
-                "validation must be labelled data for the probe: a share of pictures without labels is none."
-            )
+            raise ValueError("validation must be labelled data for the probe: a share of these pictures has no labels.")
         if reading["channels"] != 3:
             raise ValueError(f"Views have other colours, so the model must take 3 channels, not {reading['channels']}.")
         names = ("image_size", "batch_size", "seed", "shard", "on_bad_image")
         return open_views(data, self.views, **{name: reading[name] for name in names})
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """The model as it is given or loaded, or a variant without a head, with random weights."""
+        """Returns a copy of a given model, what `load` returns, or a variant without a head, with random weights.
+
+        Raises TypeError for another model than a VisionTransformer; ValueError for one that takes images of any size or
+        has no pooling, or for a size that it cannot take; and the errors of `load`.
+        """
         if is_variant(source):
             rates = {name: getattr(recipe, name) for name in RATES}
             size = recipe.image_size
@@ -226,21 +228,23 @@ class LeJEPA(Task):
         return model
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Labelled images for the probe, in their order."""
+        """Returns labelled images for the probe, in their order; errors of `open_data`."""
         return open_data(data, split="validation", resize=model.config.pipeline, **reading)
 
     def trained_model(self, model: VisionTransformer) -> keras.Model:
+        """Returns `lejepa_model` of the model, with a new projector."""
         return lejepa_model(model, self.loss, self.projector, self.views)
 
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
+        """Returns what reads the loss and the other figures off the outputs of the trained model."""
         return FirstFigure(), Figures()
 
     def batches(self, model: VisionTransformer, images: ViewStream, seed: int) -> Batch:
-        """From the number of a batch to its views; nothing is to be predicted."""
-        shares = max(batch_shares(model), images.shard[1])
-        if images.batch_size % shares:
-            words = "the loss is that of a whole batch, so that all parts must be equally large"
-            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        """Returns a function from the number of a batch to its `global` and `local` views, and unused labels.
+
+        Raises ValueError where a batch cannot be divided equally among the devices or processes.
+        """
+        check_equal_parts(model, images)
         images.set_local_size(_local_size(self.views, model))
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -251,10 +255,12 @@ class LeJEPA(Task):
         return batch
 
     def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
+        """Returns the `Probe` of the model's features; ValueError as it says."""
         return Probe(model, images, sharing)
 
 
 def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int, int]:
+    """Returns (height, width) of local views, in whole patches of the model; ValueError if they cannot be that."""
     size, grid = model.config.image_size, model.config.grid_size
     return views.local_size_for(size, (size[0] // grid[0], size[1] // grid[1]))
 
@@ -263,7 +269,7 @@ def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int,
 
 
 def encode(model: VisionTransformer, images: Any) -> Any:
-    """The pooled features `(batch, D)` of symbolic images of any size in whole patches, by the layers of a model.
+    """Returns the pooled features `(batch, D)` of symbolic images of any size in whole patches, by a model's layers.
 
     Learned positions are resized to the images' patches in the graph, as by a model that is `dynamic`.
     """
@@ -288,7 +294,7 @@ def encode(model: VisionTransformer, images: Any) -> Any:
 def lejepa_model(
     model: VisionTransformer, loss: LeJEPALoss, projector: Sequence[int], views: ViewAugmentation
 ) -> keras.Model:
-    """A model that returns `FIGURES` of a batch, `(pictures, 5)` with equal rows, with the weights of `model`.
+    """Returns a model with the weights of `model` and a new projector, whose outputs are `FIGURES`: `(pictures, 5)`.
 
     It takes `{"global": (pictures, views, height, width, 3), "local": ...}`. Batch normalisation of the projector is
     over all global views, and over all local ones.
@@ -309,7 +315,10 @@ def lejepa_model(
 
 
 def projector_of(widths: Sequence[int], policy: Any) -> keras.Sequential:
-    """Dense layers, with batch normalisation and ReLU between them; initialised as PyTorch's `Linear`."""
+    """Returns dense layers of these widths, initialised as PyTorch's `Linear`.
+
+    Between them are batch normalisation and ReLU; the last layer has a bias and computes in float32.
+    """
 
     def dense(width: int, use_bias: bool, dtype: Any) -> keras.layers.Layer:
         uniform = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
@@ -340,7 +349,7 @@ class BatchFigures(BaseLayer):
 
 
 def effective_rank(embeddings: Any) -> Any:
-    """The effective number of directions among vectors `(..., D)`: from 1, all on a line through 0, to D.
+    """Returns the effective number of directions among vectors `(..., D)`: 1 on a line through 0, up to D; 0 of zeros.
 
     The square of the sum of the eigenvalues of their second moments, divided by the sum of the squares (participation
     ratio). Nothing is subtracted: vectors that are nearly the same have 1.
@@ -356,6 +365,7 @@ class FirstFigure(keras.losses.Loss):
     """The loss that `BatchFigures` has computed."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns the first figure of each picture, `(pictures,)`."""
         return y_pred[:, 0]
 
 
@@ -372,7 +382,7 @@ class Figures(keras.metrics.Metric):
         self.pictures.assign_add(ops.cast(ops.shape(y_pred)[0], self.dtype))
 
     def result(self) -> dict[str, Any]:
-        """The means; the loss is Keras's."""
+        """Returns the means by their names, without the loss, which Keras logs."""
         means = self.sums / ops.maximum(self.pictures, 1.0)
         return {name: means[i] for i, name in enumerate(FIGURES) if name != "loss"}
 
@@ -384,6 +394,7 @@ class Probe:
     """How often the nearest neighbours of labelled images, among the others of them, have their class."""
 
     def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
+        """Keeps the arguments; ValueError in several processes of JAX, or unless each image has one class."""
         if sharing.processes.joint and sharing.processes.count > 1:
             words = "validation of LeJEPA is computed by one process, or by several on torch"
             raise ValueError(f"{words}: leave it out, and call evaluation.knn_accuracy on the model of the run.")
@@ -395,7 +406,10 @@ class Probe:
         self._input = lambda pixels: as_input(model, pixels)
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """The accuracy; `model`, which is trained, shares its weights with the one whose features are taken."""
+        """Returns `{"accuracy": share}` over the images of all processes.
+
+        `model`, which trains, is not used: it shares its weights with the one whose features are taken.
+        """
         features, labels = [], []
         for pixels, targets in self._images:
             if len(pixels):
@@ -408,18 +422,19 @@ class Probe:
 
 
 def neighbour_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
-    """The share of the rows whose class wins among their 20 nearest other rows: DINO's votes, exp(cosine / 0.07)."""
+    """Returns the share of rows whose class gets most votes of their 20 nearest others: DINO's, exp(cosine / 0.07).
+
+    `features` are `(rows, D)`, of at least two rows, and `labels` their classes, integers from 0.
+    """
     units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     classes, count = int(labels.max()) + 1, min(NEIGHBOURS, len(labels) - 1)
     right = 0
     for start in range(0, len(units), _ROWS):
         cosines = units[start : start + _ROWS] @ units.T
         rows = np.arange(len(cosines))[:, None]
-        cosines[rows[:, 0], start + rows[:, 0]] = -np.inf  # itself
+        cosines[rows, start + rows] = -np.inf  # a row is not its own neighbour
         nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
         votes = np.zeros((len(cosines), classes))
-        np.add.at(
-            votes, (np.broadcast_to(rows, nearest.shape), labels[nearest]), np.exp(cosines[rows, nearest] / TEMPERATURE)
-        )
+        np.add.at(votes, (rows, labels[nearest]), np.exp(cosines[rows, nearest] / TEMPERATURE))
         right += int(np.sum(votes.argmax(axis=1) == labels[start : start + _ROWS]))
     return right / len(labels)

@@ -18,9 +18,8 @@ from keras_vit.layers.base import DrawnSeed
 from keras_vit.layers.ops import float32_or_better, with_faster_forms
 
 Output = Mapping[str, Any]  # {"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}, logits
-Targets = (
-    Sequence[Mapping[str, Any]] | Mapping[str, Any]
-)  # one {"masks", "labels"} a picture, or those of `pad_targets`
+# For each picture {"masks": (T, h, w), "labels": (T,)}, or what `pad_targets` has made of these.
+Targets = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 PADDING = -1  # the label of masks that only fill up
 
 
@@ -40,39 +39,44 @@ class Match:
 
 
 def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
-    """Targets of pictures as arrays of one shape: `masks` `(N, T, h, w)` and `labels` int32 `(N, T)`, -1 at the end.
+    """Returns targets as arrays of one shape: `masks` uint8 `(N, T, h, w)` and `labels` int32 `(N, T)`, -1 at the end.
 
-    Args:
-        targets: For each picture `{"masks": (T_i, h, w), "labels": (T_i,)}`; what is padded already stays as it is.
-        multiple: What T is a multiple of: programs are compiled for each T.
-
-    Raises:
-        ValueError: if masks and labels do not fit, or pictures differ in size.
+    Targets that are padded already are returned as they are. T is the largest number of masks, at least 1, rounded up
+    to a multiple of `multiple`: programs are compiled for each T. Raises ValueError where masks and labels do not fit,
+    pictures differ in size, or a label is negative.
     """
     if isinstance(targets, Mapping):
         return dict(targets)
     masks = [to_numpy(target["masks"]) for target in targets]
     labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
+    pairs = list(zip(masks, labels, strict=True))
+    # A picture without masks may have them at any size.
     sizes = {mask.shape[1:] for mask in masks if len(mask)} or {(1, 1)}
-    if (
-        len(sizes) > 1
-        or any(len(mask) != len(of) for mask, of in zip(masks, labels, strict=True))
-        or len(next(iter(sizes))) != 2
-    ):
-        shapes = [(mask.shape, of.shape) for mask, of in zip(masks, labels, strict=True)]
+    if len(sizes) > 1 or len(next(iter(sizes))) != 2 or any(len(mask) != len(of) for mask, of in pairs):
+        shapes = [(mask.shape, of.shape) for mask, of in pairs]
         raise ValueError(f"targets must have masks (T, height, width) of one size and labels (T,), but have {shapes}.")
+    if any((of < 0).any() for of in labels):
+        raise ValueError(f"targets must have labels of at least 0, but have {labels}.")
     most = -(-max([1, *map(len, labels)]) // multiple) * multiple
     padded = np.zeros((len(masks), most, *sizes.pop()), "uint8")
     names = np.full((len(masks), most), PADDING, "int32")
-    for i, (mask, of) in enumerate(zip(masks, labels, strict=True)):
-        if len(of):  # a picture without masks may have them at any size
+    for i, (mask, of) in enumerate(pairs):
+        if len(of):
             padded[i, : len(of)], names[i, : len(of)] = mask, of
     return {"masks": padded, "labels": names}
 
 
+def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
+    """Returns padded masks and labels as tensors; ValueError as `pad_targets`, or for labels that `output` has not."""
+    padded, classes = pad_targets(targets), output["classes"].shape[-1] - 1
+    if not isinstance(targets, Mapping) and padded["labels"].max(initial=PADDING) >= classes:
+        raise ValueError(f"targets must have labels of 0 to {classes - 1}, but have {padded['labels'].max()}.")
+    return {name: ops.convert_to_tensor(padded[name]) for name in ("masks", "labels")}
+
+
 @with_faster_forms
 def sample(maps: Any, points: Any) -> Any:
-    """Values `(..., P)` of maps `(..., h, w)` at points `(..., P, 2)`, which are (x, y) in 0..1 of width and height.
+    """Returns values `(..., P)` of maps `(..., h, w)` at points `(..., P, 2)`: (x, y) in 0..1 of width and height.
 
     Linear between the centres of pixels, whose neighbours outside the map count as 0
     (`torch.nn.functional.grid_sample`, `align_corners=False`).
@@ -92,7 +96,7 @@ def sample(maps: Any, points: Any) -> Any:
 
 
 def _costs(targets: Output, output: Output, points: Any, mask: float, dice: float, classes: float) -> Any:
-    """What pairs of queries and masks cost, `(N, Q, T)`."""
+    """Returns what pairs of queries and masks cost, `(N, Q, T)`, from tensors; the numbers are factors of the terms."""
     count = points.shape[-2]
     logits, wanted = sample(output["masks"], points[:, None]), sample(targets["masks"], points[:, None])
     wanted = ops.transpose(ops.cast(wanted, logits.dtype), (0, 2, 1))
@@ -106,7 +110,7 @@ def _costs(targets: Output, output: Output, points: Any, mask: float, dice: floa
 
 
 def _assign(costs: Any, labels: Any) -> Any:
-    """The query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together."""
+    """Returns `_assigned` as a tensor without a gradient, also within compiled programs of JAX and TensorFlow."""
     backend = keras.backend.backend()
     costs = ops.stop_gradient(costs)
     if backend == "jax":
@@ -123,6 +127,10 @@ def _assign(costs: Any, labels: Any) -> Any:
 
 
 def _assigned(costs: Any, labels: Any) -> np.ndarray:
+    """Returns the query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together.
+
+    `costs` are `(N, Q, T)` and `labels` `(N, T)`, both on the CPU; masks with the label -1 only fill up.
+    """
     from scipy.optimize import linear_sum_assignment
 
     costs, labels = np.asarray(costs), np.asarray(labels)
@@ -134,7 +142,7 @@ def _assigned(costs: Any, labels: Any) -> np.ndarray:
 
 
 def _finite(costs: np.ndarray) -> np.ndarray:
-    """Costs of which NaN and infinity are the largest float32, which the assignment can compare."""
+    """Returns costs with the largest float32 in place of NaN and infinities, which the assignment cannot compare."""
     return np.where(np.isfinite(costs), costs, np.finfo("float32").max)
 
 
@@ -146,7 +154,7 @@ def match(
     dice_weight: float = 5.0,
     class_weight: float = 2.0,
 ) -> list[Match]:
-    """For each picture the pairs of queries and masks that cost least together.
+    """Returns for each picture the pairs of queries and masks that cost least together.
 
     Args:
         targets: As of `MaskClassificationLoss`.
@@ -161,6 +169,7 @@ def match(
 
     Raises:
         ImportError: if SciPy is not installed.
+        ValueError: as `MaskClassificationLoss.__call__` for targets.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
@@ -170,13 +179,13 @@ def match(
         array([1])
     """
     require_packages("Matching", ("scipy",), "segmentation")
-    padded, output = _tensors(pad_targets(targets)), _exact(output)
+    output = _exact(output)
+    padded = _tensors(targets, output)
     points = ops.convert_to_tensor(to_numpy(points), output["masks"].dtype)
-    costs = _costs(padded, output, points, mask_weight, dice_weight, class_weight)
+    costs = to_numpy(ops.stop_gradient(_costs(padded, output, points, mask_weight, dice_weight, class_weight)))
     labels = to_numpy(padded["labels"])
-    found, costs = _assigned(to_numpy(ops.stop_gradient(costs)), labels), to_numpy(ops.stop_gradient(costs))
     result = []
-    for i, queries in enumerate(found):
+    for i, queries in enumerate(_assigned(costs, labels)):
         masks = np.flatnonzero(queries != PADDING)
         masks = masks[np.argsort(queries[masks])]
         cost = _finite(costs[i, :, : (labels[i] != PADDING).sum()])
@@ -184,12 +193,8 @@ def match(
     return result
 
 
-def _tensors(padded: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: ops.convert_to_tensor(padded[name]) for name in ("masks", "labels")}
-
-
 def _exact(output: Output) -> dict[str, Any]:
-    """Logits as tensors of float32 or better."""
+    """Returns the logits `masks` and `classes` as tensors of float32 or better."""
     tensors = {name: ops.convert_to_tensor(output[name]) for name in ("masks", "classes")}
     return {name: ops.cast(x, float32_or_better(x.dtype)) for name, x in tensors.items()}
 
@@ -218,7 +223,7 @@ class MaskClassificationLoss:
 
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).
-        ValueError: if a number is out of its range.
+        ValueError: if a number is out of its range; at call time, if targets or outputs do not fit.
 
     Source: EoMT's `training/mask_classification_loss.py`; `Mask2FormerLoss` in transformers, which divides by all masks
     where there are more of them than queries, and the authors by those that have one.
@@ -260,7 +265,7 @@ class MaskClassificationLoss:
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:
-        """The loss of a batch, a scalar.
+        """Returns the loss of a batch, a scalar.
 
         Args:
             targets: For each picture `{"masks": (T, h, w) of booleans, "labels": (T,)}`; T may be 0.
@@ -271,7 +276,8 @@ class MaskClassificationLoss:
             num_masks: What `mask` and `dice` are divided by; None for the number of pairs, at least 1.
 
         Raises:
-            ValueError: if the masks and labels of a picture do not fit, or pictures differ in size.
+            ValueError: if masks and labels do not fit, pictures differ in size, or a label or an output has another
+                number of classes.
         """
         total: Any = 0.0
         for terms in self.terms(targets, outputs, points, num_masks):
@@ -279,7 +285,7 @@ class MaskClassificationLoss:
         return total
 
     def weighted(self, terms: Mapping[str, Any]) -> Any:
-        """The terms of a prediction, times their factors and added up."""
+        """Returns the sum of the terms of a prediction, `mask`, `dice` and `classes`, times their factors."""
         return (
             self.mask_weight * terms["mask"] + self.dice_weight * terms["dice"] + self.class_weight * terms["classes"]
         )
@@ -292,27 +298,28 @@ class MaskClassificationLoss:
         num_masks: Any = None,
         seed: Any = None,
     ) -> list[dict[str, Any]]:
-        """For each prediction `{"mask", "dice", "classes"}`, scalars without their factors; arguments as of the call.
+        """Returns for each prediction `{"mask", "dice", "classes"}`, scalars without their factors.
 
-        `seed` is an integer tensor `(N, 2)`, from each row of which the points of a picture are drawn, whatever others
-        there are in the batch; None for the loss's own seeds.
+        Arguments and errors are those of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
+        points of a picture are drawn, whatever others there are in the batch; None for the loss's own seeds.
         """
-        padded = pad_targets(targets)
-        is_mask = None if points is None else to_numpy(padded["labels"]) != PADDING
-        padded = _tensors(padded)
         found = []
         for i, output in enumerate(outputs):
             output = _exact(output)
-            if is_mask is None:
+            if output["classes"].shape[-1] != self.classes + 1:
+                given = output["classes"].shape[-1] - 1
+                raise ValueError(f"outputs must have {self.classes} classes and no object, but have {given}.")
+            padded = _tensors(targets, output)
+            if points is None:
                 drawn = self._drawn(padded["labels"], None if seed is None else seed + i)
             else:
-                drawn = self._given(points, i, is_mask)
+                drawn = self._given(points, i, to_numpy(padded["labels"]) != PADDING)
             drawn = {name: ops.cast(values, output["masks"].dtype) for name, values in drawn.items()}
             found.append(self._terms(padded, output, drawn, num_masks))
         return found
 
     def _drawn(self, labels: Any, seed: Any) -> dict[str, Any]:
-        """Uniform points: to match at, candidates for each mask, and those that complete them."""
+        """Returns uniform points as `_given` does, drawn from `seed`, or where that is None from the loss's seeds."""
         pictures, masks = ops.shape(labels)
         chosen = int(self.importance * self.points)
         count = int(self.points * self.oversample)
@@ -327,7 +334,10 @@ class MaskClassificationLoss:
         return {"match": match, "candidates": rest[:, :, :count], "random": rest[:, :, count:]}
 
     def _given(self, points: Mapping[str, Any], prediction: int, is_mask: np.ndarray) -> dict[str, Any]:
-        """Points of a prediction that a caller has, with zeros for masks that only fill up."""
+        """Returns the points of one prediction that a caller has given, as tensors by their names.
+
+        `match` is `(N, P, 2)`; `candidates` and `random` are `(N, T, number, 2)`, with zeros for masks that fill up.
+        """
         found = {"match": to_numpy(points["match"])[prediction]}
         for name in ("candidates", "random"):
             values = to_numpy(points[name])[prediction]
@@ -336,6 +346,7 @@ class MaskClassificationLoss:
         return {name: ops.convert_to_tensor(values) for name, values in found.items()}
 
     def _terms(self, targets: Output, output: Output, points: Mapping[str, Any], num_masks: Any) -> dict[str, Any]:
+        """Returns the terms of one prediction; targets are padded, and all arrays tensors."""
         masks, classes = output["masks"], output["classes"]
         fixed = {name: ops.stop_gradient(logits) for name, logits in output.items()}
         costs = _costs(targets, fixed, points["match"], self.mask_weight, self.dice_weight, self.class_weight)
@@ -357,10 +368,10 @@ class MaskClassificationLoss:
 
         # Which class each query should answer with: that of its mask, or "no object".
         owners = ops.one_hot(query, queries, dtype=masks.dtype) * has_query[..., None]
-        labels = ops.one_hot(ops.maximum(targets["labels"], 0), classes.shape[-1], dtype=masks.dtype)
+        labels = ops.one_hot(ops.maximum(targets["labels"], 0), self.classes + 1, dtype=masks.dtype)
         is_matched = ops.sum(owners, axis=1)
         answers = ops.matmul(ops.transpose(owners, (0, 2, 1)), labels)
-        no_object = ops.one_hot(classes.shape[-1] - 1, classes.shape[-1], dtype=masks.dtype)
+        no_object = ops.one_hot(self.classes, self.classes + 1, dtype=masks.dtype)
         answers = answers + (1 - is_matched)[..., None] * no_object
         weights = is_matched + self.no_object * (1 - is_matched)
         surprise = -ops.sum(answers * ops.log_softmax(classes), axis=-1)
@@ -371,7 +382,7 @@ class MaskClassificationLoss:
         }
 
     def _places(self, logits: Any, points: Mapping[str, Any]) -> Any:
-        """Where the masks of pairs are compared, `(N, T, P, 2)`: the least sure candidates, and random ones."""
+        """Returns where masks of pairs are compared, `(N, T, P, 2)`: the least sure candidates, and random points."""
         chosen = int(self.importance * self.points)
         if not chosen:
             return points["random"]

@@ -227,3 +227,12 @@ def test_targets_that_make_no_sense():
         pad_targets([corners(1), corners(1, size=6)])
     with pytest.raises(ValueError, match="targets must have masks"):
         pad_targets([{"masks": np.zeros((2, 4, 4)), "labels": [1]}])
+    loss, output = training.MaskClassificationLoss(3, points=6), one_prediction()
+    for labels, words in (([-1], "at least 0"), ([3], "labels of 0 to 2, but have 3")):
+        target = corners(1) | {"labels": np.array(labels)}
+        with pytest.raises(ValueError, match=words):
+            loss([target], [output])
+        with pytest.raises(ValueError, match=words):
+            match([target], output, np.zeros((1, 6, 2)))
+    with pytest.raises(ValueError, match="outputs must have 4 classes and no object, but have 3"):
+        training.MaskClassificationLoss(4, points=6)([corners(1)], [output])
