@@ -38,7 +38,7 @@ class Depth:
 
     @property
     def unit(self) -> str:
-        """`"m"`, or what the numbers are instead."""
+        """`"m"` of metric depth, else words that say that it is inverse depth without a unit."""
         return "m" if self.metric else RELATIVE
 
     def save(self, path: str | os.PathLike[str]) -> tuple[float, float]:
@@ -55,6 +55,7 @@ class Depth:
 
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
+            OSError: if the file cannot be written.
             ValueError: if `path` has another ending; or, for `.png`, a value is NaN or infinite, or lies beyond what a
                 picture of metres holds.
         """
@@ -82,7 +83,7 @@ class Depth:
 
 
 def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """The (height, width) to resize to: in the picture's aspect ratio, in whole patches, both sides at least `size`.
+    """Returns the (height, width) to resize to: in about the picture's aspect ratio, whole patches, at least `size`.
 
     As `Resize` of Depth Anything V2 with `lower_bound`.
     """
@@ -96,9 +97,9 @@ def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tup
 
 
 def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """The (height, width) to resize to, in the picture's aspect ratio and whole patches; one side has about `size`.
+    """Returns the (height, width) to resize to: in about the picture's aspect ratio and whole patches, at least one.
 
-    It is the side that changes less, as in `DPTImageProcessor` of transformers.
+    The side that changes less has about its `size`, as in `DPTImageProcessor` of transformers.
     """
     by_height, by_width = size[0] / height, size[1] / width
     factor = by_width if abs(1 - by_width) < abs(1 - by_height) else by_height
@@ -107,13 +108,13 @@ def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tupl
 
 
 def _authors(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """The picture resized and normalised as the code of Depth Anything's authors does, `(1, height, width, 3)`."""
+    """Returns the picture resized and normalised as Depth Anything's authors do, `(1, height, width, 3)`."""
     size = _covering(*picture.shape[:2], size, vit.patch_size[0])
     return normalized(resize_images(picture[None], size, "bicubic_hf"), vit.pixel_mean, vit.pixel_std)
 
 
 def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """The picture resized and normalised as transformers does for Depth Anything, `(1, height, width, 3)`."""
+    """Returns the picture resized and normalised as transformers does for Depth Anything, `(1, height, width, 3)`."""
     size = _nearest(*picture.shape[:2], size, vit.patch_size[0])
     if picture.dtype == np.uint8:
         pixels = torchvision_resized(picture, size, "bicubic")[None]
@@ -123,7 +124,10 @@ def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) ->
 
 
 def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """The picture at its own size, normalised, then padded with zeros on all sides (`CenterPadding` in DINOv2)."""
+    """Returns the picture at its own size, normalised, with zeros around up to whole patches, `(1, height, width, 3)`.
+
+    As `CenterPadding` in DINOv2; `size` is not used.
+    """
     margins = centre_margins(picture.shape[:2], vit.patch_size)
     return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), [(0, 0), *margins, (0, 0)])
 
@@ -137,7 +141,7 @@ PREPARATIONS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
 
 
 def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> Depth:
-    """The depth of a picture, at its own size.
+    """Returns the depth of a picture, at its own size.
 
     The picture is prepared as `model.config.pictures` says, in the aspect ratio that it has, and the depth is brought
     to its size as the same publisher does: the three ways differ visibly.
@@ -155,8 +159,8 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Raises:
         ImportError: if `picture` is a file and Pillow is not installed.
         TypeError: if `model` is no depth model, or `picture` no picture.
-        FileNotFoundError: if there is no such file.
-        ValueError: if the picture cannot be read, has another shape or no pixels, or is prepared at a size that the
+        OSError: if the file is not there (FileNotFoundError) or cannot be opened.
+        ValueError: if the picture cannot be decoded, has another shape or no pixels, or is prepared at a size that the
             model does not take, or the model has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
@@ -182,7 +186,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
 
 
 def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
-    """The output of a model for the first of some images, float32 `(height, width)`."""
+    """Returns the output of a model for the first of some images, float32 `(height, width)`."""
     return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
 
 
@@ -194,7 +198,7 @@ if TYPE_CHECKING:
 
 
 def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
-    """A picture beside its depth, with a scale and its unit; what is near is bright.
+    """Returns a figure of a picture beside its depth, with a scale and its unit; what is near is bright.
 
     Args:
         result: What `estimate` returns.

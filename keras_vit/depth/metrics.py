@@ -43,7 +43,7 @@ class DepthErrors(TableResult):
 
 
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
-    """The errors of an estimated depth map, compared with measured depth, over the pixels in a range.
+    """Returns the errors of estimated depth beside measured depth, over the pixels in a range.
 
     Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as
     Depth Anything and MiDaS do; then depth is clipped to the range.
@@ -91,14 +91,14 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
 
 def _fitted(depth: np.ndarray, metres: np.ndarray, most: float) -> np.ndarray:
-    """Relative depth in metres, at most `most`: its scale and shift fit the inverse of `metres` with least squares."""
+    """Returns relative depth in metres, at most `most`: scale and shift fit the inverse of `metres` by least squares."""
     lines = np.stack([depth, np.ones_like(depth)], axis=1)
     inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
     return 1 / np.maximum(inverse, 1 / most)
 
 
 def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
-    """The mean errors over pictures, with the same weight for each picture.
+    """Returns the mean errors over pictures, with the same weight for each.
 
     Args:
         errors: What `depth_errors` returned for each picture.

@@ -52,7 +52,7 @@ _SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
 def data_parallel(
     devices: Sequence[str] | None = None, auto_shard_dataset: bool = True
 ) -> keras.distribution.DataParallel:
-    """Every device has the whole model and a part of each batch.
+    """Returns a distribution in which every device has the whole model and a part of each batch.
 
     Make the model, or load it, inside the result's `scope()`, and train and evaluate there, too. The batch size, also
     that of the last batch, must be a multiple of the number of devices.
@@ -67,22 +67,21 @@ def data_parallel(
 
     Raises:
         RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
+        ValueError: if `devices` is empty.
 
     Examples:
         >>> with training.data_parallel().scope():
         ...     shared = keras_vit.VisionTransformer(config)
     """
-    _need_jax()
-    devices = list(devices or keras.distribution.list_devices())
-    return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=auto_shard_dataset)
+    return keras.distribution.DataParallel(devices=_devices(devices), auto_shard_dataset=auto_shard_dataset)
 
 
 def model_parallel(
     model: Any, shards: int, devices: Sequence[str] | None = None, auto_shard_dataset: bool = True
 ) -> keras.distribution.ModelParallel:
-    """Every group of devices has one copy of the model, split among them, and a part of each batch.
+    """Returns a distribution in which a group of devices has one copy of the model, split among them.
 
-    Used as `data_parallel`; batches must be a multiple of the number of groups.
+    Each group gets a part of each batch. Used as `data_parallel`; batches must be a multiple of the number of groups.
 
     Args:
         model: What is to be split, as in `layout_map`.
@@ -94,14 +93,13 @@ def model_parallel(
         The distribution, over a mesh `(groups, shards)` with the axes `"batch"` and `"model"`.
 
     Raises:
-        RuntimeError, TypeError, ValueError: as `data_parallel` and `layout_map`.
+        RuntimeError, TypeError, ValueError: as `data_parallel` and `layout_map`; ValueError also for other `shards`.
 
     Examples:
         >>> with training.model_parallel(config, shards=1, devices=["cpu:0"]).scope():
         ...     split = keras_vit.VisionTransformer(config)
     """
-    _need_jax()
-    devices = list(devices or keras.distribution.list_devices())
+    devices = _devices(devices)
     if not isinstance(shards, int) or shards < 1 or len(devices) % shards:
         raise ValueError(f"shards must divide the number of devices, {len(devices)}, but {shards!r} was given.")
     mesh = keras.distribution.DeviceMesh((len(devices) // shards, shards), (BATCH, MODEL), devices)
@@ -111,7 +109,7 @@ def model_parallel(
 
 
 def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.distribution.LayoutMap:
-    """How the weights of a model lie over the devices of a mesh, for `keras.distribution.ModelParallel`.
+    """Returns how weights of a model lie over the devices of a mesh, for `keras.distribution.ModelParallel`.
 
     Optimizers lay out their own variables as the weights that these belong to.
 
@@ -125,7 +123,8 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
 
     Raises:
         TypeError: if `model` is none of these.
-        ValueError: if the mesh has no such axis, or if its length does not divide a weight that would be split.
+        ValueError: for an unknown variant; if the mesh has no axis `"model"`, or its length does not divide a weight
+            that would be split.
 
     Examples:
         >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
@@ -151,7 +150,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
 
 
 def split_weights(model: keras.Model) -> dict[str, Any]:
-    """The weights of a model of this package that `layout_map` splits, by their paths (as in `weights_by_path`).
+    """Returns the weights of a model of this package that `layout_map` splits, by the paths of `weights_by_path`.
 
     Args:
         model: The model.
@@ -168,7 +167,7 @@ def split_weights(model: keras.Model) -> dict[str, Any]:
 
 
 def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
-    """Writes weights, states of random generators and the optimizer's variables with Orbax.
+    """Writes weights, states of random generators and the optimizer's variables, which it builds, with Orbax.
 
     Every process writes the pieces on its own devices; nothing is gathered. All processes call it, with a path that all
     of them see. The folder appears when it is complete.
@@ -188,11 +187,11 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     checkpoint, path = _orbax(), Path(path).absolute()
     if path.exists():
         raise FileExistsError(f"{path} exists. Choose another folder, or remove it.")
-    checkpoint.save(path, [variable.value for variable in _variables(model)])
+    checkpoint.save(path, [variable.value for variable in state_of(model)])
 
 
 def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
-    """Puts a checkpoint of `save_sharded` into a model, however that lies over devices and processes.
+    """Changes a model and its optimizer in place to what `save_sharded` wrote, however they lie over devices.
 
     Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit.
 
@@ -213,7 +212,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
     if not path.is_dir():
         raise FileNotFoundError(f"There is no checkpoint of save_sharded at {path}.")
-    variables = _variables(model)
+    variables = state_of(model)
     try:
         saved = [(tuple(array.shape), str(array.dtype)) for array in checkpoint.metadata(path).metadata]
     except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
@@ -227,6 +226,17 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
         variable.assign(checkpoint.load(path, target)[number])
 
 
+def _devices(devices: Sequence[str] | None) -> list[str]:
+    """Returns the devices as a list, for None all of all processes.
+
+    Raises ValueError if there is none; RuntimeError on other backends than JAX.
+    """
+    _need_jax()
+    if devices is not None and not len(devices):
+        raise ValueError("devices must name one or more, or be None for all, but is empty.")
+    return list(keras.distribution.list_devices() if devices is None else devices)
+
+
 def _need_jax() -> None:
     """Raises RuntimeError on other backends than JAX."""
     if keras.backend.backend() != "jax":
@@ -237,7 +247,7 @@ def _need_jax() -> None:
 
 
 def _orbax() -> Any:
-    """Orbax's functions for checkpoints; RuntimeError on other backends than JAX, ImportError without Orbax."""
+    """Returns Orbax's functions for checkpoints; RuntimeError on other backends than JAX, ImportError without Orbax."""
     _need_jax()
     require_packages("A checkpoint of a split model", ("orbax",), "orbax")
     from orbax.checkpoint import v1
@@ -245,26 +255,16 @@ def _orbax() -> Any:
     return v1
 
 
-def _variables(model: keras.Model) -> list[Any]:
-    """All that training goes on from, in an order that depends on the model alone."""
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
-        variables += optimizer.variables
-    return variables
-
-
 # Runs that several devices or processes share
 
 
 @contextlib.contextmanager
 def distributed(distribution: Distribution) -> Iterator[Processes]:
-    """Everything within is done by all processes of the program together; `distribution` as in `finetune`.
+    """Yields the processes of the program; what is done within is done by all together, on their devices.
 
-    Yields the processes. Raises TypeError or ValueError for another distribution than the backend has, RuntimeError
-    where processes cannot work together, and ConnectionError if another process ends.
+    `distribution` is as in `finetune`. Raises ValueError for one of `keras.distribution` on another backend than JAX,
+    TypeError for what is no distribution of the backend, RuntimeError where processes cannot work together, and
+    ConnectionError if another process ends.
     """
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
@@ -289,7 +289,10 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
 
 
 def on_devices_of(model: Any, distribution: Distribution, processes: Processes) -> Any:
-    """The model, or a copy on the devices of the distribution where it was made outside its scope."""
+    """Returns the model, or where it was made outside of the distribution's scope a copy on its devices.
+
+    Called within `distributed`. Several processes of JAX get the model as it is: `Sharing.of` checks it.
+    """
     active, outside = keras.distribution.distribution(), False
     if keras.backend.backend() == "tensorflow":
         strategy = distribution if hasattr(distribution, "scope") else model.distribute_strategy
@@ -310,7 +313,10 @@ class Sharing:
 
     @classmethod
     def of(cls, processes: Processes, model: keras.Model) -> "Sharing":
-        """The sharing of a model made within `distributed`; ValueError if it is split, or on one process's devices."""
+        """Returns the sharing of a model of a run.
+
+        Raises ValueError in several processes of JAX where the model is split, or was made on one process's devices.
+        """
         if processes.count == 1:
             return cls(processes, batch_shares(model))
         if not processes.joint:
@@ -328,11 +334,14 @@ class Sharing:
         return cls(processes, batch_shares(model))
 
     def part(self, length: int) -> int:
-        """Rows of a process's part of a batch that is filled up until all shares are equal."""
+        """Returns the number of rows of a process's part of a batch, which is filled up until all shares are equal."""
         return math.ceil(length / self.shares) * self.shares // self.processes.count
 
     def training_batches(self, batch: Batch, batch_size: int) -> Batch:
-        """The same batches, filled up where they cannot be divided: the mean loss is that of the images that count."""
+        """Returns `batch`, or where its batches cannot be divided a function whose batches are filled up.
+
+        These have weights as a third part: 0 for what fills up, and such that the mean loss is that of the images.
+        """
         part = self.part(batch_size)
         whole = part * self.processes.count
         if whole == batch_size:
@@ -347,7 +356,7 @@ class Sharing:
         return filled
 
     def training_means(self, logs: dict[str, float], batch_size: int) -> dict[str, float]:
-        """Loss and metrics of `fit` over all processes."""
+        """Returns loss and metrics of `fit` as means over the images of all processes."""
         if not self.processes.apart:
             return logs
         rows = share(batch_size, self.processes.shard)
@@ -368,7 +377,7 @@ class Sharing:
             optimizer.average_gradients = self.processes.mean
 
     def average_moments(self, model: keras.Model) -> None:
-        """Lets batch normalisation see the whole batch, where each process has its part of it by itself."""
+        """Changes layers of a model so that batch normalisation sees the parts of a batch of all processes (torch)."""
         for layer in layers_inside(model) if self.processes.apart else ():
             if isinstance(layer, BatchNormalization):
                 layer.processes = self.processes
@@ -388,7 +397,7 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
 class FilledBatches(keras.utils.PyDataset):
     """All test images, once, in full batches: what is missing is filled up with images that count nothing.
 
-    Devices can share full batches only, and a batch of another size costs a compilation. `batch` gives inputs and
+    Devices can share full batches only, and a batch of another size costs a compilation. `batch` returns inputs and
     targets of this process's part.
     """
 
@@ -401,7 +410,10 @@ class FilledBatches(keras.utils.PyDataset):
         return self._batches
 
     def __getitem__(self, index: int) -> tuple[Any, Any, np.ndarray]:
-        """Inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest."""
+        """Returns inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest.
+
+        Raises IndexError for a number out of range.
+        """
         if not 0 <= index < len(self):
             raise IndexError(index)
         inputs, targets = self._batch(index)
@@ -415,7 +427,7 @@ class FilledBatches(keras.utils.PyDataset):
         return inputs, targets, (np.arange(size) < count).astype("float32")
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Loss and metrics of a compiled model, exact means over the images of all processes."""
+        """Returns loss and metrics of a compiled model, exact means over the images of all processes."""
         logs = model.evaluate(self, verbose=0, return_dict=True)
         processes = self._sharing.processes
         size, count = (sum(numbers) for numbers in zip(*self._sizes.values(), strict=True))
@@ -427,10 +439,28 @@ class FilledBatches(keras.utils.PyDataset):
         return dict(zip(logs, (processes.total(sums) / counts).tolist(), strict=True))
 
 
-def assign_everywhere(
-    variables: Sequence[keras.Variable], arrays: Sequence[np.ndarray] | None, processes: Processes
-) -> None:
-    """Gives variables the values that process 0 has for them: `arrays`, or where that is None what they are now."""
+def state_of(model: keras.Model) -> list[Any]:
+    """Returns all variables that training goes on from, random generators and a compiled model's optimizer too.
+
+    Their order depends on the model alone. The optimizer is built if that has not been done.
+    """
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return variables
+    if not optimizer.built:  # within the first update, TensorFlow would trace that update a second time
+        with scope_of(model):
+            optimizer.build(model.trainable_variables)
+    return [*variables, *optimizer.variables]
+
+
+def share_state(model: keras.Model, arrays: Sequence[np.ndarray] | None, processes: Processes) -> None:
+    """Changes the state of a compiled model in place, in all processes to `arrays` of process 0.
+
+    Where these are None, it becomes the state that the model has in process 0. Raises ValueError if they are not as
+    many as `state_of`.
+    """
+    variables = state_of(model)  # builds the optimizer, also for a process by itself
     if processes.count == 1 and arrays is None:
         return
     if arrays is None or not processes.first:
@@ -439,23 +469,10 @@ def assign_everywhere(
         variable.assign(value)
 
 
-def state_of(model: keras.Model) -> list[Any]:
-    """All variables that a run goes on from, random generators too; builds the optimizer if that has not been done."""
-    if not model.optimizer.built:  # within the first update, TensorFlow would trace that update a second time
-        with scope_of(model):
-            model.optimizer.build(model.trainable_variables)
-    return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]
-
-
-def share_state(model: keras.Model, arrays: list[np.ndarray] | None, processes: Processes) -> None:
-    """Gives a compiled model the state that process 0 has read, or that its own model has (None)."""
-    assign_everywhere(state_of(model), arrays, processes)
-
-
 def reset_randomness(model: keras.Model, seed: int) -> None:
-    """Gives every random generator of a model the state that a seed and its place among the others decide.
+    """Changes every random generator of a model in place to a state that a seed and its place among them decide.
 
-    Otherwise it depends on how many models the program has made before.
+    Otherwise the states depend on how many models the program has made before.
     """
     for place, state in enumerate(_seed_states(model)):
         (drawn,) = np.random.SeedSequence([seed, place]).generate_state(1)
@@ -464,7 +481,7 @@ def reset_randomness(model: keras.Model, seed: int) -> None:
 
 @contextlib.contextmanager
 def randomness_of_process(model: keras.Model, processes: Processes) -> Iterator[None]:
-    """Within it, dropout differs from process to process, where each computes its part by itself.
+    """Within it, dropout differs from process to process, where each computes its part by itself; yields nothing.
 
     With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
     its numbers, so that its checkpoint serves any number of processes.
@@ -481,4 +498,5 @@ def randomness_of_process(model: keras.Model, processes: Processes) -> Iterator[
 
 
 def _seed_states(model: keras.Model) -> list[keras.Variable]:
+    """Returns the states of the random generators of a model, `(seed, calls)` each, in the order of its variables."""
     return [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]

@@ -1,4 +1,4 @@
-"""The published recipes, as data. `recipes.py` says what the fields mean and gives the rows to you.
+"""The published recipes, as data. `recipes.py` says what the fields mean, and makes a `Recipe` of each row.
 
 What all rows of a group share stands in the group. Fields that a source leaves open are named in its `source`.
 """
@@ -119,7 +119,7 @@ _EOMT_LACKS = "Pictures of 1280 pixels: image_size=1280. There, 4 GPUs compute i
 
 
 def _eomt_rows() -> list[dict[str, Any]]:
-    """A row for each configuration of EoMT's authors."""
+    """Returns a row for each configuration of EoMT's authors."""
     coco, long = 88_692, 177_384  # the latter is "2x" in the names of the authors' files
     last_decay = {**_EOMT_DINOV3, "layer_decay": 1.0}
     rows = [
@@ -198,7 +198,7 @@ _DEIT_3: dict[str, Any] = {
 
 
 def _finetune(name: str, dataset: str, steps: int, rate: float, source: str, **others: Any) -> dict[str, Any]:
-    """A row of fine-tuning; `others` are fields that differ from `_FINE_TUNING` or are not there."""
+    """Returns a row of fine-tuning; `others` are fields that differ from `_FINE_TUNING` or are not there."""
     row = {"name": f"finetune/{name}", "dataset": dataset, "steps": steps, "learning_rate": rate, "source": source}
     return {**_FINE_TUNING, "warmup_steps": 100 if steps == 500 else 500, **row, **others}
 
@@ -206,13 +206,11 @@ def _finetune(name: str, dataset: str, steps: int, rate: float, source: str, **o
 def _table_3(
     data: str, models: tuple[str, ...], durations: tuple[int, ...], rate: float, group: dict[str, Any]
 ) -> tuple[dict[str, Any], ...]:
-    """A row of the paper's Table 3, as one recipe for each of its models and durations in epochs."""
+    """Returns a row of the paper's Table 3 as recipes, one for each of its models and durations in epochs."""
     rows = []
     for model in models:
         for epochs in durations:
-            name = f"pretrain/{data}/{model}"
-            if len(durations) > 1:
-                name += f"-{epochs}ep"
+            name = f"pretrain/{data}/{model}" + (f"-{epochs}ep" if len(durations) > 1 else "")
             rows.append({"name": name, "models": model, "epochs": epochs, **group, "learning_rate": rate})
     return tuple(rows)
 

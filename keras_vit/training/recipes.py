@@ -177,9 +177,9 @@ class Recipe:
     first_mask_steps: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks all fields and makes numbers of Python of them.
+        """Checks all fields, and makes plain numbers, sizes and tuples of them.
 
-        Raises TypeError or ValueError for a field out of its range.
+        Raises TypeError or ValueError for a field out of its range, or fields that do not go together.
         """
         fields = vars(self)  # a frozen dataclass is changed here only
         for name, choices in _CHOICES.items():
@@ -210,10 +210,10 @@ class Recipe:
             raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
 
     def replace(self, **changes: Any) -> "Recipe":
-        """A copy with other values in some fields; `steps` and `epochs` take each other's place.
+        """Returns a copy with other values in some fields; `steps` and `epochs` take each other's place.
 
         Warm-ups that would take more than half of the new `steps` become a tenth of them each, unless they are among
-        the changes. Raises the errors of the class.
+        the changes. Raises TypeError for an unknown field, and the errors of the class.
         """
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if changes.get(one) is not None and changes.get(other) is None:
@@ -232,12 +232,15 @@ class Recipe:
         return new
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as data that JSON can hold."""
+        """Returns all fields as plain data that JSON can hold; the augmentation is a dict, too."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
-        """The recipe of `to_dict`, also after a way through JSON."""
+        """Returns the recipe of what `to_dict` returned, also after it was JSON.
+
+        Fields that are missing have their defaults. Raises TypeError for unknown ones, and the errors of the class.
+        """
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
         augmentation = fields.get("augmentation", {})
         kind = MaskAugmentation if "one_class" in augmentation else Augmentation
@@ -245,9 +248,9 @@ class Recipe:
         return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)})
 
     def total_steps(self, examples: int | None = None) -> int:
-        """Updates of the whole training, on as many images where the recipe counts epochs.
+        """Returns the updates of the whole training: `steps`, or those of `epochs` over `examples` images, at least 1.
 
-        Raises ValueError if it has neither steps nor epochs, or nobody says how many images there are.
+        Raises ValueError if the recipe has neither, or has epochs and `examples` is None or 0.
         """
         if self.steps is not None:
             return self.steps
@@ -260,9 +263,9 @@ class Recipe:
 
 
 def refuse_unused(recipe: Recipe, **run: str) -> None:
-    """Raises ValueError if a field of a recipe or of its augmentation is set that a run does not use.
+    """Raises ValueError if a recipe or its augmentation sets a field that a run does not use.
 
-    `run` says of a `target` of the data, a `kind` of model or an `optimizer` which the run has.
+    `run` is what is known of the run: the `target` of its data, the `kind` of its model, its `optimizer`.
     """
     _refuse(recipe, Recipe(), USED_WITH, run)
     if isinstance(recipe.augmentation, Augmentation):
@@ -270,7 +273,7 @@ def refuse_unused(recipe: Recipe, **run: str) -> None:
 
 
 def _refuse(given: Any, default: Any, table: dict[str, dict[str, tuple[str, ...]]], run: dict[str, str]) -> None:
-    """Raises ValueError if a field of `given` is not as in `default` and the table has it for other runs."""
+    """Raises ValueError if a field of `given` differs from `default` and the table has it for other runs alone."""
     for name, needs in table.items():
         value, unset = getattr(given, name), getattr(default, name)
         for axis, allowed in needs.items():
@@ -297,15 +300,16 @@ class RecipeTable(Table):
 
 
 def recipe(name: str) -> Recipe:
-    """A published recipe.
+    """Returns a published recipe.
 
     Args:
         name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
 
     Returns:
-        The recipe; `dataclasses.replace` changes its fields.
+        The recipe; its method `replace` changes fields in a copy.
 
     Raises:
+        TypeError: if `name` is no string.
         ValueError: if there is none of that name; the message has those nearest to it.
 
     Examples:
@@ -324,7 +328,7 @@ def recipe(name: str) -> Recipe:
 
 
 def list_recipes(query: str | None = None) -> Table:
-    """The published recipes.
+    """Returns the published recipes as a table that prints itself.
 
     Args:
         query: Words that must all be in a recipe's name, models, data or source; case does not matter. None for all.
@@ -348,11 +352,12 @@ def list_recipes(query: str | None = None) -> Table:
 
 @functools.cache
 def _recipes() -> tuple[Recipe, ...]:
+    """Returns all published recipes, in the order of `ROWS`; made once."""
     return tuple(map(Recipe.from_dict, ROWS))
 
 
 def published(name: str, field: str) -> Any:
-    """A field of the published recipe of that name; of others, that of a `Recipe` that does not say it."""
+    """Returns a field of the published recipe of that name; for another name the default of `Recipe`."""
     return next((getattr(row, field) for row in _recipes() if row.name == name), getattr(Recipe, field))
 
 
@@ -360,7 +365,7 @@ def published(name: str, field: str) -> Any:
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":
-    """The loss of a recipe, on logits and one-hot labels.
+    """Returns the loss of a recipe, on logits and one-hot labels.
 
     Args:
         recipe: The recipe.
@@ -381,7 +386,9 @@ def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "
 def build_optimizer(
     recipe: Recipe, model: "keras.Model | None" = None, steps: int | None = None
 ) -> "keras.optimizers.Optimizer":
-    """The optimizer of a recipe with its schedule, for `model.compile`: `MomentumSGD`, `AdamW` or `Muon`.
+    """Returns the optimizer of a recipe with its schedule: `MomentumSGD`, `AdamW`, `Muon`, or `TwoStageAdamW`.
+
+    The last one is for an EoMT, of recipes with `backbone_warmup_steps`.
 
     Args:
         recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
@@ -389,10 +396,11 @@ def build_optimizer(
         steps: As in `build_schedule`.
 
     Returns:
-        The optimizer, not yet built.
+        The optimizer, not yet built, but for a `TwoStageAdamW`.
 
     Raises:
-        ValueError: as in `build_schedule`; if the recipe has `layer_decay` and there is no model.
+        ValueError: as in `build_schedule`; if the recipe has `layer_decay` or `backbone_warmup_steps` and `model` is
+            missing or of another kind, or sets what its optimizer does not use.
 
     Examples:
         >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
@@ -402,20 +410,21 @@ def build_optimizer(
     from keras_vit.training.trainable import eomt_optimizer, rate_multipliers
 
     refuse_unused(recipe, optimizer=recipe.optimizer)
-    if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None) and model is None:
-        raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
+    multipliers = None
+    if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None):
+        if model is None:
+            raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
+        multipliers = rate_multipliers(recipe, model)
     common: dict[str, Any] = {
         "learning_rate": build_schedule(recipe, steps),
         "momentum_dtype": recipe.momentum_dtype,
         "weight_decay": recipe.weight_decay or None,
         "global_clipnorm": recipe.clip_norm,
-        "rate_multipliers": None,
+        "rate_multipliers": multipliers,
         "gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None,
     }
     if recipe.polyak is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.polyak}
-    if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None):
-        common["rate_multipliers"] = rate_multipliers(recipe, model)
     if recipe.backbone_warmup_steps is not None:
         return eomt_optimizer(recipe, model, recipe.total_steps() if steps is None else steps, **common)
     if recipe.optimizer == "sgd":
@@ -425,7 +434,7 @@ def build_optimizer(
 
 
 def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
-    """The learning rate of a recipe, as a function of the update.
+    """Returns the learning rate of a recipe, as a function of the update.
 
     Args:
         recipe: The recipe.
