@@ -91,7 +91,7 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
 
 def _fitted(depth: np.ndarray, metres: np.ndarray, most: float) -> np.ndarray:
-    """Returns relative depth in metres, at most `most`: scale and shift fit the inverse of `metres` by least squares."""
+    """Returns relative depth in metres, at most `most`: scale and shift fit the inverse of `metres`, least squares."""
     lines = np.stack([depth, np.ones_like(depth)], axis=1)
     inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
     return 1 / np.maximum(inverse, 1 / most)
@@ -142,7 +142,8 @@ def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
     """
     from PIL import Image
 
-    pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix in (".jpg", ".png"))
+    endings = (".jpg", ".jpeg", ".png")
+    pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix.lower() in endings)
     if not pictures:
         raise FileNotFoundError(f"{folder} must have pictures in images/, and depth/ with a PNG for each.")
     for path in pictures:

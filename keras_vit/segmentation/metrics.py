@@ -95,7 +95,7 @@ class MeanIoU:
     """
 
     def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
-        """Sets all sums to 0; raises ValueError unless there are as many names as classes."""
+        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, with as many names."""
         self.classes = whole_number("classes", classes, 1)
         self.ignore = None if ignore is None else int(ignore)
         self.class_names = None if class_names is None else tuple(class_names)
@@ -145,7 +145,7 @@ class MeanIoU:
         self._pictures += pictures
 
     def result(self, distribution: str | None = None) -> MeanIoUResult:
-        """The figures over all pictures that were added.
+        """Returns the figures over all pictures that were added.
 
         Args:
             distribution: None: the processes that the program was started in have added pictures of their own, all of
@@ -170,7 +170,7 @@ def mean_iou(
     ignore: int | None = 255,
     class_names: Sequence[str] | None = None,
 ) -> MeanIoUResult:
-    """The mean intersection over union of maps of classes, one picture at a time.
+    """Returns the mean intersection over union of maps of classes, one picture at a time.
 
     Args:
         predictions: Maps, integers `(height, width)`, in any iterable: the pictures may differ in size.
@@ -205,7 +205,7 @@ def evaluate(
     distribution: str | None = None,
     progress: bool = True,
 ) -> MeanIoUResult:
-    """The mean intersection over union on pictures with masks, each at its own size.
+    """Returns the mean intersection over union on pictures with masks, each at its own size.
 
     Args:
         model: A segmentation model; an EoMT is used as for semantic segmentation.
@@ -222,8 +222,8 @@ def evaluate(
         A `MeanIoUResult`.
 
     Raises:
-        TypeError, ValueError, FileNotFoundError: as `segment` and `open_masks`; ValueError also if the data has a class
-            whose name the model does not know, or no pixel has a class.
+        TypeError, ValueError, OSError: as `segment` and `open_masks`; ValueError also if the data has a class whose
+            name the model does not know, or no pixel has a class, or for options that a stream does not use.
         RuntimeError: if the processes cannot work together.
 
     Examples:
@@ -232,14 +232,15 @@ def evaluate(
         4
     """
     if not isinstance(model, (EoMT, LinearSegmenter)):
-        raise TypeError(
-            f"model must be a segmentation model, EoMT or LinearSegmenter, but {type(model).__name__} was given."
-        )
+        kind = type(model).__name__
+        raise TypeError(f"model must be a segmentation model, EoMT or LinearSegmenter, but {kind} was given.")
     processes, config = connect(distribution), model.config
     with contextlib.ExitStack() as stack:
         if isinstance(data, ImageStream):
-            if reduce_zero_label:
-                raise ValueError("reduce_zero_label=True is for open_masks, which has made what is in this stream.")
+            if reduce_zero_label or on_bad_image != "stop":
+                raise ValueError(
+                    "reduce_zero_label and on_bad_image are for data that is opened here, not for streams."
+                )
         else:
             known = None if isinstance(data, Masks) or names_beside(data) else config.classes
             masks = as_masks(

@@ -51,7 +51,7 @@ class PanopticQualityResult(TableResult):
         return np.where(segments[:, None], np.stack(shares, axis=1), np.nan)
 
     def _mean(self, column: int, stuff: bool | None = None) -> float:
-        """The mean of a column of `per_class` over the classes that are `stuff` or not, or over all.
+        """Returns the mean of a column of `per_class` over the classes that are stuff (True), are not (False), or all.
 
         Classes without segments do not count; NaN where no class has any.
         """
@@ -61,7 +61,7 @@ class PanopticQualityResult(TableResult):
 
     @property
     def quality(self) -> float:
-        """PQ, the mean over the classes that have segments."""
+        """PQ, the mean over the classes that have segments; NaN where none has."""
         return self._mean(0)
 
     @property
@@ -82,7 +82,7 @@ class PanopticQualityResult(TableResult):
     derived = ("pq", "sq", "rq", "per_class")
 
     def table(self) -> Table:
-        """PQ, SQ and RQ of all classes, of things and of stuff, in percent."""
+        """Returns a table of PQ, SQ and RQ in percent, with a row for all classes, one for things and one for stuff."""
         columns = (
             Column("classes", lambda group: group[0]),
             Column("PQ %", lambda group: self._mean(0, group[1]), percent=True),
@@ -116,9 +116,9 @@ class PanopticQuality:
     """
 
     def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
-        """Sets all sums to 0; raises ValueError if `stuff` has a class that does not exist."""
+        """Sets all sums to 0; ValueError for a wrong number of classes, or a class in `stuff` that does not exist."""
         self.classes, self.stuff = whole_number("classes", classes, 1), tuple(sorted(stuff))
-        if any(not 0 <= k < classes for k in self.stuff):
+        if any(not isinstance(k, numbers.Integral) or not 0 <= k < classes for k in self.stuff):
             raise ValueError(f"stuff must be classes of 0 to {classes - 1}, but {self.stuff} was given.")
         self._pictures = 0
         self._counts = np.zeros((3, classes), "int64")  # matched, invented, missed
@@ -205,7 +205,7 @@ class PanopticQuality:
                 invented[label] += 1
 
     def result(self, distribution: str | None = None) -> PanopticQualityResult:
-        """The figures over all pictures that were added; `distribution` as in `MeanIoU.result`."""
+        """Returns the figures over all pictures that were added; arguments and errors as of `MeanIoU.result`."""
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
         counts, overlap = processes.total(self._counts), processes.total(self._overlap)
@@ -246,6 +246,6 @@ def read_panoptic(
 
 
 def panoptic_files(folder: Path) -> list[Path]:
-    """The annotations of COCO's panoptic form in a folder, but for those of training pictures."""
+    """Returns the paths of annotations of COCO's panoptic form in a folder, sorted, without those of training."""
     found = [*folder.glob("*panoptic*.json"), *folder.glob("annotations/*panoptic*.json")]
     return sorted(path for path in found if "train" not in path.name)

@@ -66,7 +66,7 @@ class Segmentation:
     task: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Task and segments as plain data, for JSON."""
+        """Returns task and segments as plain data, for JSON; without the map."""
         return {"task": self.task, "segments": [dataclasses.asdict(segment) for segment in self.segments]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -80,7 +80,8 @@ class Segmentation:
 
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
-            ValueError: if `path` has another ending.
+            OSError: if the file cannot be written.
+            ValueError: if `path` has another ending, or for `.png` an id is above 65534.
         """
         ending = pathlib.Path(path).suffix.lower()
         if ending not in (".npy", ".png"):
@@ -91,7 +92,10 @@ class Segmentation:
             return
         from PIL import Image
 
-        is_small = self.map.max(initial=-1) < 255
+        most = self.map.max(initial=-1)
+        if most >= 65535:
+            raise ValueError(f"A .png holds ids up to 65534, but the map has {most}: write a .npy.")
+        is_small = most < 255
         image = Image.fromarray(self.map.astype("uint8" if is_small else "uint16"))  # -1 becomes the largest number
         if is_small:
             colours = itertools.chain(itertools.islice(safe_colours(), 255), [(0, 0, 0)])
@@ -101,12 +105,12 @@ class Segmentation:
 
 
 def label_of(names: tuple[str, ...] | None, label_id: int) -> str:
-    """The name of a class, or its number where there are no names."""
+    """Returns the name of a class, or its number as text where there are no names."""
     return str(label_id) if names is None else names[label_id]
 
 
 def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation:
-    """The segmentation of a map of classes `(height, width)`: a segment for each class that is there."""
+    """Returns the segmentation of a map of classes `(height, width)`: a segment for each class that is there."""
     found, areas = np.unique(classes, return_counts=True)
     pairs = zip(found.tolist(), areas.tolist(), strict=True)
     segments = tuple(Segment(k, k, label_of(names, k), None, area) for k, area in pairs)
@@ -124,7 +128,7 @@ def plot(
     colours: str | Sequence[Colour] | None = None,
     opacity: float = 0.55,
 ) -> "Figure":
-    """Draws segments over their picture, with edges, names at their places and a legend by area.
+    """Returns a figure of segments over their picture, with edges, names at their places and a legend by area.
 
     Args:
         result: What `segment` returns.
@@ -140,8 +144,10 @@ def plot(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        TypeError: if `result` is no `Segmentation`.
-        ValueError: if the picture has another size, a class no colour, or `path` another ending.
+        TypeError: if `result` is no `Segmentation`, or `picture` no picture.
+        OSError: if the picture cannot be opened, or the file not written.
+        ValueError: if the picture cannot be decoded or has another size, a class has no colour, `colours` is no data
+            set, `opacity` is not in 0..1, or `path` has another ending.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")
@@ -176,7 +182,7 @@ def plot(
 def plot_beside_labels(
     shown: Sequence[tuple[np.ndarray, np.ndarray, Mapping[int, int], Segmentation]], path: str | os.PathLike[str]
 ) -> None:
-    """Draws pictures, below each its labels, and below these the segments that were found, in the colours of classes.
+    """Writes a figure: pictures, below each its labels, and below these the segments found, in the colours of classes.
 
     `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
     and what `segment` returned.
@@ -192,7 +198,7 @@ def plot_beside_labels(
 
 
 def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
-    """The colour of each segment by its id: that of its class, or where none are given colours that differ.
+    """Returns the colour of each segment by its id: that of its class, or where none are given colours that differ.
 
     Raises ValueError for the name of no label set, and where there are fewer colours than classes.
     """
@@ -208,7 +214,10 @@ def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None
 
 
 def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], opacity: float) -> np.ndarray:
-    """The picture under its segments, with dark edges between them; pixels of no segment as they are."""
+    """Returns a copy of a picture with its segments painted over, and dark edges between them.
+
+    `ids` are those of the pixels, -1 for none; ids that have no colour stay as they are.
+    """
     table = np.zeros((ids.max(initial=-1) + 2, 4), "float32")  # the last row is for the id -1
     for number, colour in colours.items():
         table[number] = (*colour, opacity)
@@ -224,7 +233,7 @@ def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], op
 
 
 def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int, int]) -> np.ndarray:
-    """The picture under its segments in the colours of their classes; ids that have no class are not painted."""
+    """Returns a copy of a picture with the ids that have a class painted in its colour."""
     colours = tuple(itertools.islice(safe_colours(), max(classes.values(), default=0) + 1))
     ids = np.where(np.isin(ids, [*classes]), ids, -1)
     there = {key: colours[classes[key]] for key in np.unique(ids).tolist() if key in classes}
@@ -232,7 +241,7 @@ def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int,
 
 
 def _middle(mask: np.ndarray) -> tuple[int, int]:
-    """The row and column of a place far inside a mask.
+    """Returns the row and column of a place far inside a mask, which has a pixel or more.
 
     The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
     """

@@ -52,7 +52,7 @@ def segment(
     flip: bool = False,
     batch_size: int = 4,
 ) -> Segmentation:
-    """The segments of a picture of any size, found as the model's publisher does it (`model.config.pictures`).
+    """Returns the segments of a picture of any size, found as the model's publisher does (`model.config.pictures`).
 
     Args:
         model: A segmentation model, an `EoMT` or a `LinearSegmenter`, such as `keras_vit.load` returns.
@@ -63,7 +63,7 @@ def segment(
         stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all
             of one class are one segment. Authors' figures on COCO are with 80 to 132.
         threshold: Scores, in 0..1, below which a query is no segment. None: the publisher's, 0.8 for `"panoptic"` and
-            0.5 for `"instance"`.
+            0.5 for `"instance"`; not for `"semantic"`.
         overlap: For `"panoptic"` the least share of its mask that a segment keeps beside those above it.
         scales: For a linear head: in which sizes the picture is looked at, in relation to `config.short_side`; shares
             of classes are averaged. DINOv2 is measured with `(1.0, 1.32, 1.73, 2.28, 3.0)` for heads on four blocks.
@@ -74,8 +74,9 @@ def segment(
         A `Segmentation` of the size of the picture.
 
     Raises:
+        ImportError: if `picture` is a file and Pillow is not installed.
         TypeError: if `model` is no such model, or `picture` no picture.
-        FileNotFoundError: if there is no such file.
+        OSError: if the file is not there (FileNotFoundError) or cannot be opened.
         ValueError: if an argument makes no sense, or the picture has no pixels, other channels, or one side that is
             more than 50 times as long as the other.
 
@@ -95,8 +96,9 @@ def segment(
     if task is None:
         task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
     check_choice("task", task, ("semantic",) if linear else TASKS)
-    if linear and (threshold, overlap) != (None, 0.8):
-        raise ValueError("threshold and overlap are for an EoMT: a linear head gives each pixel its best class.")
+    if (threshold is not None and task == "semantic") or (overlap != 0.8 and task != "panoptic"):
+        words = "threshold and overlap are for an EoMT and its panoptic segments (threshold: instances, too)"
+        raise ValueError(f"{words}, but task={task!r} was given.")
     if threshold is None:
         threshold = THRESHOLDS.get(task, 0.8)
     _check_share("threshold", threshold)
@@ -105,7 +107,7 @@ def segment(
     stuff = _check_stuff(stuff_classes, config.classes)
     if stuff and task != "panoptic":
         raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
-    if not linear and (scales != (1.0,) or flip):
+    if not linear and (list(scales) != [1.0] or flip):
         raise ValueError("scales and flip are for models with a linear head: an EoMT sees pictures in one size.")
     least = 1 / getattr(config, "short_side", 1)
     if not scales or not all(isinstance(scale, numbers.Real) and least <= scale < math.inf for scale in scales):
@@ -127,7 +129,7 @@ def _check_share(name: str, value: Any) -> None:
 
 
 def _check_stuff(stuff_classes: Any, classes: int) -> list[int]:
-    """The numbers of the classes of stuff as a list; ValueError unless each is one of the classes."""
+    """Returns the numbers of the classes of stuff as a list; ValueError unless each is an integer in 0..classes - 1."""
     stuff = list(stuff_classes) if isinstance(stuff_classes, Collection) else [stuff_classes]
     for label in stuff:
         if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
@@ -141,7 +143,10 @@ def _check_stuff(stuff_classes: Any, classes: int) -> list[int]:
 def segment_patches(
     model: LinearSegmenter, pixels: np.ndarray, scales: Sequence[float], flip: bool, batch_size: int
 ) -> Segmentation:
-    """The class of each pixel of a picture `(height, width, channels)`, by the mean over scales and mirror images."""
+    """Returns the class of each pixel of a picture `(height, width, channels)`, by scales and mirror images on average.
+
+    The other arguments are those of `segment`, which has checked them.
+    """
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
     images = []
     for scale in scales:
@@ -166,12 +171,12 @@ def segment_patches(
 
 
 def _mirrored(rows: Rows) -> Rows:
-    """The rows of a map with left and right exchanged."""
+    """Returns a function for the same rows with left and right exchanged."""
     return lambda start, stop: rows(start, stop)[:, ::-1]
 
 
 def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) -> np.ndarray:
-    """A picture whose shorter side is the config's times a scale, truncated."""
+    """Returns a picture whose shorter side is the config's times a scale, truncated, by its publisher's resizing."""
     height, width = pixels.shape[:2]
     short = int(config.short_side * scale)
     if config.pictures == "dinov2":
@@ -185,7 +190,7 @@ def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) ->
 
 
 def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> tuple[Rows, tuple[int, int]]:
-    """A function that returns rows of a map of logits, and the size of that map.
+    """Returns a function for rows of the map of logits of an image, and the size of that map.
 
     Logits of overlapping crops are averaged, those of TIPS as shares, at the size of the image. `"tips_whole"` takes
     the image in one piece, and its map is the grid of patches.
@@ -214,21 +219,21 @@ def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> tuple
 
 
 def _padded_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.ndarray:
-    """Float crops with margins up to whole patches, which are 0 once they are normalised (DINOv2)."""
+    """Returns float crops with margins up to whole patches, which are 0 once they are normalised (DINOv2)."""
     margins = [(0, 0), *centre_margins(crops.shape[1:3], config.patch_size), (0, 0)]
     grey = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
     return np.pad(crops - grey, margins) + grey
 
 
 def _stretched_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> np.ndarray:
-    """Crops enlarged to whole patches, without antialiasing (TIPS)."""
+    """Returns crops enlarged to whole patches, without antialiasing (TIPS)."""
     pairs = zip(crops.shape[1:3], config.patch_size, strict=True)
     size = tuple(math.ceil(side / patch) * patch for side, patch in pairs)
     return crops if size == crops.shape[1:3] else resize_images(crops, size, "bicubic_hf")
 
 
 def _shares(rows: Rows) -> Rows:
-    """The softmax over the classes of rows of logits."""
+    """Returns a function for the softmax over the classes of the same rows."""
     return lambda start, stop: softmax(rows(start, stop))
 
 
@@ -238,7 +243,10 @@ def _shares(rows: Rows) -> Rows:
 def segment_with_queries(
     model: EoMT, pixels: np.ndarray, task: str, stuff: Sequence[int], threshold: float, overlap: float, batch_size: int
 ) -> Segmentation:
-    """The segments of a picture `(height, width, 3)` that an EoMT finds; the arguments are those of `segment`."""
+    """Returns the segments of a picture `(height, width, 3)` that an EoMT finds.
+
+    The other arguments are those of `segment`, which has checked them.
+    """
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
     side, is_semantic = config.image_size[0], task == "semantic"
     crops, windows, inner = prepared(config, pixels, is_semantic)
@@ -253,7 +261,7 @@ def segment_with_queries(
         return semantic(found, config.class_names)
 
     def at_size(kept: np.ndarray) -> Rows:
-        """The masks of some queries, without the padding."""
+        """Returns a function for rows of the masks of some queries, without the padding, at the picture's size."""
         rows = _rows(masks[0][kept], (side, side))
         return stretched(lambda start, stop: rows(start, stop)[:, : inner[1]], inner, size)
 
@@ -263,7 +271,7 @@ def segment_with_queries(
 
 
 def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.ndarray, list[Window], Size]:
-    """The crops of a picture `(height, width, 3)` for an EoMT, their windows, and the size that the picture came to.
+    """Returns crops of a picture `(height, width, 3)` for an EoMT, their windows, and its size after resizing.
 
     Where `whole`, crops cover the picture, whose shorter side becomes the model's; else there is one crop, in which the
     longer side is the model's, with black beside the picture.
@@ -285,14 +293,14 @@ def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.nd
 
 
 def _covering(size: Size, side: int, preprocessing: str) -> Size:
-    """The size whose shorter side is `side`."""
+    """Returns a size in about the same aspect ratio whose shorter side is `side`."""
     short, long = min(size), max(size)
     new = round(long * side / short) if preprocessing == "eomt_authors" else int(side * long / short)
     return (side, new) if size[0] <= size[1] else (new, side)
 
 
 def _fitting(size: Size, side: int, preprocessing: str) -> Size:
-    """The size of a picture after a resize that keeps its aspect ratio: the longer side becomes `side`."""
+    """Returns a size in about the same aspect ratio whose longer side is about `side`, and not above it."""
     height, width = size
     if preprocessing == "eomt_authors":
         factor = min(side / height, side / width)
@@ -309,13 +317,13 @@ def _fitting(size: Size, side: int, preprocessing: str) -> Size:
 
 
 def _rows(masks: np.ndarray, new: Size) -> Rows:
-    """Rows of the logits of masks `(queries, rows, columns)` at a size, with the queries as the last axis."""
+    """Returns a function for rows of masks `(queries, rows, columns)` at a new size, with queries as the last axis."""
     logits = np.ascontiguousarray(np.moveaxis(masks.astype("float32"), 0, -1))
     return stretched(rows_of(logits), (masks.shape[1], masks.shape[2]), new)
 
 
 def _class_rows(logits: Rows, shares: np.ndarray) -> Rows:
-    """For each pixel the sum over queries of class times mask."""
+    """Returns a function for rows of scores of classes: for each pixel the sum over queries of class times mask."""
     return lambda start, stop: _sigmoid(logits(start, stop)) @ shares
 
 
@@ -328,7 +336,7 @@ def _panoptic(
     threshold: float,
     overlap: float,
 ) -> Segmentation:
-    """The panoptic segments of a picture, from the probabilities of each query's classes and from its mask.
+    """Returns the panoptic segments of a picture, from the probabilities of each query's classes and from its mask.
 
     Each pixel goes to the query with the largest score times probability, if it lies in that query's mask. Segments
     that keep too little of their mask are dropped, and those of a class in `stuff` become one.
@@ -368,7 +376,7 @@ def _panoptic(
 
 
 def _keeps_enough(share: float, overlap: float, preprocessing: str) -> bool:
-    """Whether a segment keeps so much of its mask that it counts."""
+    """Whether the share of its mask that a segment keeps is large enough: `overlap`, in transformers more than that."""
     if preprocessing == "eomt_transformers":  # which divides in float32, where 4/5 is more than 0.8
         return float(np.float32(share)) > overlap
     return share >= overlap
@@ -377,7 +385,7 @@ def _keeps_enough(share: float, overlap: float, preprocessing: str) -> bool:
 def _instances(
     at_size: Callable[[np.ndarray], Rows], shares: np.ndarray, size: Size, config: EoMTConfig, threshold: float
 ) -> Segmentation:
-    """The instance segments of a picture: a segment for every query that is sure of its class and of its mask.
+    """Returns the instances of a picture: a segment for each query that is sure of its class and of its mask.
 
     A score is that of the class times the mean probability inside the mask. Where masks overlap, later ones lie above.
     """
@@ -407,5 +415,6 @@ def _instances(
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Returns the probabilities of logits."""
     with np.errstate(over="ignore"):  # exp(-x) may be infinite: its inverse is 0
         return 1 / (1 + np.exp(-logits))

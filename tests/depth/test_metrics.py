@@ -62,11 +62,11 @@ def test_a_folder_of_nyu(tmp_path):
         (tmp_path / name).mkdir()
     with pytest.raises(FileNotFoundError, match="pictures in images/"):
         list(read_nyu(tmp_path))
-    for stem, size in (("a", (480, 640)), ("b", (3, 4))):
-        Image.fromarray(np.zeros((*size, 3), "u1")).save(tmp_path / f"images/{stem}.jpg")
-        Image.fromarray(np.full(size, 2500, "uint16")).save(tmp_path / f"depth/{stem}.png")
+    for name, size in (("a.jpg", (480, 640)), ("b.JPG", (3, 4))):
+        Image.fromarray(np.zeros((*size, 3), "u1")).save(tmp_path / f"images/{name}")
+        Image.fromarray(np.full(size, 2500, "uint16")).save(tmp_path / f"depth/{name[0]}.png")
     (_, first), (path, second) = read_nyu(tmp_path)
-    assert path.name == "b.jpg" and (second == 2.5).all()
+    assert path.name == "b.JPG" and (second == 2.5).all()
     assert first[45, 41] == first[470, 600] == 2.5 and (first > 0).sum() == 426 * 560
     Image.fromarray(np.zeros((3, 4), "u1")).save(tmp_path / "depth/b.png")
     with pytest.raises(ValueError, match="must have 16 bits"):

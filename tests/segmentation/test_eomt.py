@@ -234,6 +234,8 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"stuff_classes": [99]}, "stuff_classes must be"),
         ({"stuff_classes": [1], "task": "instance"}, "is for task='panoptic'"),
         ({"stuff_classes": None}, "stuff_classes must be"),
+        ({"threshold": 0.5, "task": "semantic"}, "threshold and overlap are for .* but task='semantic'"),
+        ({"overlap": 0.5, "task": "instance"}, "threshold and overlap are for .* but task='instance'"),
         ({"task": ""}, "task must be"),
         ({"batch_size": 0}, "batch_size"),
     ):
@@ -283,4 +285,4 @@ def test_names_of_classes(loaded, golden):
 def test_one_pixel_and_no_segment(loaded):
     result = segment(loaded[CASES[0]], np.zeros((1, 1, 3), "uint8"), threshold=1.0)
     assert result.map.tolist() == [[-1]] and result.segments == ()
-    assert segment(loaded[CASES[1]], np.zeros((1, 7, 3), "uint8")).map.shape == (1, 7)
+    assert segment(loaded[CASES[1]], np.zeros((1, 7, 3), "uint8"), scales=[1.0]).map.shape == (1, 7)

@@ -273,6 +273,15 @@ def test_options_that_make_no_sense_are_refused(case, model):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("options", [{"on_bad_image": "skip"}, {"reduce_zero_label": True}])
+def test_options_that_a_stream_does_not_use_are_refused(model, options):
+    masks = keras_vit.data.open_masks((np.zeros((2, 28, 28, 3), "uint8"), np.tile([0, 1], (2, 28, 14)).astype("uint8")))
+    stream = keras_vit.data.open_data(masks, image_size=28, batch_size=1)
+    with pytest.raises(ValueError, match="not for streams"):
+        segmentation.evaluate(model, stream, **options)
+
+
+@pytest.mark.once
 def test_maps_are_saved_with_an_id_a_pixel(tmp_path):
     for largest, kind in ((254, "P"), (255, "I;16")):
         ids = np.array([[0, largest], [-1, 3]], "int32")
@@ -285,6 +294,8 @@ def test_maps_are_saved_with_an_id_a_pixel(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "map.npy"), ids)
     with pytest.raises(ValueError, match="path must end with"):
         segmentation.Segmentation(ids, (), "panoptic").save(tmp_path / "map.jpg")
+    with pytest.raises(ValueError, match="A .png holds ids up to 65534, but the map has 65535"):
+        segmentation.Segmentation(np.array([[65535]], "int32"), (), "panoptic").save(tmp_path / "map.png")
 
 
 @pytest.mark.once

@@ -91,7 +91,7 @@ MAP, GOOD = np.zeros((2, 2), int), predicted(np.zeros((2, 2), int), {0: 0})
 def test_what_makes_no_sense(arguments, error, message):
     with pytest.raises(error, match=message):
         PanopticQuality(2).add(*arguments)
-    for wrong in ((0, ()), (2, (2,)), (None, ())):
+    for wrong in ((0, ()), (2, (2,)), (2, (0.5,)), (None, ())):
         with pytest.raises((TypeError, ValueError)):
             PanopticQuality(*wrong)
 
