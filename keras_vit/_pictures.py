@@ -182,7 +182,9 @@ def plot_map(
     tall, wide = np.maximum(side * shapes / shapes.max(1, keepdims=True), 1).max(0)  # of a tile
     width, height = columns * wide, rows * tall
     head = (0.88 if title else _EDGE) + (0.2 if any(text for text, _ in tiles) else 0)
-    right = 1.3 if bar else _LEGEND if legend else _EDGE
+    right = _LEGEND if legend else _EDGE
+    if bar:
+        right = 1.3
     whole = max(_EDGE + width + right, 5 if title else 0), max(head + height, _LINE * len(legend) + _EDGE) + _EDGE
     with figure_for(path, *whole) as figure:
         if title:

@@ -234,11 +234,9 @@ def _config_of(weights: Source, variant: str) -> Any:
     else:
         config = open_checkpoint(find_checkpoint(path)).config
     if config is None or not has_layers_of(config, variant):
-        known = config and variant_of(config)
-        raise ValueError(
-            f"{weights} holds {known or 'a model that is no known variant'}, but {variant} was asked for. Load it with "
-            "keras_vit.load(path), which takes the model from the file."
-        )
+        known = None if config is None else variant_of(config)
+        words = f"{weights} holds {known or 'a model that is no known variant'}, but {variant} was asked for"
+        raise ValueError(f"{words}. Load it with keras_vit.load(path), which takes the model from the file.")
     return config
 
 
@@ -262,7 +260,9 @@ def _with_names_beside(config: Any, path: Source) -> Any:
     except ValueError as error:  # the model is usable, whatever lies beside it
         warnings.warn(f"The outputs of {path} have no names: {error}", stacklevel=3)
         return config
-    return config.replace(class_names=names) if names is not None and len(names) == config.classes else config
+    if names is None or len(names) != config.classes:
+        return config
+    return config.replace(class_names=names)
 
 
 def _show_options(function: Any, *options: Any) -> None:

@@ -159,7 +159,8 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
     def add(block: int | str, weights: np.ndarray) -> None:
         """Adds the distances of a block, once for each image of the batch."""
         nonlocal count
-        count += len(weights) if block == 0 else 0
+        if block == 0:
+            count += len(weights)
         distances[block] += len(weights) * attention_distance(weights, probe.grid, step)
 
     read_attention(probe, images, list(range(config.depth)), batch_size, add)

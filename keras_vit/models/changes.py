@@ -322,8 +322,10 @@ def training_config(model: keras.Model) -> dict[str, Any]:
 
     `adapters` are `{"rank", "alpha"}` by layer; `frozen_weights` are paths of frozen weights in layers that train.
     """
-    training = [layer for layer in layers_inside(model, include_self=False) if layer.trainable]
-    frozen = {id(weight) for layer in training for weight in own_trainable_weights(layer) if not weight.trainable}
+    frozen: set[int] = set()
+    for layer in layers_inside(model, include_self=False):
+        if layer.trainable:
+            frozen |= {id(weight) for weight in own_trainable_weights(layer) if not weight.trainable}
     adapted = adapted_layers(model).items()
     adapters = {name: {"rank": layer.lora_rank, "alpha": layer.lora_alpha} for name, layer in adapted}
     frozen_weights = [name for name, weight in weights_by_path(model).items() if id(weight) in frozen]
@@ -429,8 +431,10 @@ def _block(model: keras.Model) -> keras.layers.Layer:
 
     Where no kind does, among all layers with weights.
     """
-    graphs = [layer for layer in layers_inside(model) if isinstance(layer, keras.Model)]
-    layers = [layer for graph in graphs for layer in graph.layers if layer.weights and hasattr(layer, "input")]
+    layers = []
+    for graph in layers_inside(model):
+        if isinstance(graph, keras.Model):
+            layers += [layer for layer in graph.layers if layer.weights and hasattr(layer, "input")]
     kinds = Counter(map(type, layers))
     repeated = [layer for layer in layers if kinds[type(layer)] > 1]
     return max(repeated or layers, key=lambda layer: layer.count_params())

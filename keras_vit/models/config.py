@@ -513,7 +513,7 @@ class ViTConfig(ModelConfig):
     @property
     def prefix_tokens(self) -> int:
         """Number of tokens before the patches."""
-        return self.class_token + self.distillation_token + self.register_tokens
+        return int(self.class_token) + int(self.distillation_token) + self.register_tokens
 
     @property
     def computed_tokens(self) -> int | None:

@@ -191,8 +191,9 @@ class ImageModel(ConfiguredModel):
         Raises ValueError for images that the model does not take. Of a `tf.data.Dataset` the `element_spec` is checked,
         of other batches nothing.
         """
-        spec = getattr(x, "element_spec", None)  # of tf.data
-        batch = (spec[0] if isinstance(spec, tuple) else spec) if spec is not None else x
+        batch = getattr(x, "element_spec", x)  # of tf.data
+        if batch is not x and isinstance(batch, tuple):  # with labels
+            batch = batch[0]
         flat = keras.tree.flatten(batch)
         if not flat or hasattr(flat[0], "shape"):
             self._check_images(batch, batch_of_none=False)

@@ -199,6 +199,7 @@ def test_the_shorthands_do_the_same():
     pairs = [
         (model.with_image_size(24), model.with_config(image_size=24)),
         (model.with_image_size("dynamic").with_image_size(24), model.with_config(image_size=24)),
+        (model.with_config(image_size=24, dynamic=True), model.with_image_size(24).with_image_size("dynamic")),
         (model.with_patch_size(4, image_size=24), model.with_config(patch_size=4, image_size=24)),
         (model.with_classes(4), model.with_config(classes=4, **without)),
         (model.with_classes(4, keep_pre_logits=True), model.with_config(classes=4)),

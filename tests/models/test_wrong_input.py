@@ -107,17 +107,6 @@ def test_values_that_cannot_be_meant_are_warned_of_once(entry):
         run(model, x)
 
 
-@pytest.mark.once
-def test_any_size_is_asked_for_like_a_size():
-    dynamic = made().with_config(image_size="dynamic")
-    assert dynamic.config.dynamic and dynamic.config.image_size == (8, 8)
-    fixed = dynamic.with_config(image_size=12)
-    assert not fixed.config.dynamic and fixed.config.image_size == (12, 12)
-    assert dynamic.with_config(image_size=12, dynamic=True).config.dynamic
-    with pytest.raises(TypeError, match="image_size must be"):
-        fixed.with_config(image_size="any")
-
-
 @pytest.mark.parametrize("entry", ["predict", "train_on_batch"])
 def test_numbers_of_another_byte_order_are_converted(entry):
     """The same answers, losses and weights."""
