@@ -158,16 +158,13 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     return np.broadcast_to(shown, (*shown.shape[:3], 3))
 
 
-@contextlib.contextmanager
-def no_gradients() -> Iterator[None]:
-    """A context in which PyTorch keeps nothing for a backward pass; the other backends never do by themselves."""
+def no_gradients() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which PyTorch keeps nothing for a backward pass; other backends never do by themselves."""
     if keras.backend.backend() != "torch":
-        yield
-        return
+        return contextlib.nullcontext()
     import torch
 
-    with torch.no_grad():
-        yield
+    return torch.no_grad()
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -78,6 +78,7 @@ class DenseModel(ImageModel):
     """
 
     config_type = DenseConfig
+    factory = "load"
     outputs_of: Callable[..., Any]
 
     def __init__(
@@ -168,7 +169,6 @@ class LinearSegmenter(DenseModel):
 
     config_type = LinearSegmenterConfig
     default_name = "linear_segmenter"
-    factory = "load"
     outputs_of = staticmethod(linear_segmenter)
 
 
@@ -238,7 +238,6 @@ class DPT(DenseModel):
 
     config_type = DPTConfig
     default_name = "dpt"
-    factory = "load"
     outputs_of = staticmethod(dpt)
 
 
@@ -261,7 +260,6 @@ class LinearDepth(DenseModel):
 
     config_type = LinearDepthConfig
     default_name = "linear_depth"
-    factory = "load"
     outputs_of = staticmethod(linear_depth)
 
 
@@ -330,7 +328,6 @@ class EoMT(DenseModel):
 
     config_type = EoMTConfig
     default_name = "eomt"
-    factory = "load"
     outputs_of = staticmethod(eomt)
 
     def predictions(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models.config import BiTConfig, ViTConfig
-from keras_vit.models.dense_config import DenseConfig, DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
+from keras_vit.models.dense_config import DenseConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
 
 
 class Convolution(NamedTuple):
@@ -62,7 +62,7 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
 def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
     """Returns the number of weights of the model of a config, those that do not train included."""
     if isinstance(config, DenseConfig):
-        return count_weights(config.backbone) + _HEADS[type(config)](config)
+        return count_weights(config.backbone) + _head_weights(config)
     resnet = convolutions(config)
     if isinstance(config, BiTConfig):
         # Normalisations come before the convolutions of a unit, and one after the last.
@@ -151,33 +151,19 @@ def count_macs(config: ViTConfig | BiTConfig) -> int:
     return total + (width * config.classes if config.classes and config.distillation_head else 0)
 
 
-# How many weights a dense model has beside its backbone.
-
-
-def _linear_segmenter_weights(config: LinearSegmenterConfig) -> int:
-    """Returns the weights of the head: a matrix, and biases and batch normalisation unless it is `zero_shot`."""
-    read = len(config.blocks) * config.backbone.width
-    if config.zero_shot:
-        return read * config.classes
-    return 4 * read + (read + 1) * config.classes
-
-
-def _eomt_weights(config: EoMTConfig) -> int:
-    """Returns the weights of an EoMT beside its backbone: queries, upscaling and both heads."""
+def _head_weights(config: Any) -> int:
+    """Returns the number of weights that a dense model has beside its backbone."""
     width = config.backbone.width
-    upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
-    heads = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
-    return config.queries * width + heads + config.upscale_blocks * upscaling
-
-
-def _linear_depth_weights(config: LinearDepthConfig) -> int:
-    """Returns the weights of a linear depth head: a matrix from patch and class token of each block, and biases."""
-    return (2 * len(config.blocks) * config.backbone.width + 1) * config.bins
-
-
-def _dpt_weights(config: DPTConfig) -> int:
-    """Returns the weights of the head of a DPT: readouts, reassembly, fusion and the last convolutions."""
-    width, fused, has_token = config.backbone.width, config.fusion_width, config.design == "dinov2"
+    if isinstance(config, LinearSegmenterConfig):  # a matrix; unless its columns are texts, biases and normalisation
+        read = len(config.blocks) * width
+        return read * config.classes if config.zero_shot else 4 * read + (read + 1) * config.classes
+    if isinstance(config, EoMTConfig):
+        upscaling = 4 * width**2 + 12 * width  # a transposed convolution, a depthwise one, a normalisation
+        heads = (width + 1) * (config.classes + 1) + 3 * (width + 1) * width
+        return config.queries * width + heads + config.upscale_blocks * upscaling
+    if isinstance(config, LinearDepthConfig):  # a matrix from patch and class token of each block, and biases
+        return (2 * len(config.blocks) * width + 1) * config.bins
+    fused, has_token = config.fusion_width, config.design == "dinov2"
     total = 0
     if has_token:  # readouts, and the projection after the fusion
         total = 4 * (2 * width + 1) * width + (9 * fused + 1) * fused
@@ -190,11 +176,3 @@ def _dpt_weights(config: DPTConfig) -> int:
     total += 14 * convolution + 4 * (fused + 1) * fused  # the deepest map has one unit of two convolutions, others two
     half = fused // 2
     return total + (9 * fused + 1) * half + (9 * half + 1) * config.head_width + config.head_width + 1
-
-
-_HEADS: dict[type[DenseConfig], Any] = {
-    LinearSegmenterConfig: _linear_segmenter_weights,
-    EoMTConfig: _eomt_weights,
-    LinearDepthConfig: _linear_depth_weights,
-    DPTConfig: _dpt_weights,
-}
