@@ -247,7 +247,9 @@ def _evidence(model: VisionTransformer | BiT, names: Sequence[str], batch: np.nd
         if name == "evidence" and model.config.pooling not in ("token", "avg"):
             continue
         maps[name] = kind.compute(model, batch)
-    layer = "encoder_norm" if isinstance(model, VisionTransformer) else "relu_pre_head"
+    layer = "relu_pre_head"
+    if isinstance(model, VisionTransformer):  # all tokens, normalised where that happens before pooling
+        layer = "encoder_norm" if model.config.final_norm == "tokens" else f"block_{model.config.depth - 1}"
     features = np.round(255 * feature_map(model, batch, layer=layer)).astype("uint8")
     cards = []
     for i, image in enumerate(names):

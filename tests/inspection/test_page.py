@@ -122,6 +122,12 @@ def test_without_images_without_a_head_and_of_a_bit(tmp_path):
         assert all(words in text for words in there) and not any(words in text for words in missing)
 
 
+@pytest.mark.parametrize("final_norm", ["pooled", "none"])
+def test_of_tokens_that_no_normalisation_follows(final_norm, tmp_path):
+    _, reader = write(tmp_path, make("gap", final_norm=final_norm), photos())
+    assert "principal components" in " ".join(reader.text)
+
+
 def test_parameters_by_part_add_up(tmp_path):
     model = make("hybrid")
     page, _ = write(tmp_path, model)
