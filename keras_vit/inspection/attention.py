@@ -69,14 +69,21 @@ def patch_attention(
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """Returns `patch_attention` of several blocks in one pass, by block; `blocks` are numbers, and `"pooling"`.
+    """Returns `patch_attention` of several blocks in one pass, by block.
 
-    Other arguments are those of `attention_maps`, and errors too: TypeError for a model without attention or a block
-    that is no number, ValueError for a block that there is not, images that do not fit, or the last block of a model
-    optimized for inference.
+    Args:
+        model: As in `attention_maps`.
+        images: As in `attention_maps`.
+        blocks: Numbers of blocks, and `"pooling"`.
+        batch_size: Images computed at a time.
 
     Returns:
         By block, counted from 0: float32 `(batch, heads, rows, columns)`; empty for no blocks.
+
+    Raises:
+        TypeError: if the model has no attention, or a block is no number.
+        ValueError: if there is no such block, the images do not fit, or the last block is read of a model that was
+            optimized for inference.
 
     Examples:
         >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
