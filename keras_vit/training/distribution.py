@@ -1,13 +1,10 @@
 """Runs and models on several devices or processes.
 
-The first part is for users, on JAX: copies of a model with a part of each batch, or a model that is split, and its
-checkpoints; `keras.distribution` does the work, by the table `planning.SPLIT` of which weights are split, and how. How
-to run it, and what to do on the other backends, is in docs/distribution.md.
-
-The second part is for runs: which part of each batch is whose, and what processes agree on. The batches of a run are
-functions of the seed and their number (`keras_vit.data`). Each process gets its part of each, filled up to the same
-length everywhere with images that count nothing. On JAX `keras.distribution` makes one array of the parts, so that
-losses and metrics are those of all; on torch each process has its own, and gradients and logs are averaged here.
+First what users call on JAX: copies of a model with a part of each batch, or a split model, and its checkpoints, by
+`keras.distribution` and the table `planning.SPLIT` (see docs/distribution.md). Then what runs need: each process gets
+its part of each batch, filled up to the same length everywhere with images that count nothing. On JAX
+`keras.distribution` makes one array of the parts, so that losses and metrics are those of all; on torch each process
+has its own, and gradients and logs are averaged here.
 """
 
 import contextlib

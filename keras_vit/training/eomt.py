@@ -194,11 +194,9 @@ def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
 
 
 class EoMTSegmentation(Task):
-    """Training of an EoMT on pictures with segments; `finetune_segmentation` makes it.
+    """Training of an EoMT on pictures with segments, by a recipe with a number of updates.
 
-    Args:
-        recipe: That of the run, with its number of updates.
-        stuff: Numbers of the classes of which there are no single things, for the panoptic quality.
+    `stuff` are the numbers of the classes without single things, for the panoptic quality.
     """
 
     title = "segmentation with queries"
@@ -266,7 +264,7 @@ class EoMTSegmentation(Task):
             return changed
         if not isinstance(source, VisionTransformer):
             raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
-        model = new_eomt(source, size, images.classes, names, recipe.queries or QUERIES, images.source.task)
+        model = new_eomt(source, size, images, names, recipe.queries or QUERIES)
         warn_of_many_patches(recipe, model.config.backbone.grid_size)
         return model
 
@@ -312,18 +310,12 @@ class EoMTSegmentation(Task):
         return MeasuredSegments(model, images, sharing, self.stuff)
 
 
-def new_eomt(
-    source: VisionTransformer,
-    size: tuple[int, int],
-    classes: int,
-    names: tuple[str, ...] | None,
-    queries: int,
-    task: str | None,
-) -> EoMT:
-    """Returns an EoMT on a copy of a VisionTransformer; its other weights start as those of the authors.
+def new_eomt(source: VisionTransformer, size: tuple[int, int], images: Any, names: Any, queries: int) -> EoMT:
+    """Returns an EoMT for the classes and the task of `images`, on a copy of a VisionTransformer.
 
-    Blocks with queries are as many as theirs for the depth. Patches become 16 pixels where the size is no multiple of
-    the present ones, but of 16. Raises ValueError for a size that suits neither, and for what `EoMTConfig` refuses.
+    Its other weights start as those of the authors. Blocks with queries are as many as theirs for the depth. Patches
+    become 16 pixels where the size is no multiple of the present ones, but of 16. Raises ValueError for a size that
+    suits neither, and for what `EoMTConfig` refuses.
     """
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
@@ -335,12 +327,12 @@ def new_eomt(
     blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
     config = EoMTConfig(
         backbone=backbone.config,
-        classes=classes,
+        classes=images.classes,
         class_names=names,
         queries=queries,
         query_blocks=min(blocks, depth),
         upscale_blocks=max(1, int(math.log2(max(backbone.config.patch_size))) - 2),
-        task=task,
+        task=images.source.task,
     )
     model = EoMT(config, name=backbone.name, dtype=backbone.dtype_policy)
     copy_state(backbone, model.backbone)
@@ -366,12 +358,7 @@ def start_as_the_authors(model: EoMT, layers: Sequence[str]) -> None:
 
 
 class TrainedEoMT(keras.Model):
-    """An EoMT whose predictions before and after each block with queries are compared with masks.
-
-    Args:
-        model: The EoMT, whose weights these are.
-        loss: The loss.
-    """
+    """An EoMT, with its weights, whose predictions before and after each block with queries are compared with masks."""
 
     def __init__(self, model: EoMT, loss: MaskClassificationLoss) -> None:
         super().__init__(name=model.name)

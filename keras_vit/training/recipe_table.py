@@ -1,6 +1,7 @@
 """The published recipes, as data. `recipes.py` says what the fields mean, and makes a `Recipe` of each row.
 
-What all rows of a group share stands in the group. Fields that a source leaves open are named in its `source`.
+What all rows of a group share stands in the group; what no row says is the default of `Recipe`. Fields that a source
+leaves open are named in its `source`.
 """
 
 from typing import Any
@@ -20,24 +21,14 @@ _AUGREG_LEVELS: dict[str, dict[str, Any]] = {
 }
 
 _FINE_TUNING: dict[str, Any] = {
-    "optimizer": "sgd",
-    "momentum": 0.9,
     "momentum_dtype": "bfloat16",
     "clip_norm": 1.0,
-    "schedule": "cosine",
-    "batch_size": 512,
     "image_size": 384,
-    "loss": "softmax",
 }
 _PRETRAINING: dict[str, Any] = {
     "optimizer": "adamw",
-    "beta_1": 0.9,
-    "beta_2": 0.999,
     "warmup_steps": 10_000,
     "batch_size": 4096,
-    "image_size": 224,
-    "schedule": "cosine",
-    "loss": "softmax",
 }
 _SIGMOID: dict[str, Any] = {"loss": "sigmoid", "head_bias": -10.0}
 _JFT: dict[str, Any] = {
@@ -72,8 +63,6 @@ _SEGMENTATION: dict[str, Any] = {
     "learning_rate": 1e-3,
     "warmup_steps": 1500,
     "optimizer": "adamw",
-    "beta_1": 0.9,
-    "beta_2": 0.999,
     "augmentation": {"scale": (0.5, 2.0), "one_class": 0.75},
 }
 _SEGMENTATION_LACKS = "There, the warm-up begins at a millionth of the rate, and all weights decay"

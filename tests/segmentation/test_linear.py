@@ -214,7 +214,8 @@ def by_hand(model, picture, scales, flip):
             sums, counts = np.zeros((*size, config.classes)), np.zeros((*size, 1))
             for window in windows.sliding(size, config.crop_size, config.stride):
                 margins = windows.centre_margins(window[2:], config.patch_size)
-                logits = model.predict(np.pad(window.of(view), [*margins, (0, 0)])[None].astype("float32"), verbose=0)
+                crop = np.pad(window.of(view), [*margins, (0, 0)])[None].astype("float32")
+                logits = model.predict_on_batch(crop)
                 window.of(sums)[...] += keras_vit.preprocessing.resize_images(logits[0], window[2:])
                 window.of(counts)[...] += 1
             logits = keras_vit.preprocessing.resize_images(sums / counts, picture.shape[:2])
