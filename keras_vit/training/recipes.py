@@ -219,17 +219,13 @@ class Recipe:
             if changes.get(one) is not None and changes.get(other) is None:
                 changes[other] = None
         new = dataclasses.replace(self, **changes)
-        if new.steps is None:
+        if new.steps is None or new.steps == self.steps or "warmup_steps" in changes:
             return new
-        tenth = new.steps // 10
-        if new.backbone_warmup_steps is not None and not changes.keys() & {"warmup_steps", "backbone_warmup_steps"}:
-            if new.steps != self.steps and new.warmup_steps + new.backbone_warmup_steps > new.steps / 2:
-                return dataclasses.replace(new, warmup_steps=tenth, backbone_warmup_steps=tenth)
-            return new
-        is_long = new.warmup_steps > max(new.steps / 2, 1)
-        if is_long and new.steps != self.steps and "warmup_steps" not in changes:
-            return dataclasses.replace(new, warmup_steps=tenth)
-        return new
+        names, warmup, most = ["warmup_steps"], new.warmup_steps, max(new.steps / 2, 1)
+        if new.backbone_warmup_steps is not None and "backbone_warmup_steps" not in changes:
+            names.append("backbone_warmup_steps")
+            warmup, most = warmup + new.backbone_warmup_steps, new.steps / 2
+        return dataclasses.replace(new, **dict.fromkeys(names, new.steps // 10)) if warmup > most else new
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields as plain data that JSON can hold; the augmentation is a dict, too."""

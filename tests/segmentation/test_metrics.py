@@ -1,9 +1,13 @@
-"""The mean intersection over union: its definition, pixel by pixel, and what it refuses."""
+"""The mean intersection over union and the panoptic quality, by their definitions, and folders in COCO's format."""
+
+import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from keras_vit.segmentation import MeanIoU, mean_iou
+from keras_vit.segmentation import MeanIoU, PanopticQuality, Segment, Segmentation, mean_iou
+from keras_vit.segmentation.panoptic import read_panoptic
 
 pytestmark = pytest.mark.once
 
@@ -89,3 +93,171 @@ def test_classes_are_a_number_with_as_many_names(arguments):
 def test_there_is_a_label_for_each_prediction():
     with pytest.raises(ValueError):
         mean_iou([MAP, MAP], [MAP], classes=1)
+
+
+# The panoptic quality
+
+
+def predicted(ids, labels):
+    parts = tuple(Segment(k, label, str(label), 0.9, int((ids == k).sum())) for k, label in labels.items())
+    return Segmentation(np.asarray(ids, "int32"), parts, "panoptic")
+
+
+def quality_by_definition(pictures, classes):
+    """Mask by mask, as the paper's section 4 and 4.2 say it."""
+    sums = np.zeros((classes, 4))  # found, invented, missed, overlap
+    for guess, guesses, truth, truths, crowd in pictures:
+        labelled = np.isin(truth, list(truths))
+        used, found = set(), set()
+        for t, true in truths.items():
+            for g, label in guesses.items():
+                one, other = truth == t, (guess == g) & labelled
+                share = (one & other).sum() / max((one | other).sum(), 1)
+                if t not in crowd and true == label and share > 0.5:
+                    sums[label] += (1, 0, 0, share)
+                    used.add(g)
+                    found.add(t)
+        for t, true in truths.items():
+            sums[true, 2] += t not in found and t not in crowd
+        for g, label in guesses.items():
+            excused = (guess == g) & (~labelled | np.isin(truth, [t for t in crowd if truths[t] == label]))
+            sums[label, 1] += g not in used and (guess == g).any() and excused.sum() <= (guess == g).sum() / 2
+    return sums
+
+
+def test_the_panoptic_quality_is_that_of_the_definition():
+    rng, metric, pictures = np.random.default_rng(0), PanopticQuality(5, stuff=(3, 4)), []
+    for _ in range(20):
+        truth = np.kron(rng.integers(0, 7, (4, 5)), np.ones((3, 3), int))
+        guess = np.where(rng.random(truth.shape) < 0.15, rng.integers(-1, 9, truth.shape), truth)
+        truths = {int(k): int(rng.integers(4)) for k in np.unique(truth) if k < 6}  # 6 has no label, class 4 is nowhere
+        guesses = {k: truths.get(k, 0) if rng.random() < 0.8 else int(rng.integers(4)) for k in range(9)}
+        crowd = {k for k in list(truths)[:1] if rng.random() < 0.5}
+        pictures.append((guess, guesses, truth, truths, crowd))
+        metric.add(predicted(guess, guesses), truth, truths, crowd)
+    result, sums = metric.result(), quality_by_definition(pictures, 5)
+    np.testing.assert_array_equal([result.matched, result.invented, result.missed], sums.T[:3])
+    np.testing.assert_allclose(result.overlap, sums[:, 3], rtol=1e-12)
+    segments = sums[:4, 0] + sums[:4, 1] / 2 + sums[:4, 2] / 2
+    assert result.quality == pytest.approx((sums[:4, 3] / segments).mean(), rel=1e-12)
+    assert np.isnan(result.per_class[4]).all() and result.pictures == 20
+    rows = {row["classes"]: row for row in result.table()}
+    assert rows["stuff"]["PQ %"] == pytest.approx(100 * sums[3, 3] / segments[3], abs=0.006)
+
+
+def test_the_panoptic_quality_by_hand():
+    truth = np.array([[1, 1, 1, 1, 2, 2, 0, 0]])
+    metric = PanopticQuality(2)
+    # Class 0 overlaps by 3 of 4, as the two pixels without a label do not count; class 1 is found nowhere.
+    metric.add(predicted(np.array([[5, 5, 5, -1, 6, -1, 5, 5]]), {5: 0, 6: 0}), truth, {1: 0, 2: 1})
+    result = metric.result()
+    assert (result.matched.tolist(), result.invented.tolist(), result.missed.tolist()) == ([1, 0], [1, 0], [0, 1])
+    assert result.per_class[0].tolist() == [0.5, 0.75, 1 / 1.5] and result.quality == 0.25
+    assert np.isnan(PanopticQuality(1).result().quality)
+
+
+GOOD = predicted(MAP, {0: 0})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((MAP, MAP, {0: 0}), TypeError, "must be what segment"),
+        ((Segmentation(MAP, (), "semantic"), MAP, {0: 0}), TypeError, "must be what segment"),
+        ((GOOD, MAP * 0.5, {0: 0}), TypeError, "float64"),
+        ((GOOD, MAP[:1], {0: 0}), ValueError, r"\(2, 2\) and \(1, 2\)"),
+        ((GOOD, MAP, {0: 9}), ValueError, r"segments must have the classes 0 to 1, but has \[9\]"),
+        ((predicted(MAP, {0: -1}), MAP, {0: 0}), ValueError, "prediction must have the classes"),
+        ((GOOD, MAP, {0: 0, 7: 1}), ValueError, r"but \[7\] are"),
+        ((GOOD, MAP, {}, {0}), ValueError, r"but \[0\] are"),
+        ((GOOD, MAP, {0: 0.5}), ValueError, r"segments must have the classes 0 to 1, but has \[0.5\]"),
+        ((GOOD, MAP - 1, {-1: 0}), ValueError, "segments must have ids of at least 0, but has -1"),
+    ],
+)
+def test_segments_that_make_no_sense(arguments, error, message):
+    with pytest.raises(error, match=message):
+        PanopticQuality(2).add(*arguments)
+    for wrong in ((0, ()), (2, (2,)), (2, (0.5,)), (None, ())):
+        with pytest.raises((TypeError, ValueError)):
+            PanopticQuality(*wrong)
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """Two pictures and their segments as COCO has them."""
+    (tmp_path / "val2017").mkdir()
+    (tmp_path / "annotations/panoptic_val2017").mkdir(parents=True)
+    rng, rows = np.random.default_rng(0), []
+    for i in range(2):
+        ids = np.kron(rng.integers(1, 4, (2, 3)) * 1000, np.ones((8, 8), int))
+        Image.fromarray(rng.integers(0, 256, (*ids.shape, 3), "u1")).save(tmp_path / f"val2017/{i}.jpg")
+        colours = np.stack([ids % 256, ids // 256 % 256, ids // 65536], -1).astype("uint8")
+        Image.fromarray(colours).save(tmp_path / f"annotations/panoptic_val2017/{i}.png")
+        parts = [{"id": int(k), "category_id": 18 if k == 1000 else 90, "iscrowd": k == 2000} for k in np.unique(ids)]
+        rows.append({"file_name": f"{i}.png", "segments_info": [p | {"iscrowd": int(p["iscrowd"])} for p in parts]})
+    categories = [{"id": 90, "name": "sky"}, {"id": 18, "name": "dog"}]
+    path = tmp_path / "annotations/panoptic_val2017.json"
+    path.write_text(json.dumps({"annotations": rows, "categories": categories}))
+    return tmp_path
+
+
+def test_a_folder_of_coco(coco):
+    found = list(read_panoptic(coco, ("sky", "dog")))  # by name; without names by number
+    assert [path.name for path, *_ in found] == ["0.jpg", "1.jpg"]
+    assert {k: v for _, _, part, _ in found for k, v in part.items()} == {1000: 1, 2000: 0, 3000: 0}
+    assert {k: v for _, _, part, _ in read_panoptic(coco) for k, v in part.items()} == {1000: 0, 2000: 1, 3000: 1}
+    assert set.union(*(crowd for *_, crowd in found)) == {2000} and found[0][1].shape == (16, 24)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda folder: (folder / "annotations/panoptic_val2017.json").unlink(), FileNotFoundError, "one file"),
+        (lambda folder: (folder / "panoptic.json").write_text("{}"), ValueError, "one file"),
+        (lambda folder: (folder / "val2017/1.jpg").unlink(), FileNotFoundError, "1.jpg"),
+        (lambda folder: (folder / "annotations/panoptic_val2017/0.png").unlink(), FileNotFoundError, "0.png"),
+    ],
+)
+def test_folders_that_lack_something(coco, change, error, message):
+    change(coco)
+    with pytest.raises(error, match=message):
+        list(read_panoptic(coco))
+    with pytest.raises((ValueError, FileNotFoundError)):
+        list(read_panoptic(coco, ("a", "b", "c")))
+
+
+def annotate(folder, change):
+    path = folder / "annotations/panoptic_val2017.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps(change(about)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about: [], "of COCO's form"),
+        (lambda about: about | {"annotations": []}, "it has no annotations"),
+        (lambda about: {"annotations": about["annotations"]}, "it lacks 'categories'"),
+        (lambda about: about | {"categories": about["categories"][:1]}, "category_id 18, which is not listed"),
+        (
+            lambda about: (
+                about
+                | {"annotations": [row | {"segments_info": 2 * row["segments_info"]} for row in about["annotations"]]}
+            ),
+            "0.png has an id twice",
+        ),
+    ],
+)
+def test_annotations_that_make_no_sense(coco, change, message):
+    annotate(coco, change)
+    with pytest.raises(ValueError, match=message):
+        list(read_panoptic(coco))
+
+
+def test_files_beside_those_that_count(coco):
+    (coco / "annotations/panoptic_train2017.json").write_text("{}")  # as in COCO's own folder
+    assert len(list(read_panoptic(coco))) == 2
+    (coco / "small").mkdir()
+    (coco / "val2017/1.jpg").rename(coco / "small/0.jpg")
+    with pytest.raises(ValueError, match="two pictures of one name"):
+        list(read_panoptic(coco))
