@@ -404,6 +404,7 @@ class MeasuredSegments:
     """Figures on pictures at their own sizes: mean IoU of semantic masks, or the panoptic quality of single things."""
 
     def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
+        """Keeps the arguments: the model of the run, the stream of pictures, and the classes without single things."""
         self._model, self._images, self._stuff = model, images, stuff
         self._shown: list[Any] = []  # of the last evaluation
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None

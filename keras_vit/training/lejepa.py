@@ -70,6 +70,7 @@ class LeJEPALoss:
         *,
         seed: int | None = None,
     ) -> None:
+        """Keeps the arguments; ValueError for a number that is out of its range."""
         if not 0 <= weight <= 1:
             raise ValueError(f"weight must be a number in 0..1, but {weight!r} was given.")
         if not 0 < t_max < math.inf:
@@ -178,6 +179,7 @@ class LeJEPA(Task):
         projector: Sequence[int] = (2048, 2048, 64),
         views: ViewAugmentation | None = None,
     ) -> None:
+        """Makes the loss and the title; TypeError or ValueError as the class says."""
         self.views = ViewAugmentation() if views is None else views
         self.projector = tuple(whole_number("projector", width, 1) for width in projector)
         if not isinstance(self.views, ViewAugmentation):
@@ -341,6 +343,7 @@ class BatchFigures(BaseLayer):
         self.loss, self.seed_generator = loss, SeedGenerator()
 
     def call(self, embeddings: Any) -> Any:
+        """Returns the figures, without a gradient but for the loss and its terms; slices are drawn anew."""
         terms = self.loss.terms(ops.transpose(embeddings, (1, 0, 2)), seed=self.seed_generator.next())
         fixed = ops.stop_gradient(embeddings)
         deviation = ops.sqrt(ops.mean(ops.var(fixed, axis=0)))
@@ -378,6 +381,7 @@ class Figures(keras.metrics.Metric):
         self.pictures = self.add_weight(shape=(), initializer="zeros", name="pictures")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds the figures `(pictures, 5)` of a batch; the other arguments are not used."""
         self.sums.assign_add(ops.sum(ops.cast(y_pred, self.dtype), axis=0))
         self.pictures.assign_add(ops.cast(ops.shape(y_pred)[0], self.dtype))
 
