@@ -28,13 +28,6 @@ ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT, ERASING = range(6)
 ASPECTS, ATTEMPTS = (0.75, 1.33), 100
 # Of timm's `RandomErasing`: share of the area, greatest ratio of its sides, and how often a box is drawn.
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
-MAX_MAGNITUDE = 30
-
-# What the original turns around, by negating the magnitude, in half of all cases.
-SIGNED_OPERATIONS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
-
-_GREY = 128  # where nothing of the image is
-_VALUES = np.arange(256, dtype="float32")
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
@@ -45,16 +38,16 @@ class Augmentation:
     Args:
         crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and
             scales it to size (vit_jax, `input_pipeline.py`; big_vision, `inception_crop`). `"random"` scales
-            the short side to 7/6 of the size, keeping the aspect ratio, and cuts out a random part (big_vision,
-            `resize_small` and `random_crop`: 448 to 384 in `configs/transfer.py`). `"resize"` scales the whole
-            image to size.
+            the image, keeping its aspect ratio, until it covers 7/6 of the size, and cuts out a random part
+            (big_vision, `resize_small` and `random_crop`: 448 to 384 in `configs/transfer.py`). `"resize"` scales the
+            whole image to size.
         min_area: The least share of the image's area that the inception crop keeps, in (0, 1].
         flip: Mirror half of the images, left to right.
         mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none.
         randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
             have 0, 10, 15 and 20); `None`: none.
         cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899,
-            timm's `Mixup`); 0: none. With mixup as well, a coin decides for each batch.
+            timm's `Mixup`), at most 1; 0: none. With mixup as well, a coin decides for each batch.
         erasing: How often a box of an image is erased (arXiv 1708.04896), after all else but mixup and CutMix; boxes
             as in timm's `RandomErasing`, 2 % to a third of the image.
         erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
@@ -81,15 +74,11 @@ class Augmentation:
     erasing_mean: float | tuple[float, ...] = 0.5
     erasing_std: float | tuple[float, ...] = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
         check_choice("crop", self.crop, CROPS)
         check_choice("erasing_fill", self.erasing_fill, ("pixel", "const"))
-        if not isinstance(self.flip, bool):
-            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
-        for name in ("erasing_mean", "erasing_std"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
+        check_flag("flip", self.flip)
         for name in ("min_area", "mixup", "cutmix", "erasing"):
             if not is_number(getattr(self, name)):
                 raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")
@@ -100,20 +89,67 @@ class Augmentation:
                 raise ValueError(f"{name} must be 0 (none) or the p of Beta(p, p), at most 1, but {value} was given.")
         if not 0 <= self.erasing <= 1:
             raise ValueError(f"erasing must be a share of the images, 0 to 1, but {self.erasing} was given.")
-        if self.randaugment is not None:
-            given = self.randaugment
+        for name, least in (("erasing_mean", -np.inf), ("erasing_std", 0)):
+            value = as_tuple(self, name)
+            values = value if isinstance(value, tuple) else (value,)
+            if not values or not all(is_number(v) and np.isfinite(v) and v >= least for v in values):
+                expected = f"a finite number{' from 0' if least == 0 else ''}, or one for each channel"
+                raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
+        given = as_tuple(self, "randaugment")
+        if given is not None:
             wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
             message = Message(Code("randaugment"), f" must be {wanted}, but {given!r} was given.")
-            if not isinstance(given, (tuple, list)) or [type(n) for n in given] != [int, int]:
+            if not isinstance(given, tuple) or [type(n) for n in given] != [int, int]:
                 raise TypeError(message)
             if given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
                 raise ValueError(message)
-            object.__setattr__(self, "randaugment", tuple(given))
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError for what images of this many channels cannot have: RandAugment, or noise of others."""
+        if channels != 3 and self.randaugment is not None:
+            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
+        for name in ("erasing_mean", "erasing_std"):
+            value = getattr(self, name)
+            if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
+                raise ValueError(f"{name} must be one number, or {channels} for the channels, but {value} was given.")
 
 
 def is_number(value: Any) -> bool:
-    """Whether a field is a plain number."""
+    """Whether a value is a Python int or float; False for True and False."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def as_tuple(fields: Any, name: str) -> Any:
+    """The field `name` of a frozen dataclass; a list is replaced there by a tuple, which is returned."""
+    value = getattr(fields, name)
+    if isinstance(value, list):
+        value = tuple(value)
+        object.__setattr__(fields, name, value)
+    return value
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises TypeError unless the field `name` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, but {value!r} was given.")
+
+
+def check_between(name: str, value: Any, most: float) -> None:
+    """Raises ValueError unless the field `name` is a number from 0 to `most`."""
+    if not is_number(value) or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
+
+
+def check_limits(fields: Any, name: str, most: float = math.inf) -> None:
+    """Makes a tuple of the field `name` of a frozen dataclass where it is a list.
+
+    Raises ValueError unless it is (least, largest): two finite numbers above 0, the second not smaller, at most `most`.
+    """
+    limits = as_tuple(fields, name)
+    fits = isinstance(limits, tuple) and len(limits) == 2 and all(map(is_number, limits))
+    if not fits or not 0 < limits[0] <= limits[1] <= most or limits[1] == math.inf:
+        reach = "above 0, such as (0.5, 2.0)" if most == math.inf else f"above 0 and at most {most:g}"
+        raise ValueError(f"{name} must be (least, most), two numbers {reach}, but {limits!r} was given.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +163,11 @@ class ImageTransform:
     channels: int = 3
 
     def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """The pixels of an image file, `(height, width, channels)`."""
+        """Returns the pixels of an image file, `(height, width, channels)`.
+
+        Raises FileNotFoundError without the file, ValueError if it is no such image, and ImportError without Pillow or,
+        for TIFFs of other channels than three, without tifffile.
+        """
         if self.channels == 3:
             return load_image(path)
         from keras_vit.preprocessing.images import read_channels
@@ -135,7 +175,7 @@ class ImageTransform:
         return read_channels(path, self.channels)
 
     def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
-        """An image `(height, width, 3)` in 0..255 of any dtype at the size, float32 or uint8.
+        """Returns an image `(height, width, channels)` in 0..255 of any dtype at the size, float32 or uint8.
 
         What is random depends on the seed, the epoch and the index of the image.
         """
@@ -143,30 +183,49 @@ class ImageTransform:
             return resize_for_evaluation(pixels, self.image_size, self.resize)
         generator = np.random.default_rng([self.seed, IMAGE, epoch, index])
         image = crop_and_flip(pixels, self.image_size, self.augmentation, generator)
-        if self.augmentation.randaugment is not None:
-            image = augmented(image, self.augmentation, [self.seed, RANDAUGMENT, epoch, index])
-        return erased(image, self.augmentation, [self.seed, ERASING, epoch, index])
+        return finish(image, self.augmentation, self.seed, (epoch, index))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The transform of `dataclasses.asdict`, also after a way through JSON."""
+        """Returns the transform that `dataclasses.asdict` made `fields` of, also after a way through JSON."""
         augmentation, resize = fields["augmentation"], fields["resize"]
         augmentation = None if augmentation is None else Augmentation(**augmentation)
         resize = Pipeline(**resize) if isinstance(resize, dict) else resize
         return cls(tuple(fields["image_size"]), augmentation, resize, fields["seed"], fields["channels"])
 
 
-def augmented(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
-    """An image `(height, width, 3)` after RandAugment, uint8; fractions are cut off before, as in big_vision."""
-    whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
-    layers, magnitude = augmentation.randaugment or (0, 0)
-    return randaugment(whole, layers, magnitude, np.random.default_rng(seed))
+def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
+    """Returns a test image at a size, float32 `(*size, channels)`: what `load_image` returns for such a file.
+
+    Args:
+        pixels: `(height, width, channels)` in 0..255.
+        size: Height and width.
+        resize: One of `RESIZES`, which has been checked, or the pipeline of a model, whose own size does not count.
+    """
+    if isinstance(resize, Pipeline):
+        return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
+    return bring_to_size(pixels, size, resize)
+
+
+def finish(image: np.ndarray, augmentation: Augmentation, seed: int, place: tuple[int, int]) -> np.ndarray:
+    """Returns an image `(height, width, channels)` after RandAugment and erasing, if the augmentation has them.
+
+    RandAugment returns uint8 and cuts fractions off before, as big_vision does; an erased box makes float32 of the
+    image. The random numbers depend on the seed and the place, (epoch, index) or (step, number in the batch).
+    """
+    if augmentation.randaugment is not None:
+        whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
+        image = randaugment(whole, *augmentation.randaugment, np.random.default_rng([seed, RANDAUGMENT, *place]))
+    return erased(image, augmentation, [seed, ERASING, *place])
 
 
 def erased(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
-    """An image `(height, width, channels)` in 0..255, perhaps without what was in a box; then it is float32."""
-    generator = np.random.default_rng(seed) if augmentation.erasing else None
-    if generator is None or generator.random() >= augmentation.erasing:
+    """Returns a float32 copy of an image `(height, width, channels)` in 0..255 with noise in a random box.
+
+    The image itself is returned where the augmentation erases none, chance spares it, or no box fits in ten attempts.
+    """
+    generator = np.random.default_rng(seed)
+    if not augmentation.erasing or generator.random() >= augmentation.erasing:
         return image
     height, width, channels = image.shape
     for _ in range(ERASING_ATTEMPTS):
@@ -175,19 +234,25 @@ def erased(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np
         rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if rows < height and columns < width:
             top, left = generator.integers(height - rows + 1), generator.integers(width - columns + 1)
-            normal = augmentation.erasing_fill == "pixel"
-            noise = generator.standard_normal((rows, columns, channels)) if normal else np.zeros(channels)
-            image = image.astype("float32")
+            is_noise = augmentation.erasing_fill == "pixel"
+            noise = generator.standard_normal((rows, columns, channels)) if is_noise else np.zeros(channels)
             values = np.asarray(augmentation.erasing_mean) + np.asarray(augmentation.erasing_std) * noise
+            image = image.astype("float32")
             image[top : top + rows, left : left + columns] = 255 * values
             break
     return image
 
 
+# Mixtures of the images of a batch
+
+
 def mixed(
     images: np.ndarray, labels: np.ndarray, augmentation: Augmentation, seed: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A batch after mixup or CutMix, whichever an augmentation has; of both, one by a coin (timm's `switch_prob`)."""
+    """Returns a batch's images, overwritten in place, and new labels after mixup or CutMix; without either, as given.
+
+    Where the augmentation has both, a coin decides (timm's `switch_prob`). Dtypes are those of `mixup` and `cutmix`.
+    """
     generator = np.random.default_rng(seed)
     if augmentation.cutmix and (not augmentation.mixup or generator.random() < 0.5):
         return cutmix(images, labels, augmentation.cutmix, generator)
@@ -197,10 +262,10 @@ def mixed(
 def cutmix(
     images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The batch with a box of the image before it put into every image, and labels mixed by its area.
+    """Puts a box of the image before it into every image, in place; returns the images and labels mixed by its area.
 
     One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
-    image is cut off: timm's `Mixup`. The images are overwritten; labels are float32 rows `(batch, classes)`.
+    image is cut off: timm's `Mixup`. Labels are float32 rows `(batch, classes)`.
     """
     side, box, area = math.sqrt(1 - generator.beta(p, p)), [], 1.0
     for size in images.shape[1:3]:
@@ -216,10 +281,10 @@ def cutmix(
 def mixup(
     images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The batch with every image, and its label, mixed with the one before it (arXiv 1710.09412, as AugReg uses it).
+    """Mixes every image with the one before it, in place; returns the images and their labels, mixed alike.
 
     One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
-    `utils.get_mixup`. The float32 images are overwritten; labels are float32 rows `(batch, classes)`.
+    `utils.get_mixup` (arXiv 1710.09412). Images are float32, labels float32 rows `(batch, classes)`.
     """
     drawn = generator.beta(p, p)
     weight = np.float32(max(drawn, 1 - drawn))
@@ -237,12 +302,15 @@ def mixup(
 def crop_and_flip(
     pixels: np.ndarray, size: tuple[int, int], augmentation: Augmentation, generator: np.random.Generator
 ) -> np.ndarray:
-    """The random crop of a training image at a size, perhaps mirrored: float32 in 0..255, whole for `"random"` only."""
+    """Returns the random crop of a training image, perhaps mirrored: float32 `(*size, channels)` in 0..255.
+
+    The values are whole numbers for the crop `"random"` only.
+    """
     if augmentation.crop == "inception":
         top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
         pixels = pixels[top : top + height, left : left + width]
     if augmentation.crop == "random":
-        rows, columns = _random_crop(pixels, size, generator)
+        rows, columns = _random_crop(pixels.shape[:2], size, generator)
     else:
         rows, columns = (linear_samples(old, new) for old, new in zip(pixels.shape, size, strict=False))
     if augmentation.flip and generator.random() < 0.5:
@@ -255,10 +323,11 @@ def crop_and_flip(
 def inception_box(
     height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
 ) -> tuple[int, int, int, int]:
-    """A random box (top, left, height, width) in an image, drawn as `tf.image.sample_distorted_bounding_box` draws it.
+    """Returns a random box in an image, (top, left, height, width), as `tf.image.sample_distorted_bounding_box` does.
 
     First the aspect ratio (width by height), then the height, uniformly among those with which the box fits, then the
-    place. (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried.
+    place. (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried. The
+    whole image is the box where none fits in 100 attempts.
     """
     most = height * width
     least = min_area * most
@@ -285,16 +354,11 @@ def inception_box(
     return 0, 0, height, width
 
 
-def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
-    """A test image at the model's size, float32 `(*size, 3)`: what `load_image` returns for a file of these pixels."""
-    if isinstance(resize, Pipeline):
-        return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
-    return bring_to_size(pixels, size, resize)
+def _random_crop(shape: tuple[int, ...], size: tuple[int, int], generator: np.random.Generator) -> list[Samples]:
+    """Returns the rows and columns of a random crop of a size from an image that `resize_small` has enlarged.
 
-
-def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random.Generator) -> list[Samples]:
-    """The rows and columns of a random crop from the image as big_vision's `resize_small` enlarges it."""
-    shape = pixels.shape[:2]
+    `shape` is the image's height and width; big_vision's function scales it until it covers 7/6 of the size.
+    """
     scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
     enlarged = [round(old * scale) for old in shape]
     starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
@@ -314,9 +378,15 @@ def _random_crop(pixels: np.ndarray, size: tuple[int, int], generator: np.random
 # - At magnitude 0, `Posterize` keeps one bit, `Solarize` inverts, and `Color`, `Contrast`, `Brightness` and `Sharpness`
 #   leave a tenth of the image.
 
+MAX_MAGNITUDE = 30
+# What the original turns around, by negating the magnitude, in half of all cases.
+SIGNED_OPERATIONS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+_GREY = 128  # where nothing of the image is
+_VALUES = np.arange(256, dtype="float32")
+
 
 def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
-    """Apply random operations one after the other, as `distort_image_with_randaugment` does.
+    """Returns an image after random operations, one after the other, as `distort_image_with_randaugment` does.
 
     For each layer the generator draws an operation, each of the 16 with probability 1/16; then, for those in
     `SIGNED_OPERATIONS`, the sign; for `Cutout` the centre, a row, then a column, each uniform over the image. The
@@ -332,7 +402,8 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         uint8 `(height, width, 3)`.
 
     Raises:
-        TypeError, ValueError: as in `randaugment_operation`; if there is no layer.
+        TypeError: if the image is no uint8 array, the generator is none of NumPy's, or the magnitude is no number.
+        ValueError: if the image is not `(height, width, 3)`, there is no layer, or the magnitude is out of its range.
 
     Examples:
         >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
@@ -358,7 +429,7 @@ def randaugment_operation(
     negate: bool = False,
     center: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """Apply one of RandAugment's 16 operations.
+    """Returns an image after one of RandAugment's 16 operations.
 
     Args:
         image: uint8 `(height, width, 3)`, RGB. It is not changed.
@@ -373,10 +444,12 @@ def randaugment_operation(
         center: `(row, column)` of the square's centre, a pixel of the image; `Cutout` needs it, no other takes it.
 
     Returns:
-        uint8 of the same shape, a new array. Images with a side under 3 pixels come back from `Sharpness` as they are.
+        uint8 of the same shape, a new array. `Sharpness` returns images with a side under 3 pixels unchanged.
 
     Raises:
-        ValueError, TypeError: if an argument makes no sense, or the operation takes no sign or centre.
+        TypeError: if the image is no uint8 array, the magnitude is no number, or the centre is of other than integers.
+        ValueError: if the name is unknown, the shape or the magnitude is out of its range, the operation has no sign or
+            no centre, or `Cutout` has no centre in the image.
 
     Examples:
         >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())
@@ -413,49 +486,48 @@ def _check_image(image: np.ndarray) -> None:
 
 
 def _autocontrast(image: np.ndarray, level: float) -> np.ndarray:
-    """Each channel stretched, so that its least value becomes 0 and its largest 255; the level does not count."""
+    """Returns each channel stretched, so that its least value becomes 0 and its largest 255; `level` is not used."""
     rows = image.reshape(len(image), -1)  # Whole rows first: loops over the three values of a pixel are slow.
     lowest = rows.min(axis=0).reshape(-1, 3).min(axis=0).astype("float32")
     highest = rows.max(axis=0).reshape(-1, 3).max(axis=0).astype("float32")
-    return _map_channels(image, [_stretching_table(low, high) for low, high in zip(lowest, highest, strict=True)])
-
-
-def _stretching_table(low: np.float32, high: np.float32) -> np.ndarray:
-    if low == high:
-        return _VALUES
-    scale = np.float32(255) / (high - low)
-    return _cut_off(_VALUES * scale + -low * scale)
+    tables = [_VALUES] * 3
+    for channel in np.flatnonzero(lowest < highest):
+        scale = np.float32(255) / (highest[channel] - lowest[channel])
+        tables[channel] = _cut_off(_VALUES * scale + -lowest[channel] * scale)
+    return _map_channels(image, tables)
 
 
 def _equalize(image: np.ndarray, level: float) -> np.ndarray:
-    return _map_channels(image, [_equalizing_table(image[..., channel]) for channel in range(3)])
+    """Returns an image with the values of each channel about equally frequent; `level` is not used.
 
-
-def _equalizing_table(channel: np.ndarray) -> np.ndarray:
-    """The table of 256 values that makes all values of a channel about equally frequent."""
-    counts = np.bincount(np.ravel(channel), minlength=256)
-    step = (channel.size - counts[counts.nonzero()[0][-1]]) // 255
-    if step == 0:
-        return _VALUES
-    below = np.cumsum(counts) - counts  # how many pixels are darker than each value
-    table = (below + step // 2) // step
-    table[0] = 0
-    return np.minimum(table, 255)
+    A channel with less than 255 pixels beside those of its largest value stays as it is.
+    """
+    tables = [_VALUES] * 3
+    for channel in range(3):
+        counts = np.bincount(np.ravel(image[..., channel]), minlength=256)
+        step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
+        if step:
+            below = np.cumsum(counts) - counts  # how many pixels are darker than each value
+            tables[channel] = np.minimum((below + step // 2) // step, 255)
+            tables[channel][0] = 0
+    return _map_channels(image, tables)
 
 
 def _posterize(image: np.ndarray, level: float) -> np.ndarray:
+    """Returns an image of which each value keeps its first `int(4 level)` bits; one bit for less than 1 or above 8."""
     # A uint8 is shifted by a uint8: 8 - bits wraps around below 0, and a shift by more than 7 is one by 7.
     shift = min((8 - int(level * 4)) % 256, 7)
     return image & np.uint8(256 - (1 << shift))
 
 
 def _solarize(image: np.ndarray, level: float) -> np.ndarray:
-    threshold = int(level * 256) % 256  # compared as a uint8
+    """Returns an image whose values from `int(256 level)` modulo 256 on are inverted."""
+    threshold = int(level * 256) % 256
     return _map(image, np.where(_VALUES < threshold, _VALUES, 255 - _VALUES))
 
 
 def _color(image: np.ndarray, level: float) -> np.ndarray:
-    """The image mixed with its grey version, or made more colourful beyond level 0.5."""
+    """Returns the image mixed with its grey version, or more colourful beyond level 0.5."""
     channels = [image[..., channel].astype("float32") for channel in range(3)]
     # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
     red, green, blue = (
@@ -467,22 +539,29 @@ def _color(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _contrast(image: np.ndarray, level: float) -> np.ndarray:
+    """Returns the image mixed with one grey, or with more contrast beyond level 0.5; the grey depends on its size."""
     # The original adds up the histogram's 256 counts, not the values, and divides by 256.
     constant = min(image.shape[0] * image.shape[1] // 256, 255)
     return _map(image, _blend(np.float32(constant), _VALUES, level))
 
 
 def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
-    """The image mixed with a smooth version of its inner pixels, or made sharper beyond level 0.5."""
+    """Returns the image with its inner pixels mixed with smooth ones, or sharper beyond level 0.5.
+
+    An image with a side under 3 pixels has no inner ones: a copy is returned.
+    """
     smooth = image.copy()
     if min(image.shape[:2]) < 3:
-        return smooth  # no inner pixel
+        return smooth
     smooth[1:-1, 1:-1] = _smooth(image)
     return _blend(smooth.astype("float32"), image.astype("float32"), level)
 
 
 def _smooth(image: np.ndarray) -> np.ndarray:
-    """The inner pixels under a 3 x 3 kernel of ones with 5 in the middle, divided by 13, cut off to integers."""
+    """Returns the inner pixels `(height - 2, width - 2, 3)`, smoothed and cut off to integers, as uint16.
+
+    The kernel is 3 x 3, of ones with 5 in the middle, divided by 13.
+    """
     height, width, _ = image.shape
     values = image.astype("uint16")
     windows = [values[y : y + height - 2, x : x + width - 2] for y in range(3) for x in range(3)]
@@ -503,7 +582,7 @@ def _smooth(image: np.ndarray) -> np.ndarray:
 
 
 def _blend(degenerate: np.ndarray | np.float32, image: np.ndarray, level: float) -> np.ndarray:
-    """uint8 values on the line from a degenerate image through the image, further along with the level."""
+    """Returns `degenerate + (0.1 + 1.8 level) (image - degenerate)`, cut off to uint8: the image at level 0.5."""
     mixed = image - degenerate
     mixed *= np.float32(level * 1.8 + 0.1)
     mixed += degenerate
@@ -511,24 +590,25 @@ def _blend(degenerate: np.ndarray | np.float32, image: np.ndarray, level: float)
 
 
 def _cut_off(values: np.ndarray) -> np.ndarray:
-    """To 0..255, and to integers towards zero: float32, changed in place, to uint8."""
+    """Returns float values clipped to 0..255, in place, and rounded towards zero: a new uint8 array."""
     return np.clip(values, 0, 255, out=values).astype("uint8")
 
 
 def _map(image: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Replace each value by its entry in a table of 256."""
+    """Returns a new image of which each value is replaced by its entry in a table of 256."""
     # bytearray.translate is several times faster than indexing with an array of bytes.
     mapped = bytearray(image).translate(table.astype("uint8").tobytes())
     return np.frombuffer(mapped, "uint8").reshape(image.shape)
 
 
 def _map_channels(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
+    """Returns a new image of which each value is replaced by its entry in the table of its channel."""
     channels = (np.ascontiguousarray(image[..., number]) for number in range(3))
     return np.stack([_map(channel, table) for channel, table in zip(channels, tables, strict=True)], axis=-1)
 
 
 def _rotate(image: np.ndarray, level: float) -> np.ndarray:
-    """The image rotated around its middle by 30 degrees times the level."""
+    """Returns the image turned anticlockwise around its middle by 30 degrees times the level, grey outside."""
     angle = level * 30.0 * (math.pi / 180.0)
     cos, sin = math.cos(angle), math.sin(angle)
     bottom, right = image.shape[0] - 1, image.shape[1] - 1
@@ -538,7 +618,10 @@ def _rotate(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
-    """Shows at (column, row) the nearest pixel to (a column + b row + c, d column + e row + f), grey outside."""
+    """Returns a moved image: at (column, row) the pixel nearest to (a column + b row + c, d column + e row + f).
+
+    `matrix` is a to f; grey where that lies outside.
+    """
     pixels = np.full((image.shape[0] * image.shape[1] + 1, 3), _GREY, "uint8")
     pixels[:-1] = image.reshape(-1, 3)
     return pixels.take(_nearest(matrix, *image.shape[:2]), axis=0)
@@ -546,7 +629,10 @@ def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
 def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
-    """The number of the pixel that each pixel of a moved image shows, row by row; `height * width` for none."""
+    """Returns the number of the pixel that each pixel of a moved image shows, `(height, width)`, counted row by row.
+
+    `height * width` where it shows none. The array is kept in a cache: it must not be changed.
+    """
     a, b, c, d, e, f = np.array(matrix, "float32")
     columns = np.arange(width, dtype="float32")
     rows = np.arange(height, dtype="float32")[:, None]
@@ -556,14 +642,17 @@ def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
 
 
 def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest integers, halves away from zero, and which of them are not in 0..size - 1."""
+    """Returns the nearest integers of points from -0.5 on, halves upwards, and which points lie outside 0..size - 1."""
     whole = points.astype("int32")
     whole += points - whole >= 0.5
     return whole, (points <= -0.5) | (whole >= size)
 
 
 def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
-    """A copy with a grey square around a pixel; ValueError if there is no centre, or it lies outside the image."""
+    """Returns a copy of an image with a grey square of `2 int(40 level)` pixels a side around a pixel (row, column).
+
+    Raises ValueError if there is no centre, or it lies outside the image; TypeError unless it is of integers.
+    """
     height, width, _ = image.shape
     if center is None:
         raise ValueError("Cutout needs center=(row, column).")
@@ -576,7 +665,7 @@ def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> 
     return result
 
 
-# In the order in which the original numbers them.
+# Functions of the image and the level, in the order in which the original numbers them.
 _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "AutoContrast": _autocontrast,
     "Equalize": _equalize,

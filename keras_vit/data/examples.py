@@ -1,4 +1,4 @@
-"""Labelled images with random access: their labels and class names, how they are read, which of them a stream has."""
+"""Labelled images with random access: labels, class names and splits, how they are read, which of them a stream has."""
 
 import collections
 import contextlib
@@ -38,7 +38,7 @@ NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
 class EndOfData(IndexError):
-    """Test data has no such batch. Not an `IndexError`: one that a pipeline raises by mistake is no end of data."""
+    """Test data has no such batch. A class of its own: an `IndexError` that a pipeline raises is no end of data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class BadImage:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """A data set with random access."""
+    """Labelled images with random access, each read by its index."""
 
     labels: np.ndarray  # int64 (examples,), or float32: shares or 0 and 1 (examples, classes), numbers (examples, 1)
     classes: int  # 1 for regression
@@ -80,7 +80,7 @@ BAD, GOOD = b"\0", b"\1"  # what a reply of a worker begins with
 
 
 def fingerprint(*parts: Any) -> str:
-    """A short hash of arrays, numbers and texts."""
+    """Returns a hash of arrays, numbers and texts in 16 hexadecimal digits; dtypes and shapes do not count."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
@@ -93,15 +93,16 @@ def fingerprint(*parts: Any) -> str:
 def check_labels(
     labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None, target: str = "class"
 ) -> tuple[np.ndarray, int]:
-    """Labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels.
+    """Returns labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels.
 
-    Raises TypeError unless they are numbers, ValueError if their shape or a value does not fit the target or the
-    classes.
+    Raises TypeError unless they are numbers; ValueError, which names the first image, if their shape or a value does
+    not fit the target or the classes.
 
     Args:
         labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`; only 0 and
             1 for `"multilabel"`; any finite numbers `(n,)` or `(n, 1)` for `"number"`, which become float32 `(n, 1)`.
-        classes: How many there are; `None` for one more than the largest label, or as many as the rows are long.
+        classes: How many there are; `None` for one more than the largest label, or as many as the rows are long; 1 or
+            `None` for `"number"`.
         where: What it is, for the message.
         name: From an index to the name of an image.
         target: What they are, of `TARGETS`.
@@ -117,14 +118,16 @@ def check_labels(
         if not finite.all():
             i = int(np.argmin(finite))
             raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite numbers.")
+        if classes not in (None, 1):
+            raise ValueError(f"There are {classes} classes, but target='number' has one number for each image.")
         return labels.astype("float32")[:, None], 1
     if labels.ndim == 1 and target == "class":
         return _check_class_numbers(labels.astype("float64"), classes, name)
     if labels.ndim != 2 or target == "number":
-        wanted = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}.get(target, "")
-        wanted = wanted or "(n,) with numbers of classes, or (n, classes) with shares"
-        shape = f"must have shape {wanted} for target={target!r}"
-        raise ValueError(f"The labels of {where} {shape}, but {labels.shape} was given.")
+        shapes = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}
+        wanted = shapes.get(target, "(n,) with numbers of classes, or (n, classes) with shares")
+        words = f"must have shape {wanted} for target={target!r}, but {labels.shape} was given"
+        raise ValueError(f"The labels of {where} {words}.")
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
     values = labels.astype("float64")
@@ -139,7 +142,7 @@ def check_labels(
 
 
 def _check_class_numbers(values: np.ndarray, classes: int | None, name: Callable[[int], str]) -> tuple[np.ndarray, int]:
-    """Numbers of classes as int64, and how many classes there are: `classes`, or one more than the largest number.
+    """Returns labels `(n,)` as int64, and how many classes there are: `classes`, or one more than the largest label.
 
     Raises ValueError for a number that is not whole, is negative, or not below `classes`.
     """
@@ -154,7 +157,10 @@ def _check_class_numbers(values: np.ndarray, classes: int | None, name: Callable
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels as float32 rows `(n, classes)`: 1 in the column of each class; rows and masks as they are."""
+    """Returns int64 labels `(n,)` as float32 rows `(n, classes)`, 1 in the column of each class; others as given.
+
+    Raises IndexError for a label that is not below `classes`, which `check_labels` has refused.
+    """
     if labels.ndim >= 2:
         return labels
     rows = np.zeros((len(labels), classes), dtype="float32")
@@ -163,14 +169,14 @@ def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def count_steps(examples: int, batch_size: int, training: bool) -> int:
-    """Full batches in training data, at least 1; all batches of test data."""
+    """Returns the number of full batches in training data, at least 1, or of all batches in test data."""
     if training:
         return max(1, examples // batch_size)
     return math.ceil(examples / batch_size)
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:
-    """Which output of a model each class of the data is, by name.
+    """Returns which output of a model each class of the data is, by name.
 
     The data may have fewer classes than the model, in any order. Where the model's classes are those of ImageNet-1k,
     the folders may also be called by WordNet's ids, such as `n01440764`.
@@ -222,7 +228,7 @@ class ReadingOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How images are read; ValueError or TypeError if an option is out of its range."""
+    """How images are read (see `open_data`)."""
 
     on_bad_image: str = "stop"
     check: str = "headers"
@@ -232,33 +238,37 @@ class Reading:
     channels: int = 3
 
     def __post_init__(self) -> None:
+        """Raises ValueError for a field that is out of its range."""
         check_choice("on_bad_image", self.on_bad_image, ("stop", "skip"))
         check_choice("check", self.check, ("headers", "decode", "none"))
+        check_choice("processes", self.processes, (None, True, False))
+        if self.workers is not None:
+            whole_number("workers", self.workers, 1)
         whole_number("prefetch", self.prefetch, 0)
         whole_number("channels", self.channels, 1)
 
     @property
     def skip(self) -> bool:
-        """Whether images that cannot be read are left out."""
+        """Whether images that cannot be read are left out, and not an error."""
         return self.on_bad_image == "skip"
 
     @property
     def looks(self) -> bool:
-        """Whether files are looked at before they are read; those of other channels than three are not."""
+        """Whether files are looked at before the first batch; those of other channels than three are not."""
         return self.check != "none" and self.channels == 3
 
 
 # Which of them a stream has, and how often
 
-
-Draw = Callable[[np.random.Generator], np.ndarray]
+Draw = Callable[[np.random.Generator], np.ndarray]  # to the indices of an epoch, in its order
 
 
 def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
-    """The examples without a share of them (`split="train"`), or only that share (others), which the seed decides.
+    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
 
-    Stratified: each class has its share to within one image, and keeps one to train on; of several labels the rarest
-    one counts, and numbers are held out from small to large. Raises ValueError if the share is no image, or too many.
+    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
+    several labels the rarest counts, and numbers are held out from small to large. Raises ValueError if the share is
+    less than half an image, or leaves a class without any.
     """
     groups, generator = _groups(examples), np.random.default_rng([seed, HOLDOUT])
     order = np.lexsort((generator.random(len(groups)), groups))
@@ -280,19 +290,19 @@ def hold_out(examples: Examples, share: float, seed: int, split: str) -> Example
 
 
 def shuffled(examples: Examples) -> Draw:
-    """A function from a generator to the examples of an epoch: each once."""
+    """Returns a function from a generator to the indices of an epoch, int64 `(examples,)`: each once, shuffled."""
     return lambda generator: generator.permutation(len(examples.labels))
 
 
 def sampled(examples: Examples, sampling: str) -> Draw:
-    """A function from a generator to the examples of an epoch: as many as there are, some of them several times.
+    """Returns a function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times.
 
     A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an image
     with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195). Raises
-    ValueError for regression, which has no classes.
+    ValueError for regression and for masks, whose images are of no class.
     """
-    if examples.target == "number":
-        raise ValueError(f"sampling={sampling!r} is for classes, but the labels are numbers.")
+    if examples.target in ("number", "mask"):
+        raise ValueError(f"sampling={sampling!r} is for classes, but the labels are {examples.target}s.")
     groups = _groups(examples)
     counts = np.bincount(groups)
     if examples.target == "multilabel":
@@ -309,7 +319,10 @@ def sampled(examples: Examples, sampling: str) -> Draw:
 
 
 def _groups(examples: Examples) -> np.ndarray:
-    """The group of each example: its class, its rarest label (`classes` for none), or for regression its label."""
+    """Returns the group of each example: its class, its rarest label (`classes` for none), or for regression its label.
+
+    Of shares of classes the largest counts; examples with masks are one group.
+    """
     labels = examples.labels
     if labels.ndim == 1:
         return labels
@@ -323,9 +336,10 @@ def _groups(examples: Examples) -> np.ndarray:
 
 
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
-    """The folders of classes in a data set, by the names in `SPLITS`; one for all where there are no splits.
+    """Returns the folder of classes of each split, by the keys of `SPLITS`; the root for each if there are no splits.
 
-    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told.
+    A folder that is called like one of `class_names` is no split. Raises ValueError if a split has two folders or no
+    class folders, or one to test on stands beside folders that are no splits; OSError if the root cannot be read.
     """
     folders = [entry.name for entry in visible(root) if is_folder(entry)]
     is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
@@ -346,7 +360,7 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
 
 
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """The entry of a dict of splits, such as `"val"` for `"test"`.
+    """Returns the entry of a dict of splits, such as `"val"` for `"test"`.
 
     Args:
         source: From names of splits, as `open_data` understands them, to data.
@@ -356,7 +370,7 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
         The data of that split.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or the split has two entries.
 
     Examples:
         >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
@@ -369,13 +383,16 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
 
 
 def has_test_split(source: Any) -> bool:
-    """Whether data says which of its images are there to test on: a folder or dict that does, or `"tfds:NAME"`.
+    """Whether data says which of its images are there to test on.
 
     Args:
         source: As in `open_data`.
 
     Returns:
-        Whether it does.
+        Whether a dict, a folder, a table or masks have a split to test or to validate on; True for `"tfds:NAME"`.
+
+    Raises:
+        ValueError: if a split has two entries or folders, or it cannot be told what folders are.
 
     Examples:
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
@@ -388,40 +405,46 @@ def has_test_split(source: Any) -> bool:
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
         folders = split_folders(Path(source))
         return "test" in folders and folders["test"] != folders.get("train")
-    return getattr(source, "has_test_split", False)  # of a table
+    return getattr(source, "has_test_split", False)  # of a table, or of masks
 
 
 def split_of(name: object) -> tuple[str, int] | None:
-    """The split that a name stands for, and the rank of the name among its names, 0 the best; None for other names."""
+    """Returns the split that a name stands for, and the place of the name in `SPLITS`, 0 the best; None for others."""
     letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
     return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
 
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
-    """From split to the best name of it; where there is only one of them, it is for tests and for validation.
+    """Returns the name of each split among some names; of test and validation the one stands for both if alone.
 
     Raises ValueError, which names the place `where`, if a split has two names that are equally good.
     """
-    known = [(split_of(name), name) for name in names]
-    matches = [(place, name) for place, name in known if place is not None]
+    found: dict[str, dict[int, list[Any]]] = {}
+    for name in names:
+        place = split_of(name)
+        if place is not None:
+            split, rank = place
+            # Training images belong together, whatever they are called; of others one is enough.
+            found.setdefault(split, {}).setdefault(0 if split == "train" else rank, []).append(name)
     result = {}
     for split in SPLITS:
-        ranks = [rank for (kind, rank), _ in matches if kind == split]
-        # Training images belong together; of others one is enough.
-        best = [name for (kind, rank), name in matches if kind == split and (split == "train" or rank == min(ranks))]
+        by_rank = found.get(split, {0: []})
+        best = by_rank[min(by_rank)]
         if len(best) > 1:
             raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
         if best:
             result[split] = best[0]
-    other = {split: result[other] for split, other in IN_PLACE_OF.items() if other in result and split not in result}
-    return result | other
+    for split, other in IN_PLACE_OF.items():
+        if other in found and split not in found:
+            result[split] = result[other]
+    return result
 
 
 def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
-    """The name of a split in a folder or a dict, such as `"val"`; None for folders without splits and other data.
+    """Returns the name of a split in a folder or a dict, such as `"val"`; None without splits, and for other data.
 
-    A folder that is called like one of `class_names` is no split. Raises ValueError where it cannot be told which
-    folder or entry the split is, and KeyError for a dict that has none.
+    A folder that is called like one of `class_names` is no split. Raises ValueError if the split has two names, and
+    KeyError if there are splits, but not this one.
     """
     if isinstance(source, Mapping):
         return str(_splits(source, "data")[split])
@@ -432,7 +455,10 @@ def split_name(source: Any, split: str, class_names: Sequence[str] | None = None
 
 
 def visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """The entries of a folder without hidden files and what systems leave behind, sorted by name."""
+    """Returns the entries of a folder without hidden files and what systems leave behind, sorted by name.
+
+    Raises OSError if there is no such folder, or it cannot be read.
+    """
     with os.scandir(folder) as entries:
         kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
     return sorted(kept, key=lambda entry: entry.name)
@@ -447,13 +473,13 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 class Worker:
-    """A process that reads image files and transforms them: `python -m keras_vit.data.examples`.
+    """A process that reads image files and transforms them: `python -m keras_vit.data.examples`, which runs `main`.
 
     It imports neither Keras nor the program that started it. Requests are lines of JSON, replies are bytes.
     """
 
     def __init__(self, transform: ImageTransform) -> None:
-        """Starts the process, and sends it the transform that it applies to every image."""
+        """Starts the process, and sends it the transform of every image; RuntimeError if it ends at once."""
         packages = str(Path(__file__).resolve().parents[2])  # the folder that this package lies in
         path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
         # -P: files in the working directory must not hide modules of the same names.
@@ -465,9 +491,10 @@ class Worker:
         self._send(dataclasses.asdict(transform))
 
     def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
-        """Fills float32 images `(requests, height, width, 3)` from (path, epoch, index); returns those of bad ones.
+        """Fills `images` in place, and returns the numbers of those that could not be read, which are left as they are.
 
-        Raises RuntimeError if the process has ended.
+        `requests` are (path, epoch, index), `images` float32 `(requests, height, width, channels)`. Raises RuntimeError
+        if the process has ended.
         """
         self._send(requests)
         bad = []
@@ -480,7 +507,7 @@ class Worker:
         return bad
 
     def close(self) -> None:
-        """End the process. A worker may be closed more than once."""
+        """Ends the process, by force where that takes more than ten seconds. A worker may be closed more than once."""
         for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):  # of one that has ended
                 pipe.close()
@@ -499,14 +526,18 @@ class Worker:
             self._ended()
 
     def _ended(self) -> None:
-        """Raises the RuntimeError of a process that has ended."""
+        """Waits for the end of the process, and raises RuntimeError, which says by what it ended."""
         code = self._process.wait()
         reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
         raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
 
 
 def main() -> None:
-    """Reads and transforms the images that are asked for, until there are no more requests: a worker's program."""
+    """The program of a worker process: reads the transform and requests from standard input, and writes images.
+
+    Each image is answered by GOOD and its float32 values, or by BAD if it cannot be read. Returns at the end of the
+    input; the process exits where the program that started it is gone.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
     replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)  # What a library prints is no reply.

@@ -1,4 +1,4 @@
-"""Folders of labelled images: which files are images and can be read, classes, and what splits are called."""
+"""Folders of labelled images: which files are images and can be read, and what their classes are called."""
 
 import collections
 import os
@@ -6,7 +6,6 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,10 +27,11 @@ PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 
 
 def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-    """The images of a split, sorted by class and name; the arguments are those of `open_data`.
+    """Returns the images of a split, sorted by class and name; the arguments are those of `open_data`.
 
-    Raises FileNotFoundError without the folder, ValueError without that split or two classes, with classes that are
-    unknown, and for files that cannot be read unless `reading` skips them.
+    Warns of files that are left out. Raises FileNotFoundError without the folder, ValueError without that split, two
+    classes or a picture of a class that can be read, for unknown classes, and, unless `reading` skips them, for files
+    that cannot be read and classes without files; ImportError without Pillow.
     """
     root = Path(root)
     if not root.is_dir():
@@ -60,7 +60,10 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
         raise ValueError(f"{str(folder)!r} has classes that {other} does not have: {hint}")
     for name in (name for name in names if not files.get(name)):
         leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
-    _warn_of_others(others)
+    if others:
+        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        first = ", ".join(map(printable, others[:3]))
+        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     keep, unreadable, converted = good_files(paths, reading, lambda i: str(paths[i]))
@@ -82,20 +85,13 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     )
 
 
-def _warn_of_others(files: Sequence[Any]) -> None:
-    """Warns that files are left out which are no pictures of a class, if there are any."""
-    if files:
-        count = "1 file is" if len(files) == 1 else f"{len(files)} files are"
-        first = ", ".join(map(printable, files[:3]))
-        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
-
-
 def _names_of_folders(
     training: Path, files: Mapping[str, Sequence[Path]], leave_out: Callable[[Path, str, str], None]
 ) -> list[str]:
-    """The names of the classes, which are those of the folders with pictures; folders without are left out.
+    """Returns the names of the classes, those of the folders with pictures; `leave_out` is called for folders without.
 
-    Raises ValueError if there are less than two, or one is no name for a class.
+    `training` is for messages. Warns of names that differ in capitals only. Raises ValueError if there are less than
+    two, or one is no name for a class, and what `leave_out` raises.
     """
     names = []
     for name, paths in files.items():
@@ -118,9 +114,10 @@ def _names_of_folders(
 def good_files(
     paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
 ) -> tuple[list[int], list[BadImage], list[BadImage]]:
-    """The positions of the image files that can be read, those that cannot, and those that become RGB.
+    """Returns the positions of the image files that can be read, those that cannot, and those that become RGB.
 
-    Raises ValueError if one cannot be read, unless `reading` skips them.
+    All count as good where `reading` does not look at them first. Raises ValueError, with the `name` of the first, if
+    one cannot be read, unless `reading` skips them; ImportError without Pillow.
     """
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
@@ -137,7 +134,7 @@ def good_files(
 
 
 def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
-    """All image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
+    """Returns all image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
 
     Args:
         folder: Where to look.
@@ -148,6 +145,7 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
 
     Raises:
         ValueError: if a link leads back to a folder that it lies in.
+        OSError: if a folder does not exist or cannot be read.
 
     Examples:
         >>> len(data.image_files("photos/train"))
@@ -157,9 +155,10 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
 
 
 def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
-    """All image files below a folder, sorted; other files are appended to `others`.
+    """Returns all image files below a folder, sorted; the paths of other files are appended to `others`.
 
-    `above` are the real paths of the folders above it: ValueError if a link leads back to one of them.
+    `above` are the real paths of the folders above it: ValueError if a link leads back to one of them. OSError if a
+    folder cannot be read.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -176,7 +175,10 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
 
 
 def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
-    """The images in the folder of each class, and what is none of a class, by name or by place."""
+    """Returns the images in the folder of each class, and the paths of files that are none, by name or by place.
+
+    Raises ValueError if a link leads back to a folder that it lies in, OSError if a folder cannot be read.
+    """
     others: list[str] = []
     files = {}
     for entry in visible(folder):
@@ -188,7 +190,10 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
 
 
 def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
-    """Why image files cannot be read, by the positions of those that cannot; and the images that are not RGB."""
+    """Returns why image files cannot be read, by the positions of those that cannot; and the images that are not RGB.
+
+    `decode` says whether all are decoded. Raises ImportError without Pillow.
+    """
     text = "Decoding pictures" if decode else "Looking at pictures"
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
@@ -205,7 +210,10 @@ def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
 
 
 def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
-    """Why an image file cannot be read (None: it can), and its mode; decoded if asked for, or if it may be cut off."""
+    """Returns why an image file cannot be read, None if it can, and its mode, `""` if it cannot.
+
+    It is decoded for `decode`, or if it may be cut off. Raises ImportError without Pillow, and nothing for the file.
+    """
     require_packages("An image folder", ("PIL",), "images")
     from PIL import Image
 
@@ -227,7 +235,7 @@ def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
 
 
 def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
-    """Whether the last bytes of a file are those that end its format; False where that is not known."""
+    """Whether the last bytes of a file are those that end its format; False where these are not known."""
     with open(path, "rb") as file:
         if kind == "WEBP":  # says its length, without the first eight bytes
             return int.from_bytes(file.read(8)[4:], "little") + 8 <= size

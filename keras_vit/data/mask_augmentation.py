@@ -1,7 +1,8 @@
-"""What happens to a picture and its mask alike in training: size, crop and flip; and to the picture's colours.
+"""What happens to a picture and its mask, or the masks of its segments, in training: size, crop, flip, and colours.
 
-As in mmsegmentation, whose transforms DINOv2 and DINOv3 train their linear heads with, in this order: `RandomResize`,
-`RandomCrop`, `RandomFlip`, `PhotoMetricDistortion`, `Pad`. Colours stay fractions; there they are cut to grey levels.
+`MaskAugmentation` is mmsegmentation's, whose transforms DINOv2 and DINOv3 train their linear heads with, in this order:
+`RandomResize`, `RandomCrop`, `RandomFlip`, `PhotoMetricDistortion`, `Pad`. Colours stay fractions; there they are cut
+to grey levels. `SegmentAugmentation` is that of EoMT's authors.
 """
 
 import dataclasses
@@ -11,15 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, pair
-from keras_vit.data.augmentation import IMAGE, Augmentation, is_number
+from keras_vit.data.augmentation import IMAGE, as_tuple, check_between, check_flag, check_limits
 from keras_vit.interpolation import FLIPPED, linear_samples, resample, torchvision_resized
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
 # Fields of `MaskAugmentation` that change colours, and the most that they may be.
 COLOURS = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
-
-GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's shares of red, green and blue
-CHANGES = ("brightness", "contrast", "saturation", "hue")
+CHANGES = tuple(COLOURS)
+_GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class MaskAugmentation:
     hue: float = 0.1
     fill: float | tuple[float, ...] = (123.675, 116.28, 103.53)
 
-    # What streams ask of an augmentation, and what is not done to masks.
+    # What streams read of every augmentation, and what is not done to masks.
     mixup: ClassVar[float] = 0.0
     cutmix: ClassVar[float] = 0.0
     erasing: ClassVar[float] = 0.0
@@ -66,29 +66,26 @@ class MaskAugmentation:
 
     def __post_init__(self) -> None:
         """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
-        if not isinstance(self.flip, bool):
-            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
-        for name in ("scale", "fill"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, tuple(value) if isinstance(value, (tuple, list)) else value)
-        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,)
+        check_flag("flip", self.flip)
+        check_limits(self, "scale")
         for name, most in {**COLOURS, "one_class": 1.0}.items():
-            _check_between(name, getattr(self, name), most)
-        for value in fills:
-            _check_between("fill", value, 255.0)
-        scale = self.scale if isinstance(self.scale, tuple) else ()
-        if len(scale) != 2 or not all(map(is_number, scale)) or not 0 < scale[0] <= scale[1] < np.inf:
-            raise ValueError(f"scale must be (least, most) above 0, such as (0.5, 2.0), but {self.scale!r} was given.")
+            check_between(name, getattr(self, name), most)
+        fill = as_tuple(self, "fill")
+        for value in fill if isinstance(fill, tuple) else (fill,):
+            check_between("fill", value, 255.0)
 
     @property
     def recolours(self) -> bool:
         """Whether it changes colours, which only red, green and blue have."""
         return any(getattr(self, name) for name in COLOURS)
 
-
-def _check_between(name: str, value: Any, most: float) -> None:
-    if not is_number(value) or not 0 <= value <= most:
-        raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError for changes of colours, or a fill, that pictures of this many channels cannot have."""
+        if channels != 3 and self.recolours:
+            plain = ", ".join(f"{name}=0" for name in COLOURS)
+            raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
+        if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
+            raise ValueError(f"fill must be one number, or {channels} for the channels, but {self.fill} was given.")
 
 
 PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
@@ -96,40 +93,22 @@ PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a pictur
 
 @dataclasses.dataclass(frozen=True)
 class MaskTransform:
-    """Brings a picture and its mask to size in training; in evaluation, without an augmentation, they stay as they are.
+    """Brings a picture and its mask to size in training; pictures to evaluate on keep theirs, and do not come here.
 
-    What is random depends on the seed, the epoch and the index of the picture. The mask is the last of the channels.
+    What is random depends on the seed, the epoch and the index of the picture.
     """
 
     image_size: tuple[int, int]
-    augmentation: MaskAugmentation | None
+    augmentation: MaskAugmentation | None  # None: of pictures to evaluate on
     seed: int
     channels: int
     ignore: int
 
-    @classmethod
-    def of(
-        cls, size: tuple[int, int], augmentation: Any, shuffle: bool, seed: int, channels: int, ignore: int
-    ) -> "MaskTransform":
-        """The transform of a stream; shuffled pictures without an augmentation are cropped at their size.
-
-        Raises TypeError for an augmentation of images without masks, ValueError for changes of colours that are no red,
-        green and blue.
-        """
-        if augmentation is None and shuffle:
-            augmentation = PLAIN
-        if isinstance(augmentation, Augmentation):
-            raise TypeError(
-                "Pictures with masks are changed by a data.MaskAugmentation, as those of the recipes segmentation/..., "
-                "but an Augmentation was given: recipe.replace(augmentation=data.MaskAugmentation())."
-            )
-        if channels != 3 and augmentation is not None and augmentation.recolours:
-            plain = ", ".join(f"{name}=0" for name in COLOURS)
-            raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
-        return cls(size, augmentation, seed, channels, ignore)
-
     def __call__(self, pair: tuple[np.ndarray, np.ndarray], epoch: int, index: int) -> np.ndarray:
-        """A picture `(height, width, channels)` and its mask `(height, width)` as one float32 array at the size."""
+        """Returns a picture and its mask as one array, float32 `(*image_size, channels + 1)`, the mask last.
+
+        `pair` is a picture `(height, width, channels)` in 0..255 and its mask of integers `(height, width)`.
+        """
         (image, mask), augmentation = pair, self.augmentation
         generator = np.random.default_rng([self.seed, IMAGE, epoch, index])
         factor = min(self.image_size) * generator.uniform(*augmentation.scale) / min(mask.shape)
@@ -139,7 +118,7 @@ class MaskTransform:
         nearest = [np.arange(new) * old // new for old, new in zip(mask.shape, large, strict=True)]
 
         def draw() -> tuple[list[slice], np.ndarray]:
-            """A crop at random: its rows and columns in the resized picture, and its part of the mask."""
+            """Returns a random crop: its rows and columns in the resized picture, and its part of the mask."""
             starts = [int(generator.integers(new - side + 1)) for new, side in zip(large, crop, strict=True)]
             box = [slice(start, start + side) for start, side in zip(starts, crop, strict=True)]
             return box, mask[np.ix_(nearest[0][box[0]], nearest[1][box[1]])]
@@ -165,30 +144,43 @@ class MaskTransform:
 
 
 def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
-    """A picture `(height, width, 3)` in 0..255 with other brightness, contrast, saturation and hue: float32."""
+    """Returns a picture `(height, width, 3)` in 0..255 with random colours, float32: each change in half of all cases.
 
-    def chosen() -> bool:
-        return generator.random() < 0.5
+    Brightness, contrast, saturation and hue change by what the augmentation allows; contrast second or last.
+    """
+
+    def drawn(change: str, middle: float) -> float | None:
+        """Returns an amount around `middle`, at most the augmentation's away; None in half of all cases."""
+        most = getattr(augmentation, change)
+        return generator.uniform(middle - most, middle + most) if generator.random() < 0.5 else None
 
     def contrasted(image: np.ndarray) -> np.ndarray:
-        return np.clip(image * generator.uniform(1 - augmentation.contrast, 1 + augmentation.contrast), 0, 255)
+        contrast = drawn("contrast", 1.0)
+        return image if contrast is None else np.clip(image * contrast, 0, 255)
 
-    if chosen():
-        image = np.clip(image + generator.uniform(-augmentation.brightness, augmentation.brightness), 0, 255)
-    contrast_first = chosen()
-    if contrast_first and chosen():
+    brightness = drawn("brightness", 0.0)
+    if brightness is not None:
+        image = np.clip(image + brightness, 0, 255)
+    contrast_first = generator.random() < 0.5
+    if contrast_first:
         image = contrasted(image)
-    factor = generator.uniform(1 - augmentation.saturation, 1 + augmentation.saturation) if chosen() else 1.0
-    turn = generator.uniform(-augmentation.hue, augmentation.hue) if chosen() else 0.0
+    saturation, hue = drawn("saturation", 1.0), drawn("hue", 0.0)
+    factor, turn = 1.0 if saturation is None else saturation, hue or 0.0
     if factor != 1 or turn:
         image = recoloured(image, factor, turn)
-    if not contrast_first and chosen():
+    if not contrast_first:
         image = contrasted(image)
     return image.astype("float32")
 
 
 def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
-    """Colours `(..., 3)` whose saturation in HSV is multiplied, at most to 1, and whose hue turns by a share of it."""
+    """Returns colours `(..., 3)` of other saturation and hue in HSV, of which the value stays, as a new float array.
+
+    Args:
+        image: Floats from 0, such as 0..255.
+        factor: Of the saturation, which becomes 1 at most.
+        turn: By what share of the circle the hue turns.
+    """
     value, chroma = image.max(-1), image.max(-1) - image.min(-1)
     red, green, blue = np.moveaxis(image, -1, 0)
     safe = np.where(chroma > 0, chroma, 1)
@@ -229,24 +221,21 @@ class SegmentAugmentation:
     jitter: bool = False
     flip: bool = True
 
-    # What streams ask of an augmentation, and what nobody does to masks.
+    # What runs read of every augmentation, and what is not done to masks.
     mixup: ClassVar[float] = 0.0
     cutmix: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        """Checks all fields and makes a tuple of the scales.
-
-        Raises TypeError or ValueError for a field that is out of its range.
-        """
-        object.__setattr__(self, "scale", tuple(self.scale))
-        for name in ("jitter", "flip"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, but {getattr(self, name)!r} was given.")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < np.inf:
-            raise ValueError(f"scale must be (least, most) above 0, such as (0.5, 2.0), but {self.scale!r} was given.")
+        """Checks all fields and makes a tuple of a list; TypeError or ValueError for one that is out of its range."""
+        check_flag("jitter", self.jitter)
+        check_flag("flip", self.flip)
+        check_limits(self, "scale")
 
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
-        """Arguments of `augment_masks` for a picture of a size, at random."""
+        """Returns random arguments of `augment_masks`, by name, for a picture of a size (height, width).
+
+        `image_size` is that of the crop, whose place is uniform among those in the resized picture.
+        """
         colour = self._colours(rng) if self.jitter else []
         flip = self.flip and rng.random() < 0.5
         factor = rng.uniform(*self.scale) * min(image_size[0] / size[0], image_size[1] / size[1])
@@ -255,7 +244,7 @@ class SegmentAugmentation:
         return {"size": new, "flip": flip, "top": top, "left": left, "colour": colour}
 
     def _colours(self, rng: np.random.Generator) -> list[tuple[str, float]]:
-        """Changes of colours and their factors, in the order of their use, each drawn in half of all cases."""
+        """Returns changes of colours and their amounts, in the order of their use, each in half of all cases."""
         ranges = {"brightness": (1 - 32 / 255, 1 + 32 / 255), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
         ranges["hue"] = (-0.05, 0.05)
         contrast_last = rng.random() < 0.5
@@ -274,7 +263,7 @@ def augment_masks(
     left: int = 0,
     colour: Sequence[tuple[str, float]] = (),
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """A picture and its masks as they are trained on; what is random is given (see `SegmentAugmentation.draw`).
+    """Returns a picture and its masks as they are trained on, by what `SegmentAugmentation.draw` has drawn.
 
     Args:
         picture: uint8 `(height, width, 3)`.
@@ -283,15 +272,16 @@ def augment_masks(
         size: Height and width that the picture is resized to.
         flip: Whether it is mirrored, left to right.
         top: Where the crop begins, in the resized picture.
-        left: Likewise.
+        left: Its first column, likewise.
         colour: `"brightness"`, `"contrast"`, `"saturation"` (factors) and `"hue"` (a share of the circle), in the order
             in which they change.
 
     Returns:
-        uint8 `(*image_size, 3)`; `masks` and `labels` of what has a pixel in the crop.
+        uint8 `(*image_size, 3)`; `masks` of booleans and `labels`, int32, of what has a pixel in the crop.
 
     Raises:
-        ValueError: if a change of colours is unknown.
+        ValueError: if a change of colours is unknown, or the image size is not positive.
+        TypeError: if the image size is no integer or pair.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": np.array([1])}
@@ -322,9 +312,12 @@ def augment_masks(
 
 
 def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
-    """A uint8 picture with one change of colours, as `torchvision.transforms.v2.functional.adjust_{name}`.
+    """Returns a uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`.
 
-    Raises ValueError for an unknown change.
+    Args:
+        picture: uint8 `(height, width, 3)`; it is not changed.
+        name: One of `CHANGES`; ValueError for any other.
+        factor: What is multiplied, 1 for no change; of `"hue"` a share of the circle, 0 for none.
     """
     check_choice("colour", name, CHANGES)
     values = picture.astype("float64")
@@ -333,7 +326,7 @@ def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
         return (recoloured(values / 255, 1.0, factor) * 255.999).clip(0, 255).astype("uint8")
     other: Any = 0.0
     if name == "contrast":
-        other = np.floor(values @ GREY_SHARES).mean()
+        other = np.floor(values @ _GREY_SHARES).mean()
     elif name == "saturation":
-        other = np.floor(values @ GREY_SHARES)[..., None]
+        other = np.floor(values @ _GREY_SHARES)[..., None]
     return (factor * values + (1 - factor) * other).clip(0, 255).astype("uint8")

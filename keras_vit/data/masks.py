@@ -11,13 +11,16 @@ import numpy as np
 
 from keras_vit._arguments import check_class_names, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._terminal import ProgressBar
+from keras_vit.data.augmentation import ImageTransform
 from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint, match_labels, pick_split, split_of
 from keras_vit.data.folders import good_files, image_files
-from keras_vit.data.streams import is_pipeline, one_pass
-from keras_vit.preprocessing import check_pixels, load_image
+from keras_vit.data.opening import with_channels
+from keras_vit.data.streams import image_pair, is_pipeline, one_pass
+from keras_vit.preprocessing import check_pixels
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called
 CLASSES = "classes.txt"  # beside them: a name on each line, in the order of the numbers
+MASK_KEYS = ("mask", "masks", "segmentation_mask", "labels", "label")  # of a dict that a pipeline yields
 MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
 
 
@@ -34,9 +37,9 @@ class Masks:
     target: str = "mask"
 
     def in_order(self, names: Sequence[str] | None) -> Self:
-        """The same masks, with the classes in the order of the names that a model has; as they are without names.
+        """Returns the same masks with classes in the order of a model's names; itself if either has no names.
 
-        Raises ValueError if a class has a name that is none of the model's.
+        Raises ValueError if a class has a name that is none of the model's, or that several of its classes have.
         """
         if names is None or self.class_names is None or tuple(names) == self.class_names:
             return self
@@ -44,7 +47,10 @@ class Masks:
         return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
-        """A mask as int32 `(height, width)`, or several, of numbers of classes and `ignore`; ValueError otherwise."""
+        """Returns a mask, or a batch of them, as int32 of a size: the numbers of classes, and `ignore`.
+
+        Raises ValueError, which begins with `name`, for another size or numbers that are not whole or no classes.
+        """
         labels = to_numpy(mask)
         labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
         if labels.shape != size:
@@ -86,12 +92,16 @@ class MaskedImages(Masks):
 
     @property
     def has_test_split(self) -> bool:
-        """Whether the source says which pictures are there to test on."""
+        """Whether the source says which pictures are there to test or to validate on."""
         names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
         return any(place is not None and place[0] != "train" for place in map(split_of, names))
 
     def check_classes_occur(self, on_bad_image: str = "stop") -> None:
-        """Raises ValueError if a class does not occur in the masks to train on, or there is only one."""
+        """Raises ValueError if a class does not occur in the masks to train on, or there is only one.
+
+        Also where there are no such pictures, and unless `on_bad_image` is `"skip"` at a mask that cannot be read.
+        FileNotFoundError if a folder is missing, TypeError if the source is no folder or pair.
+        """
         opened = self._open("train", Reading(on_bad_image, check="none"))
         seen, count = self._numbers_seen(opened, on_bad_image == "skip"), self.classes or 0
         missing = [number for number in range(count) if number not in seen]
@@ -107,9 +117,9 @@ class MaskedImages(Masks):
         raise ValueError(f"{words}, so nothing could be learned of it.{hint}")
 
     def _numbers_seen(self, opened: "_Opened", skip: bool = False) -> set[int]:
-        """The numbers in masks, of no class as well; once it has seen all classes, it looks no further.
+        """Returns the numbers that occur in masks, `ignore` as well, until all classes have been seen.
 
-        Raises ValueError at a mask that cannot be read, unless `skip`.
+        Raises ValueError at a mask that cannot be read or does not fit, unless `skip`.
         """
         seen: set[int] = set()
 
@@ -132,10 +142,13 @@ class MaskedImages(Masks):
         return seen
 
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-        """The pictures of a split, whose masks are checked when they are read.
+        """Returns the pictures of a split; `read` returns a picture and its mask, which it checks (ValueError).
 
-        Raises FileNotFoundError if a folder is missing, ValueError if there is no such split, picture or mask.
+        With `class_names` the classes come in that order. Raises FileNotFoundError if a folder is missing, TypeError if
+        the source is no folder or pair, and ValueError if there is no such split, picture or mask, or for other names.
         """
+        if class_names is not None and self.class_names not in (None, tuple(class_names)):
+            return self.in_order(class_names).open_examples(split, class_names, reading)
         opened = self._open(split, reading)
 
         def read(i: int) -> tuple[np.ndarray, np.ndarray]:
@@ -161,27 +174,24 @@ class MaskedImages(Masks):
         )
 
     def _open(self, split: str, reading: Reading) -> "_Opened":
-        """The pictures of a split and their masks, in folders or arrays, each to be read by its number.
+        """Returns the pictures of a split and their masks, in folders or arrays, each to be read by its number.
 
         Masks without a picture are left out with a warning. Raises FileNotFoundError if a folder is missing, TypeError
         for data of another kind, and ValueError if there is no such split or no picture, not a mask for each, or a
         picture that cannot be read and is not to be skipped.
         """
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
-        bad: list[BadImage] = []
-        converted: list[BadImage] = []
         if isinstance(source, (str, os.PathLike)):
             files = _files(Path(source), split)
             keep, bad, converted = good_files([p for p, _ in files], reading, lambda i: str(files[i][0]))
             files = [files[i] for i in keep]
-            called = [str(path) for path, _ in files]
-            digest = [(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files]
+            transform = ImageTransform((1, 1), None, channels=reading.channels)
             return _Opened(
-                called,
-                image=lambda i: load_image(files[i][0]),
+                called=[str(path) for path, _ in files],
+                image=lambda i: transform.read(files[i][0]),
                 mask=lambda i: read_mask(files[i][1]),
                 kind="folder of masks",
-                digest=digest,
+                digest=[(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files],
                 bad=bad,
                 converted=converted,
             )
@@ -190,13 +200,14 @@ class MaskedImages(Masks):
         digest = [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
 
         def pixels(i: int) -> np.ndarray:
-            return check_pixels(images[i], np.shape(images[i])[-1], name=called[i], scaled="raise")
+            image = with_channels(to_numpy(images[i])[None], reading.channels)[0]
+            return check_pixels(image, reading.channels, name=called[i], scaled="raise")
 
-        return _Opened(called, pixels, masks.__getitem__, "arrays of masks", digest, bad, converted)
+        return _Opened(called, pixels, masks.__getitem__, "arrays of masks", digest, [], [])
 
 
 class _Opened(NamedTuple):
-    """The pictures of a split and their masks, each read by its number."""
+    """The pictures of a split and their masks, each read by its number; what could not be read has been left out."""
 
     called: list[str]
     image: Callable[[int], np.ndarray]
@@ -211,8 +222,9 @@ class MaskPipeline(Masks):
     """Batches of pictures and masks of another library, checked one by one."""
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields pictures and int32 masks of one pass; ValueError for no such pair, or masks that do not fit."""
         for number, element in enumerate(one_pass(self.source)):
-            images, masks = _pair(element)
+            images, masks = image_pair(element, MASK_KEYS)
             yield images, self.checked(masks, images.shape[:-1], f"batch {number}")
 
     def __len__(self) -> int:
@@ -227,7 +239,7 @@ def open_masks(
     ignore: int = 255,
     reduce_zero_label: bool = False,
 ) -> MaskedImages | MaskPipeline:
-    """Pictures with a mask each: one number for each pixel, which says its class.
+    """Returns pictures with a mask each: one number for each pixel, which says its class.
 
     Args:
         source: One of
@@ -250,9 +262,9 @@ def open_masks(
         What `finetune_segmentation` and `open_data` take. Files are read when they are used.
 
     Raises:
-        FileNotFoundError: if the folder does not exist, or lacks one of the two.
-        ValueError, TypeError: if an argument makes no sense, or a picture has no mask; it is named. What is wrong with
-            a mask is reported when it is read.
+        FileNotFoundError: if the folder does not exist; without classes also if it lacks one of the two.
+        ValueError, TypeError: if an argument makes no sense; without classes also if a picture has no mask, or a mask
+            is wrong. Otherwise that is reported when they are opened and read.
 
     Examples:
         >>> masks = data.open_masks((pixels, np.zeros((4, 24, 24), "uint8")), class_names=["floor", "wall"])
@@ -267,8 +279,6 @@ def open_masks(
     names, classes = check_class_names(class_names, classes)
     if classes is not None:
         whole_number("classes", classes, 1)
-        if 0 <= ignore < classes:
-            raise ValueError(f"ignore={ignore} is one of the {classes} classes: give a number that is none of them.")
     options = (None if names is None else tuple(names), ignore, reduce_zero_label)
     if isinstance(source, Masks):
         raise TypeError("source is what open_masks has made already: give that as it is.")
@@ -277,7 +287,7 @@ def open_masks(
             raise TypeError("An iterator only goes forward. Give what it came from: a data set, or a list.")
         if classes is None:
             raise ValueError("A pipeline does not say how many classes its masks have: give classes= or class_names=.")
-        return MaskPipeline(source, classes, *options)
+        return _checked_ignore(MaskPipeline(source, classes, *options))
     if isinstance(source, (str, os.PathLike)):
         root = Path(source)
         if not root.is_dir():
@@ -292,13 +302,24 @@ def open_masks(
         if not seen:
             raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)
+    return _checked_ignore(data)
+
+
+def _checked_ignore(data: Any) -> Any:
+    """Returns masks; ValueError if the number that stands for no class is one of their classes."""
+    if 0 <= data.ignore < data.classes:
+        hint = "give a number that is none of them, or reduce_zero_label=True if 0 stands for no class"
+        raise ValueError(f"ignore={data.ignore} is one of the {data.classes} classes: {hint}.")
     return data
 
 
 def as_masks(
     source: Any, *, classes: int | None, class_names: Sequence[str] | None, ignore: int, reduce_zero_label: bool
 ) -> Masks:
-    """What `open_masks` makes of a source; masks that are open as they are, ValueError if the options differ."""
+    """Returns what `open_masks` makes of a source, with its errors; masks that are open are returned as they are.
+
+    Raises ValueError if the options are neither the defaults nor those that the masks were opened with.
+    """
     if not isinstance(source, Masks):
         options = {"classes": classes, "class_names": class_names, "ignore": ignore}
         return open_masks(source, **options, reduce_zero_label=reduce_zero_label)
@@ -313,9 +334,9 @@ def as_masks(
 
 
 def read_mask(path: Path) -> np.ndarray:
-    """The numbers `(height, width)` of a file of one number a pixel.
+    """Returns the numbers in a file of one number a pixel, `(height, width)` of booleans or integers.
 
-    Raises ValueError if it has colours, or cannot be read.
+    Raises ValueError if it has colours or cannot be read, also if there is none.
     """
     from PIL import Image
 
@@ -331,9 +352,9 @@ def read_mask(path: Path) -> np.ndarray:
 
 
 def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarray:
-    """A mask at the size of its picture: of the nearest pixels, as the authors do, where only its scale is another.
+    """Returns a mask `(height, width, ...)` at the size of its picture, of the nearest pixels, as EoMT's authors do.
 
-    Raises ValueError if its shape is another.
+    Raises ValueError, which names the file, if its aspect ratio is another by more than rounding.
     """
     old, new = mask.shape[:2], picture.shape[:2]
     if abs(new[0] * old[1] - new[1] * old[0]) > max(*old, *new):  # more than rounding
@@ -342,28 +363,17 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
     return mask[rows[:, None], columns]
 
 
-def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures and masks of what a pipeline yields, a pair or a dict; ValueError for anything else."""
-    if isinstance(element, Mapping):
-        found = [next((element[key] for key in keys if key in element), None) for keys in _KEYS]
-    else:
-        found = list(element) if isinstance(element, (tuple, list)) else []
-    if len(found) != 2 or any(part is None for part in found):
-        raise ValueError("The pipeline must yield (images, masks), or a dict with 'image' and 'mask'.")
-    return to_numpy(found[0]), to_numpy(found[1])
-
-
-_KEYS = ("image", "images", "pixel_values"), ("mask", "masks", "segmentation_mask", "labels", "label")
-
-
 def names_beside(source: Any) -> list[str] | None:
-    """The names of classes in the file that lies in a folder of masks; None where there is none."""
+    """Returns the names of classes, one a line in `classes.txt` of a folder; None where there is none, or no folder.
+
+    Raises UnicodeDecodeError, a ValueError, if the file is no UTF-8.
+    """
     file = Path(source, CLASSES) if isinstance(source, (str, os.PathLike)) else None
     return file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else None
 
 
 def _arrays(source: Any) -> tuple[Any, Any]:
-    """The images and the masks of a pair; TypeError for anything else, ValueError for different lengths or none."""
+    """Returns the images and the masks of a pair; TypeError for anything else, ValueError if none or not as many."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         kinds = "a folder of images/ and masks/, (images, masks), or a dict of these"
         raise TypeError(f"data must be {kinds}, but {type(source).__name__} was given.")
@@ -377,27 +387,34 @@ def _arrays(source: Any) -> tuple[Any, Any]:
 
 
 def _split_folders(root: Any) -> dict[str, tuple[Path, Path]]:
-    """The folders of pictures and masks of each split by its name; empty where there are none, or no folder."""
+    """Returns the folders of pictures and masks of each split by its name; none if there are none, or no folder.
+
+    Raises FileNotFoundError if the root does not exist.
+    """
     if not isinstance(root, (str, os.PathLike)):
         return {}
     root, found = Path(root), {}
-    masks = next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
     inside = root / IMAGES if (root / IMAGES).is_dir() else root
     for folder in sorted(inside.iterdir()):
         if folder.is_dir() and split_of(folder.name):
-            within = next((folder / name for name in MASKS if (folder / name).is_dir()), folder / MASKS[0])
-            found[folder.name] = (folder / IMAGES, within) if inside == root else (folder, masks / folder.name)
+            above = inside == root  # train/images, and not images/train
+            below = (folder, _mask_folder(root) / folder.name)
+            found[folder.name] = (folder / IMAGES, _mask_folder(folder)) if above else below
     return found
 
 
-def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
-    """Each picture of a split with its mask, sorted; masks without a picture are left out with a warning.
+def _mask_folder(root: Path) -> Path:
+    """Returns the folder of masks beside the pictures, of whichever of its names; that of the first name if missing."""
+    return next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
 
-    Raises FileNotFoundError if a folder is missing, ValueError without pictures, or if one has no mask.
+
+def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
+    """Returns each picture of a split with its mask, sorted; masks without a picture are left out with a warning.
+
+    Raises FileNotFoundError if a folder is missing, ValueError without the split or pictures, or if one has no mask.
     """
     folders = _split_folders(root)
-    masks = next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
-    pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, masks)
+    pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, _mask_folder(root))
     for folder, kind in ((pictures, "pictures"), (masks, "masks")):
         if not folder.is_dir():
             raise FileNotFoundError(f"There is no folder {printable(folder)} with the {kind} of the data.")

@@ -1,4 +1,4 @@
-"""`open_data`: labelled images of every kind as a stream."""
+"""`open_data`: labelled images of every kind as a stream; arrays, and data sets of tensorflow-datasets."""
 
 import dataclasses
 import io
@@ -31,10 +31,11 @@ from keras_vit.data.examples import (
     check_labels,
     fingerprint,
     hold_out,
+    match_labels,
     pick_split,
 )
 from keras_vit.data.folders import open_folder
-from keras_vit.data.mask_augmentation import MaskTransform
+from keras_vit.data.mask_augmentation import PLAIN, MaskAugmentation, MaskTransform
 from keras_vit.data.streams import ExampleStream, ImageStream, PipelineStream, inputs_of, is_pipeline
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
@@ -57,7 +58,7 @@ def open_data(
     sampling: str | None = None,
     **reading: Unpack[ReadingOptions],
 ) -> ImageStream:
-    """A stream of batches.
+    """Returns a stream of batches of labelled images.
 
     Args:
         source: One of
@@ -81,7 +82,7 @@ def open_data(
         augmentation: What is done to training images; `None`: they are scaled to size.
         seed: A whole number from 0. The same seed yields the same batches.
         classes: How many there are, where the data does not say it.
-        class_names: Their names in order; of a folder, which folders they are.
+        class_names: Their names in the order that labels are to have; of arrays and pipelines, in that which they have.
         target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
             `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age.
         on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
@@ -123,11 +124,11 @@ def open_data(
     whole_number("seed", seed, 0)
     check_choice("split", split, tuple(SPLITS))
     check_choice("target", target, TARGETS)
+    check_choice("sampling", sampling, (None, "balanced", "sqrt"))
     if not isinstance(resize, Pipeline):
         check_choice("resize", resize, tuple(RESIZES))
     if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
         raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
-    check_choice("sampling", sampling, (None, "balanced", "sqrt"))
     if holdout is not None and (isinstance(holdout, bool) or not 0 < holdout < 1):
         raise ValueError(f"holdout must be a share between 0 and 1, such as 0.1, but {holdout!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
@@ -141,15 +142,21 @@ def open_data(
     if isinstance(source, Mapping):
         source = pick_split(source, part)
     names, classes = check_class_names(class_names, classes)
+    has_files = hasattr(source, "open_examples")
+    if size is None or (not has_files and is_pipeline(source)):
+        if holdout is not None or sampling is not None or how.processes:
+            raise ValueError("A pipeline goes its own way: holdout, sampling and processes are for other data.")
     if size is None:
         if shuffle:
             raise ValueError("image_size=None is for data that is gone through once: shuffle=False, or give a size.")
         return PipelineStream(inputs_of(source, batch_size), None, batch_size, classes, names, how, shard, target)
     transform = _transform(source, size, augmentation, resize, shuffle, seed, how.channels)
-    if not hasattr(source, "open_examples") and is_pipeline(source):
-        if holdout is not None or sampling is not None:
-            raise ValueError("A pipeline goes its own way: holdout and sampling are for other data.")
-        target, classes = getattr(source, "target", target), getattr(source, "classes", classes)
+    if not has_files and is_pipeline(source):
+        if getattr(source, "target", "class") == "mask":
+            source = source.in_order(names)
+            if target != "class" or classes not in (None, source.classes):
+                raise ValueError(f"classes={classes}, target={target!r} are not those of the masks: leave them out.")
+            target, classes, names = source.target, source.classes, list(names or source.class_names or ()) or None
         return PipelineStream(source, transform, batch_size, classes, names, how, shard, target)
     if isinstance(source, (tuple, list)) and len(source) == 2:
         examples = open_arrays(*source, shuffle, classes, names, how, target)
@@ -176,29 +183,40 @@ def _transform(
     seed: int,
     channels: int,
 ) -> ImageTransform | MaskTransform:
-    """What brings each image to size, with its mask where there are masks.
+    """Returns what brings each image to size, with its mask where there are masks.
 
-    Raises TypeError or ValueError where the augmentation does not fit the data.
+    Shuffled images without an augmentation are scaled to size, and pictures with masks cropped. Raises TypeError for an
+    augmentation of the other kind, ValueError for one that images of this many channels cannot have.
     """
-    if channels != 3 and getattr(augmentation, "randaugment", None) is not None:
-        raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
-    if getattr(source, "target", "class") == "mask":
-        return MaskTransform.of(size, augmentation, shuffle, seed, channels, source.ignore)
-    if not isinstance(augmentation, Augmentation | None):
-        raise TypeError(f"augmentation must be an Augmentation or None, but {augmentation!r} was given.")
+    has_masks = getattr(source, "target", "class") == "mask"
+    if has_masks and isinstance(augmentation, Augmentation):
+        raise TypeError(
+            "Pictures with masks are changed by a data.MaskAugmentation, as those of the recipes segmentation/..., "
+            "but an Augmentation was given: recipe.replace(augmentation=data.MaskAugmentation())."
+        )
+    kind = MaskAugmentation if has_masks else Augmentation
+    if not isinstance(augmentation, kind | None):
+        raise TypeError(f"augmentation must be of {kind.__name__} or None, but {augmentation!r} was given.")
+    if augmentation is not None:
+        augmentation.check_channels(channels)
+    if has_masks:
+        plain = PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0)
+        augmentation = plain if shuffle and augmentation is None else augmentation
+        return MaskTransform(size, augmentation, seed, channels, source.ignore)
     plain = Augmentation(crop="resize", flip=False) if shuffle else None
     return ImageTransform(size, augmentation or plain, resize, seed, channels)
 
 
 def _open_examples(source: Any, split: str, names: list[str] | None, reading: Reading) -> Examples:
-    """The images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets.
+    """Returns the images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets.
 
-    Raises TypeError for any other source, and the errors of what opens it.
+    Raises TypeError for any other source, and the errors of what opens it: FileNotFoundError for a missing folder,
+    ValueError for what is wrong with its content, ImportError for a missing package.
     """
     if hasattr(source, "open_examples"):
         return source.open_examples(split, names, reading)
     if isinstance(source, str) and source.startswith("tfds:"):
-        return open_tfds(source.removeprefix("tfds:"), split)
+        return open_tfds(source.removeprefix("tfds:"), split, names)
     if isinstance(source, (str, os.PathLike)):
         return open_folder(source, split, names, reading)
     kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
@@ -217,10 +235,19 @@ def open_arrays(
     reading: Reading,
     target: str,
 ) -> Examples:
-    """Images `(n, height, width[, channels])`, or a list of different sizes, in memory; they are not copied.
+    """Returns images in memory with their labels as examples; what is in arrays already is not copied.
 
     Raises ValueError or TypeError if images or labels are no such, not as many, of one class in training, or not
-    finite; with `reading.skip` images that are not finite are left out.
+    finite; with `reading.skip` images that are not finite are left out. Warns where most classes have no image.
+
+    Args:
+        images: `(n, height, width)` or `(n, height, width, channels)` in 0..255, or a list of images of any sizes.
+        labels: As `check_labels` takes them, one for each image.
+        training: Whether there have to be two classes.
+        classes: How many there are; None for as many as the labels say.
+        class_names: Their names; None where they have none.
+        reading: Says the channels, and whether bad images are left out.
+        target: What the labels are, of `TARGETS`.
     """
 
     def name(i: int) -> str:
@@ -253,15 +280,15 @@ def open_arrays(
         raise ValueError(Message(words, SKIP, "."))
     if ragged:
         for i in keep:
-            one = _with_channels(images[i][None], channels)
+            one = with_channels(images[i][None], channels)
             check_pixels(one, channels, name=name(i), item=lambda _, i=i: name(i), scaled="raise")
     else:
-        good = _with_channels(images[keep] if bad else images, channels)
+        good = with_channels(images[keep] if bad else images, channels)
         check_pixels(good, channels, item=lambda i: name(keep[i]), scaled="raise")
     return Examples(
         labels=labels[keep],
         classes=classes,
-        read=lambda i: _with_channels(images[keep[i]][None], channels)[0],
+        read=lambda i: with_channels(images[keep[i]][None], channels)[0],
         name=lambda i: name(keep[i]),
         kind="arrays",
         fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
@@ -271,8 +298,11 @@ def open_arrays(
     )
 
 
-def _with_channels(images: np.ndarray, channels: int) -> np.ndarray:
-    """Grey images with an axis for channels, and with three of them where these are wanted; others as they are."""
+def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """Returns grey images `(n, height, width)` with an axis for channels, and three of them if `channels` is 3.
+
+    Images `(n, height, width, 1)` get three channels likewise; others are returned as they are.
+    """
     if images.ndim == 3 and images.shape[-1] not in (3, 4, channels):
         images = images[..., None]
     if images.ndim == 4 and images.shape[-1] == 1 and channels == 3:
@@ -280,11 +310,12 @@ def _with_channels(images: np.ndarray, channels: int) -> np.ndarray:
     return images
 
 
-def open_tfds(name: str, split: str) -> Examples:
-    """A data set of tensorflow-datasets that was prepared for random access, such as `"oxford_iiit_pet:4.0.0"`.
+def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
+    """Returns a split of a data set of tensorflow-datasets, such as `"oxford_iiit_pet:4.0.0"`, prepared if it is not.
 
-    Raises ImportError without the package, ValueError if the data set has no images with labels, no such split, or
-    cannot be read at random.
+    Labels are numbers of `class_names`, or without these as the data set has them. Raises ImportError without the
+    package, ValueError if the data set has no images with labels, no such split, a class that is not named, or was not
+    prepared for random access.
     """
     try:
         import tensorflow_datasets as tfds
@@ -311,13 +342,16 @@ def open_tfds(name: str, split: str) -> Examples:
 
     # The labels of test splits that are kept secret are -1: check_labels says so.
     numbers = np.array([int(picture["label"]) for picture in pictures])
-    labels, classes = check_labels(numbers, label.num_classes, f"tfds:{name}", called)
+    labels, _ = check_labels(numbers, label.num_classes, f"tfds:{name}", called)
+    names = class_names or list(label.names)
+    if names != list(label.names):
+        labels = match_labels(label.names, names, f"tfds:{name}")[labels]
     return Examples(
         labels=labels,
-        classes=classes,
+        classes=len(names),
         read=lambda i: load_image(io.BytesIO(pictures[i]["image"]), orient=False),  # As tfds decodes.
         name=called,
         kind=f"tfds:{name}",
         fingerprint=fingerprint(labels),
-        class_names=list(label.names),
+        class_names=names,
     )

@@ -1,4 +1,7 @@
-"""Pictures with the masks of their segments: semantic masks, COCO's annotations, a file for each instance, arrays."""
+"""Pictures with the masks of their segments: semantic masks, COCO's annotations, a file for each instance, arrays.
+
+COCO's annotations are panoptic, with PNGs of ids, or of instances, as polygons or run lengths.
+"""
 
 import dataclasses
 import functools
@@ -44,7 +47,7 @@ def mask_targets(
     reduce_zero_label: bool = False,
     segments: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The masks of a picture and their classes, in the order of the numbers in its map.
+    """Returns the masks of a picture and their classes, in the order of the numbers in its map.
 
     Args:
         labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
@@ -113,7 +116,7 @@ class SegmentedImages:
     target: str = "segments"
 
     def part(self, numbers: Iterable[int]) -> Self:
-        """Some of the pictures, by their numbers."""
+        """Returns some of the pictures, by their numbers; IndexError for one that there is not."""
         chosen = [int(number) for number in numbers]
         names = tuple(self.names[i] for i in chosen)
         return dataclasses.replace(
@@ -131,7 +134,7 @@ def open_segments(
     reduce_zero_label: bool = False,
     split: str = "train",
 ) -> SegmentedImages:
-    """Pictures with segments, to train an EoMT on.
+    """Returns pictures with segments, to train an EoMT on.
 
     Args:
         source: One of
@@ -158,6 +161,7 @@ def open_segments(
 
     Raises:
         FileNotFoundError: if a file or a folder is missing.
+        ImportError: if the masks are COCO's polygons or run lengths, and pycocotools is missing, when they are read.
         TypeError, ValueError: if the data has another form, other classes than are given, or a class that is unknown;
             or if it has no use for an option.
 
@@ -206,7 +210,7 @@ def _refuse_unused(options: Mapping[str, Any], kind: str) -> None:
 
 
 def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str, ...] | None) -> SegmentedImages:
-    """The pictures; ValueError where other classes, or other names of them, are asked for than they have."""
+    """Returns the source; ValueError if `classes` or `names` are given and are not those that it has."""
     if names not in (None, source.class_names):
         found = "no names" if source.class_names is None else listing(source.class_names)
         raise ValueError(f"class_names={list(names or ())} was given, but the classes of the segments have {found}.")
@@ -216,7 +220,10 @@ def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str
 
 
 def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
-    """The pictures of a split with semantic masks, of which each class that occurs is a segment."""
+    """Returns the pictures of a split with semantic masks, of which each class that occurs is a segment.
+
+    Those of `"train"` have others as `tests` where the masks have such. Raises the errors of `open_examples`.
+    """
     examples = masks.open_examples(split, None, Reading())
 
     def read(i: int) -> tuple[np.ndarray, Targets]:
@@ -235,10 +242,10 @@ def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
 
 
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedImages:
-    """Pictures with COCO's annotations: panoptic ones where a folder of PNGs lies beside the file, else instances.
+    """Returns pictures with COCO's annotations: panoptic where a folder of PNGs lies beside the file, else instances.
 
-    Raises FileNotFoundError for a missing picture or PNG, and ValueError for a file of another form; while reading,
-    ValueError for masks that do not fit their picture.
+    Raises FileNotFoundError for a missing file, picture or PNG, and ValueError for a file of another form, two pictures
+    of one name, or other names than categories. While reading: ValueError for masks that do not fit their picture.
     """
     known, stuff = named_categories(file, names)
     ids = file.with_suffix("")  # a folder, of panoptic ones
@@ -280,11 +287,11 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
 
 
 def _ade20k(root: Path, split: str) -> SegmentedImages:
-    """Pictures of ADE20K: stuff of the semantic masks, and things of the instances' files.
+    """Returns a split of ADE20K: stuff of the semantic masks, and things of the instances' files.
 
     Of those the first channel is the number of the thing's class among things, from 1, and the second that of the
-    instance, 0 for none. Raises FileNotFoundError if a file of instances is missing; while reading, ValueError for
-    unknown things.
+    instance, 0 for none. Raises FileNotFoundError if a folder or a file of instances is missing, ValueError without the
+    split, and while reading for unknown things or files of another shape.
     """
     known = label_set("ade20k")
     things = [k for k in range(len(known.names)) if k not in known.stuff]
@@ -311,7 +318,7 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
 
 
 def _instance_folders(source: Any) -> dict[str, Path]:
-    """The folders with `instances/` by their splits; that of the source itself as `"train"`; none in other sources."""
+    """Returns the folders with `instances/` by their names; the source itself is `"train"`; none in other sources."""
     if not isinstance(source, (str, Path)) or not Path(source).is_dir():
         return {}
     inside = {path.name: path for path in sorted(Path(source).iterdir()) if split_of(path.name)}
@@ -320,7 +327,11 @@ def _instance_folders(source: Any) -> dict[str, Path]:
 
 
 def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str) -> SegmentedImages:
-    """The pictures of a split, with the classes of the training pictures; of `"train"` with the others as `tests`."""
+    """Returns the pictures of a split, with the classes of the training pictures; `"train"` has others as `tests`.
+
+    Raises ValueError if there are several folders but not that split, or none to train or to test on, and the errors of
+    `_instance_folder`.
+    """
     train = _instance_folder(pick_split(folders, "train"), names)
     if split == "train" and len(folders) == 1:
         return train
@@ -329,14 +340,16 @@ def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str
 
 
 def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
-    """Pictures of a folder with a file for each instance; those without files are left out.
+    """Returns pictures of a folder with a file for each instance; those without files are left out.
 
-    Raises FileNotFoundError without `images/`, ValueError if two pictures have one name, or a file names no class.
+    Warns of files without a picture. Raises FileNotFoundError without `images/`, ValueError if two pictures have one
+    name, a file names no class, or no picture has files. While reading: ValueError for masks that do not fit.
     """
     if not (folder / "images").is_dir():
         raise FileNotFoundError(f"There is no folder {folder / 'images'} with the pictures of the instances.")
-    pictures = {path.stem: path for path in image_files(folder / "images")}
-    if len(pictures) < len(image_files(folder / "images")):
+    found = image_files(folder / "images")
+    pictures = {path.stem: path for path in found}
+    if len(pictures) < len(found):
         raise ValueError(f"{folder / 'images'} has two pictures whose names differ by their endings only.")
     unused = sorted({path.name for path in (folder / "instances").iterdir() if path.is_dir()} - pictures.keys())
     if unused:
@@ -364,9 +377,10 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
 def _arrays(
     pictures: Any, targets: Sequence[Any], classes: int | None, names: tuple[str, ...] | None
 ) -> SegmentedImages:
-    """Pictures and targets in memory; pictures without a segment are left out.
+    """Returns pictures and targets in memory; pictures without a segment are left out.
 
-    Raises ValueError if there are not as many of both, or a label or the shape of masks does not fit.
+    `classes` and `names` are as in `open_segments`. Raises ValueError if there are not as many of both, or a label or
+    the shape of masks does not fit; KeyError for a target without `masks` or `labels`.
     """
     labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
     count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
@@ -396,7 +410,7 @@ def _arrays(
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:
-    """The picture as uint8; fractions are rounded."""
+    """Returns a picture of 0..255 as uint8; fractions are rounded."""
     return picture if picture.dtype == np.uint8 else picture.round().clip(0, 255).astype("uint8")
 
 
@@ -425,7 +439,7 @@ class SegmentStream(ImageStream):
         shard: tuple[int, int] = (0, 1),
         prefetch: int = 1,
     ) -> None:
-        """Checks the sizes and starts the threads that read; ValueError if there are no pictures."""
+        """Starts the threads that read; ValueError without pictures, or TypeError too for sizes that make no sense."""
         self.source, self.augmentation, self._seed = source, augmentation, seed
         self.image_size, self.batch_size = pair("image_size", image_size), whole_number("batch_size", batch_size, 1)
         self.class_names = None if source.class_names is None else list(source.class_names)
@@ -445,12 +459,15 @@ class SegmentStream(ImageStream):
         super().__init__(1, prefetch)
 
     def close(self) -> None:
-        """End the threads that read. A stream may be closed more than once."""
+        """Ends the threads that read. A stream may be closed more than once."""
         super().close()
         self._readers.shutdown(cancel_futures=True)
 
     def _make(self, step: int) -> tuple[Any, Any]:
-        """The pictures and targets of a step: in training crops, float32 `(pictures, *image_size, 3)`, else lists."""
+        """Returns the pictures and targets of a step: in training float32 `(pictures, *image_size, 3)`, else lists.
+
+        The targets are a list of dicts. Raises what reading a picture does: ValueError, FileNotFoundError, ImportError.
+        """
         first = step * self.batch_size
         places = [divmod(first + i, self.examples) for i in range(self.length(step))]
         read = list(self._readers.map(lambda place: self._one(*place), places[share(len(places), self.shard)]))
@@ -461,9 +478,9 @@ class SegmentStream(ImageStream):
         return (np.stack(pictures) if pictures else np.zeros(shape)).astype("float32"), targets
 
     def _one(self, epoch: int, place: int) -> tuple[np.ndarray, Targets]:
-        """A picture of an epoch and its targets; in training a crop, of the next picture where one has no segment.
+        """Returns a picture of an epoch and its targets; in training a crop, of the next picture if one has no segment.
 
-        Raises ValueError if no crop of any picture has a segment.
+        Raises ValueError if no crop of any picture has a segment, and what reading a picture does.
         """
         if self.augmentation is None:
             return self.source.read(place)
@@ -480,9 +497,9 @@ class SegmentStream(ImageStream):
 
 
 def hold_out_segments(source: SegmentedImages, share_held: float, seed: int) -> tuple[SegmentedImages, SegmentedImages]:
-    """The pictures to train on and those of a share, which the seed draws, to evaluate on.
+    """Returns the pictures to train on, and those of a share to evaluate on, one at least, which the seed draws.
 
-    Raises ValueError if none is left to train on.
+    `share_held` is above 0 and below 1. Raises ValueError if none is left to train on.
     """
     order = np.random.default_rng([seed, ORDER]).permutation(len(source.names))
     held = max(1, round(share_held * len(order)))
@@ -513,10 +530,11 @@ class Instances(NamedTuple):
 
 
 def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segments]:
-    """The segments of each picture of a panoptic annotation.
+    """Returns the segments of each picture of a panoptic annotation.
 
-    `names` are what a model's classes are called, to find the file's categories by; None: by their order. ValueError
-    unless the file has annotations of COCO's form whose ids differ, and one for each picture.
+    `names` are what a model's classes are called, to find the file's categories by; None: by their order. Raises
+    FileNotFoundError without the file, and ValueError unless it has annotations of COCO's form whose ids differ, one
+    for each picture, and as many categories as names.
     """
 
     def rows(about: Any) -> list[Segments]:
@@ -537,10 +555,9 @@ def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segmen
 
 
 def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
-    """The instances of each picture that has some, without crowds.
+    """Returns the instances of each picture that has some, without crowds.
 
-    `names` as of `panoptic_rows`. Raises ValueError unless the file has annotations of COCO's form, and none that is
-    panoptic.
+    `names` and errors are those of `panoptic_rows`; ValueError for an annotation that is panoptic.
     """
 
     def rows(about: Any) -> list[Instances]:
@@ -562,10 +579,9 @@ def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instan
 
 
 def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """What the classes of an annotation are called, and which of them are stuff (`isthing` is 0).
+    """Returns what the classes of an annotation are called, and which of them are stuff (`isthing` is 0), sorted.
 
-    `names` as of `panoptic_rows`; without them the categories' own, in the order of their ids. Raises ValueError if
-    there are more or fewer categories than names, or the file has another form.
+    `names` and errors are those of `panoptic_rows`; without names the categories' own, in the order of their ids.
     """
 
     def read(about: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -577,17 +593,17 @@ def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str
 
 
 def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
-    """What is listed under the number that a row has; ValueError if nothing is."""
+    """Returns what is listed under the number `row[key]`; ValueError if nothing is, KeyError if the row lacks it."""
     if row[key] not in listed:
         raise ValueError(f"an annotation has the {key} {row[key]!r}, which is not listed")
     return listed[row[key]]
 
 
 def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
-    """The class of each category of an annotation, by its id.
+    """Returns the class of each category of an annotation, by its id.
 
     It is its place among the names, where these are the names of the categories; other names are those of the
-    categories in the order of their ids. ValueError if there are more or fewer.
+    categories in the order of their ids. Raises ValueError if there are more or fewer, or two categories have one id.
     """
     categories = _categories(about)
     if names is not None and len(names) != len(categories):
@@ -598,7 +614,10 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 
 
 def _categories(about: Any) -> list[tuple[int, str]]:
-    """The ids and names of an annotation's categories, in the order of the ids; ValueError if two have one id."""
+    """Returns the ids and names of an annotation's categories, in the order of the ids.
+
+    Raises ValueError if two have one id, KeyError if one lacks either.
+    """
     found = sorted((row["id"], row["name"]) for row in about["categories"])
     if len(dict(found)) < len(found):
         raise ValueError("two categories have one id")
@@ -606,7 +625,11 @@ def _categories(about: Any) -> list[tuple[int, str]]:
 
 
 def _read_annotation(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
-    """What `rows` returns for the JSON in a file; ValueError if that has another form, or there are no annotations."""
+    """Returns what the function `rows` does for the JSON in a file.
+
+    Raises FileNotFoundError without the file, and ValueError, which says what `kind` it had to be of, if it is no JSON,
+    `rows` raises a ValueError, TypeError, AttributeError or KeyError, or returns nothing.
+    """
     try:
         found = rows(json.loads(file.read_text(encoding="utf-8")))
         if not found:
@@ -619,9 +642,10 @@ def _read_annotation(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
 
 
 def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
-    """A function from a name to the picture of that name in a folder, at any depth, but for those in `ids`.
+    """Returns a function from a name to the picture of that name in a folder, at any depth, but not in `ids`.
 
-    It raises FileNotFoundError if there is none, and ValueError if there are two.
+    The function raises FileNotFoundError if there is none, ValueError if there are two. FileNotFoundError here if there
+    is no such folder.
     """
     pictures: dict[str, list[Path]] = {}
     for path in image_files(folder):
@@ -640,13 +664,16 @@ def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
 
 
 def read_ids(png: Path) -> np.ndarray:
-    """The ids in a PNG of a panoptic annotation, int64 `(height, width)`: red + 256 green + 65,536 blue."""
+    """Returns the ids in a PNG of a panoptic annotation, int64 `(height, width)`: red + 256 green + 65,536 blue.
+
+    Raises FileNotFoundError or ValueError if it cannot be read, ImportError without Pillow.
+    """
     red, green, blue = np.moveaxis(read_picture(png).astype("int64"), -1, 0)
     return red + 256 * green + 65536 * blue
 
 
 def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """The mask of an instance, booleans `(height, width)`, from COCO's polygons or run lengths.
+    """Returns the mask of an instance, booleans: of COCO's polygons `(height, width)`, of run lengths at their size.
 
     Raises ImportError if pycocotools is not installed, and ValueError if they are neither.
     """

@@ -1,6 +1,6 @@
 """Streams: batches of images and labels by the number of the step, made ahead by threads.
 
-A batch of a training stream is a function of the seed and the number of the step alone, whatever was asked for before:
+A batch of a training stream is a function of the seed and the number of the step alone, whatever was read before:
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
 from (seed, epoch, image), mixup and CutMix from (seed, step). So a run that was stopped goes on with the very batches
 that it would have seen.
@@ -29,13 +29,10 @@ import numpy as np
 from keras_vit._arguments import SKIP, Message, printable, to_numpy, warn_caller
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import (
-    ERASING,
     MIXUP,
     ORDER,
-    RANDAUGMENT,
     ImageTransform,
-    augmented,
-    erased,
+    finish,
     mixed,
     resize_for_evaluation,
 )
@@ -77,23 +74,23 @@ class Stream(Protocol):
     shard: tuple[int, int]
 
     def batch(self, step: int) -> tuple[Any, ...]:
-        """Inputs and targets of a step; IndexError if test data has no such batch."""
+        """Returns the inputs and targets of a step; IndexError if test data has no such batch."""
         ...
 
     def length(self, step: int) -> int:
-        """Images in the whole batch of a step, of which `batch` returns the part that `shard` says."""
+        """Returns the number of images in the whole batch of a step, of which `batch` returns the part of `shard`."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What decides the batches, as plain data for JSON."""
+        """Returns what decides the batches, as plain data for JSON."""
         ...
 
     def map(self, function: Callable[..., tuple[Any, ...]]) -> "Stream":
-        """The same stream with other batches: `function(step, images, labels)` of each."""
+        """Returns the same stream with other batches: what `function(step, images, labels)` returns of each."""
         return _Mapped(self, function)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """All batches of test data, once; TypeError for training data, which has no end."""
+        """Yields all batches of test data, once; TypeError for training data, which has no end."""
         if self.endless:
             raise TypeError("Training data has no end: ask for a step with stream.batch(step).")
         for step in itertools.count():
@@ -105,6 +102,8 @@ class Stream(Protocol):
 
 
 class _Mapped(Stream):
+    """A stream whose batches are those of another one after a function; all else is that stream's."""
+
     def __init__(self, stream: Stream, function: Callable[..., tuple[Any, ...]]) -> None:
         self._stream, self._function = stream, function
         self.batch_size, self.steps_per_epoch = stream.batch_size, stream.steps_per_epoch
@@ -164,29 +163,35 @@ class ImageStream(Stream):
         self._report()
 
     def length(self, step: int) -> int:
-        """Images in a batch, where it is known how many there are."""
+        """Returns the number of images in the batch of a step: 0 after the last of test data.
+
+        Where the number of examples is not known, it is the size of full batches.
+        """
         rest = self.batch_size if self.endless or self.examples is None else self.examples - step * self.batch_size
         return max(0, min(self.batch_size, rest))
 
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step, made by one of the threads."""
+        """Returns the images and labels of a step, which one of the threads makes; subclasses do."""
         raise NotImplementedError
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step.
+        """Returns the images and labels of a step, and starts the next ones.
 
         Args:
             step: 0 for the first.
 
         Returns:
-            Images, float32 `(batch, height, width, 3)` in 0..255, before any scaling; labels, float32
+            Images, float32 `(batch, height, width, channels)` in 0..255, before any scaling; labels, float32
             `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for regression. Batches of
             training data are full. Those of test data come in order and may be shorter; where it is not known how many
-            classes there are, their labels are int64 `(batch,)`.
+            classes there are, their labels are int64 `(batch,)`. With masks in place of labels: int32
+            `(batch, height, width)` in training, and lists of pictures and masks of their own sizes else.
 
         Raises:
-            IndexError: if test data has no such batch.
-            ValueError: if an image or label is bad and bad images are not skipped.
+            IndexError: if test data has no such batch, or the step is below 0.
+            TypeError: if the step is no integer.
+            ValueError: if an image or label is bad and bad images are not skipped, or the stream is closed.
+            RuntimeError: if a worker process has ended.
         """
         step, last = operator.index(step), self._last
         if step < 0 or (last is not None and step >= last):
@@ -205,17 +210,17 @@ class ImageStream(Stream):
             self._report()
 
     def describe(self) -> dict[str, Any]:
-        """What decides the batches apart from the augmentation and the seed, as plain data for JSON."""
+        """Returns what decides the batches apart from the augmentation and the seed, as plain data for JSON."""
         counts = {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
         return self._origin | counts
 
     def close(self) -> None:
-        """End what reads ahead. A stream may be closed more than once."""
+        """Ends what reads ahead, after the batches in work. A stream may be closed more than once."""
         self._closed = True
         self._threads.shutdown(cancel_futures=True)
 
     def _report(self) -> None:
-        """Warn of bad images when the first are found."""
+        """Warns once of bad images, when the first are found."""
         if self.bad and not self._reported:
             self._reported, first = True, self.bad[0]
             what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
@@ -229,7 +234,7 @@ class ImageStream(Stream):
 
 
 class ExampleStream(ImageStream):
-    """Batches of examples: training data with an augmentation. The other arguments are those of `open_data`."""
+    """Batches of examples, shuffled and without end where the transform has an augmentation, else in order."""
 
     def __init__(
         self,
@@ -240,7 +245,10 @@ class ExampleStream(ImageStream):
         shard: tuple[int, int],
         sampling: str | None,
     ) -> None:
-        """Starts the threads that read; ValueError without images, or for worker processes without files."""
+        """Starts the threads that read; the arguments are those of `open_data`, which has checked them.
+
+        Raises ValueError without images, for worker processes without files, and for `sampling` without classes.
+        """
         self._data, self._transform, self._skip = examples, transform, reading.skip
         self._origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
         self._origin |= {} if sampling is None else {"sampling": sampling}
@@ -271,16 +279,13 @@ class ExampleStream(ImageStream):
         super().__init__(2 if reading.prefetch else 1, reading.prefetch)
 
     def close(self) -> None:
-        """End the threads and processes that read. A stream may be closed more than once."""
+        """Ends the threads and processes that read. A stream may be closed more than once."""
         super().close()
         self._readers.shutdown(cancel_futures=True)
         self._close_processes()
 
     def _make(self, step: int) -> tuple[Any, Any]:
-        """The images and labels, or masks, of a step; in training augmented and mixed. ValueError as of `batch`.
-
-        Images and masks to evaluate segmentation on keep their sizes, and come as lists.
-        """
+        """Returns the images and labels, or masks, of a step, mixed in training; as `batch`, with its errors."""
         self._start_processes()
         places = self._places(step)
         part = share(len(places), self.shard)
@@ -301,7 +306,7 @@ class ExampleStream(ImageStream):
         return images[len(before) :], labels[len(before) :]
 
     def _start_processes(self) -> None:
-        """Starts the worker processes, where there are to be some, before the first batch."""
+        """Starts the worker processes, where there are to be some and none runs yet."""
         if self._free is not None:
             with self._lock:
                 while len(self._processes) < self._workers:
@@ -309,9 +314,10 @@ class ExampleStream(ImageStream):
                     self._free.put(self._processes[-1])
 
     def _transformed(self, step: int, places: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        """The transformed images of some places, and the index of each; without those that cannot be read.
+        """Returns the transformed images of some places, and the index of each, without those that cannot be read.
 
-        Raises ValueError if none of a batch can be read.
+        Images are float32 `(images, height, width, channels)`, with a mask behind the channels where there are masks.
+        Raises ValueError if none of a batch can be read, or one cannot and is not to be skipped.
         """
         channels = self._transform.channels + 1 if self.target == "mask" else self._transform.channels
         images = np.empty((len(places), *self._transform.image_size, channels), "float32")
@@ -328,7 +334,7 @@ class ExampleStream(ImageStream):
         return (images, indices) if good.all() else (images[good], indices[good])
 
     def _places(self, step: int) -> list[tuple[int, int]]:
-        """The (epoch, index) of each image of a batch; where an epoch ends within a batch, the next one fills it."""
+        """Returns (epoch, index) of each image of a batch; where an epoch ends within it, the next one fills it."""
         first = step * self.batch_size
         if not self.endless:
             return [(0, i) for i in range(first, min(first + self.batch_size, self.examples))]
@@ -336,7 +342,11 @@ class ExampleStream(ImageStream):
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def _fill(self, images: np.ndarray, places: list[tuple[int, int]]) -> np.ndarray:
-        """Reads and transforms the images of some places into an array; returns the index of each, -1 where none is."""
+        """Fills `images` with the transformed images of some places; returns the indices, int64, -1 for none.
+
+        What a worker process cannot read is read again here, for its error. Raises ValueError for an image that cannot
+        be read unless such are skipped, RuntimeError if the process has ended.
+        """
         rest = range(len(places))
         indices = np.array([index for _, index in places], "int64")
         if self._free is not None and not self._unreadable.intersection(indices.tolist()):
@@ -350,7 +360,10 @@ class ExampleStream(ImageStream):
         return indices
 
     def _fill_one(self, image: np.ndarray, epoch: int, index: int) -> int:
-        """Reads and transforms an image, in training the next good one if it is bad; returns its index, or -1."""
+        """Fills `image` with the transformed image of an index, in training the next good one; returns its index or -1.
+
+        -1 where it is bad and skipped, and none takes its place. Raises ValueError for a bad one that is not skipped.
+        """
         for i in range(index, index + (self.examples if self.endless else 1)):
             i %= self.examples
             pixels = self._read(i)
@@ -360,9 +373,9 @@ class ExampleStream(ImageStream):
         return -1
 
     def _read(self, i: int) -> np.ndarray | None:
-        """The pixels of an image, None for a bad one, which is noted in `bad`.
+        """Returns what `examples.read` does, or None for a bad image, which is added to `bad` and not read again.
 
-        Raises ValueError for it unless such are skipped.
+        Raises ValueError for it unless such are skipped, or memory was short; ImportError if a package is missing.
         """
         try:
             return None if i in self._unreadable else self._data.read(i)
@@ -385,7 +398,10 @@ class ExampleStream(ImageStream):
 
 
 def is_pipeline(source: Any) -> bool:
-    """Whether it can be iterated over, and is neither text, nor an array, nor a dict; a list has to be of batches."""
+    """Whether a source is a pipeline: iterable, and no text, array, dict, tuple or set; a list only if of batches.
+
+    A list is one of batches if each of its items is a dict or a pair.
+    """
     if isinstance(source, keras.utils.PyDataset):
         return True
     if isinstance(source, list):
@@ -399,7 +415,7 @@ class Slices:
     """Arrays of what a model takes, and their labels, as a pipeline of batches."""
 
     def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
-        """Keeps both as arrays; ValueError unless they have one length."""
+        """Keeps both as arrays; ValueError unless they have one length, and images two axes or more."""
         self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
         shapes = self._images.shape, self._labels.shape
         if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
@@ -417,7 +433,11 @@ class Slices:
 
 
 def inputs_of(source: Any, batch_size: int) -> Any:
-    """A pipeline of what a model takes: arrays `(images, labels)` in slices, others as given; TypeError for files."""
+    """Returns a pipeline of what a model takes: arrays `(images, labels)` in slices, other iterables as given.
+
+    Raises ValueError if images and labels are not as many, TypeError for paths, dicts, single arrays, other tuples and
+    what cannot be iterated over.
+    """
     if isinstance(source, tuple) and len(source) == 2:
         return Slices(*source, batch_size)
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
@@ -427,7 +447,7 @@ def inputs_of(source: Any, batch_size: int) -> Any:
 
 
 class PipelineStream(ImageStream):
-    """The batches of a pipeline, which goes forward only and starts anew when an earlier step is asked for.
+    """The batches of a pipeline, which goes forward only and starts anew for an earlier step.
 
     It yields batches, which keep their size, or single examples of (images, labels), or dicts of these. Without an
     augmentation it is gone through once; without a transform, images are what a model takes, of any shape and unit.
@@ -444,9 +464,10 @@ class PipelineStream(ImageStream):
         shard: tuple[int, int],
         target: str,
     ) -> None:
-        """Pulls the first batch, which tells the kind of labels.
+        """Pulls the first batch, which shows the kind of labels; the arguments are those of `open_data`.
 
-        Raises ValueError if there is none, or nobody says the classes.
+        Warns where its size is not `batch_size` in training. Raises ValueError if there is none, it is bad and not to
+        be skipped, or in training nothing says how many classes there are.
         """
         self.target, self.converted = target, []
         self._source, self._transform, self._skip, self.shard = source, transform, reading.skip, shard
@@ -481,14 +502,15 @@ class PipelineStream(ImageStream):
         super().__init__(1, min(reading.prefetch, 1))
 
     def length(self, step: int) -> int:
-        """Images in a batch: one of the last two that were read."""
+        """Returns the number of images in a batch: known of the last two that were read, else that of full batches."""
         return self._lengths.get(step, self.batch_size)
 
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The images and labels of a step, mixed and erased in training; one thread at a time may ask.
+        """Returns the images and labels of a step, in training with all that the augmentation adds to pipelines.
 
-        Goes forward to the step, from the start for an earlier one, and notes the length of the batch. Raises EndOfData
-        after the last batch of test data, ValueError if a pipeline ends in training.
+        Goes forward to the step, from the start for an earlier one, and notes the length of the batch; one thread at a
+        time may call it. Raises EndOfData after the last batch of test data, ValueError if a pipeline ends in training,
+        cannot start anew, or has a bad batch that is not skipped.
         """
         if step < self._next:
             self._restart()
@@ -500,16 +522,14 @@ class PipelineStream(ImageStream):
         if self.endless:
             augmentation, seed = self._transform.augmentation, self._transform.seed
             for i, image in enumerate(images):
-                if augmentation.randaugment is not None:
-                    image = augmented(image, augmentation, [seed, RANDAUGMENT, step, i])
-                images[i] = erased(image, augmentation, [seed, ERASING, step, i])
+                images[i] = finish(image, augmentation, seed, (step, i))
             images, labels = mixed(images, labels, augmentation, [seed, MIXUP, step])
         self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
         rows = share(len(images), self.shard)
         return images[rows], labels[rows]
 
     def _pull(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next batch of the pipeline, on the way to a step; raises the errors of `_make` if there is none."""
+        """Returns the next batch of the pipeline, on the way to a step, with the errors of `_make` if there is none."""
         if self._first is not None:
             pulled, self._first = self._first, None
         else:
@@ -522,22 +542,23 @@ class PipelineStream(ImageStream):
         return pulled
 
     def _restart(self) -> None:
-        """Starts the pipeline anew; ValueError for an iterator that was begun."""
+        """Sets the stream to the start of the pipeline; ValueError for an iterator of which a batch was returned."""
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
             raise ValueError("This iterator only goes forward. Give what it came from: a data set, or a list.")
         self._next, self._first, self._good = 0, None, self._good_batches()
 
     def _good_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields batches of good images and checked labels, epoch after epoch in training, also of single examples.
+        """Yields batches of good images and checked labels, epoch after epoch in training.
 
-        Raises ValueError for bad ones unless they are skipped, and after 100 in a row.
+        Single examples are put together. Raises ValueError for what is no pair, for bad batches unless they are
+        skipped, and after 100 of these in a row.
         """
         waiting: list[tuple[np.ndarray, np.ndarray]] = []
         bad_in_a_row = 0
         while True:
             number = -1
             for number, element in enumerate(one_pass(self._source)):
-                images, labels = _pair(element)
+                images, labels = image_pair(element)
                 self._single = images.ndim == 3 if self._transform is not None else labels.ndim == 0
                 if self._single:
                     images, labels = images[None], labels[None]
@@ -557,7 +578,7 @@ class PipelineStream(ImageStream):
                 return
 
     def _resized(self, images: np.ndarray) -> np.ndarray:
-        """A batch as the stream returns it: float32 at the size; what a model takes already as it is."""
+        """Returns images as a stream does: float32 at the size, with masks at theirs; without a transform as given."""
         if self._transform is None:
             return images
         size = self._transform.image_size
@@ -566,9 +587,9 @@ class PipelineStream(ImageStream):
         return images.astype("float32")
 
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
-        """The labels as `check_labels` returns them, or None for a bad batch, which is noted in `bad`.
+        """Returns labels as `check_labels` does, masks as given, or None for a bad batch, which is added to `bad`.
 
-        Raises ValueError for a bad batch unless such are skipped.
+        Raises ValueError for a bad batch unless such are skipped, and TypeError for labels that are no numbers.
         """
         try:
             if self._transform is not None:
@@ -595,7 +616,10 @@ class PipelineStream(ImageStream):
 
 
 def one_pass(source: Any) -> Iterator[Any]:
-    """Yields each batch or element of one epoch of a pipeline: a Keras `PyDataset`, or anything to iterate over."""
+    """Yields each batch or element of one epoch of a pipeline; of a Keras `PyDataset` it ends the epoch as well.
+
+    Raises TypeError if the source is neither that nor iterable.
+    """
     if isinstance(source, keras.utils.PyDataset):
         for i in range(source.num_batches):
             yield source[i]
@@ -604,16 +628,19 @@ def one_pass(source: Any) -> Iterator[Any]:
         yield from source
 
 
-def _pair(element: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of what a pipeline yields, a pair or a dict; ValueError for anything else."""
+def image_pair(element: Any, keys: Sequence[str] = LABELS) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the images, and the labels or masks, of what a pipeline yields: a pair, or a dict.
+
+    `keys` are names that a dict may have for the second, such as `"label"`. Raises ValueError for anything else.
+    """
     if isinstance(element, Mapping):
-        images, labels = (next((element[k] for k in keys if k in element), None) for keys in (IMAGES, LABELS))
+        images, labels = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
         if images is None or labels is None:
-            raise ValueError(f"The pipeline yields {sorted(element)}, but 'image' and 'label' are needed.")
+            raise ValueError(f"The pipeline yields {sorted(element)}, but 'image' and {keys[0]!r} are needed.")
     elif isinstance(element, (tuple, list)) and len(element) == 2:
         images, labels = element
     else:
-        wanted = "(images, labels), or a dict with 'image' and 'label'"
+        wanted = f"(images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}"
         raise ValueError(f"The pipeline must yield {wanted}, not a {type(element).__name__}.")
     return to_numpy(images), to_numpy(labels)
 
@@ -635,6 +662,7 @@ class Batches(keras.utils.PyDataset):
     """
 
     def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
+        """Keeps the function and the numbers; Keras takes one batch after the other."""
         super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
         self._batch, self._steps = batch, steps
 
@@ -646,7 +674,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
-    """Some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
+    """Returns some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
 
     Args:
         stream: What `open_data` returns.

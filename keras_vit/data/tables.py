@@ -56,13 +56,15 @@ class LabelTable:
 
     @property
     def has_test_split(self) -> bool:
-        """Whether rows say that they are there to test on."""
+        """Whether rows say that they are there to test or to validate on."""
         return any(split in IN_PLACE_OF for split in self.splits or ())
 
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-        """The images of a split, in the order of the rows.
+        """Returns the images of a split, in the order of the rows; all rows for each split if the table has none.
 
-        Raises ValueError if it has no rows, a class is unknown or has no row to train on, or a file cannot be read.
+        With `class_names` the classes come in that order; the name of a number stays. Raises ValueError if there are no
+        rows, a class is unknown or has no row to train on, there is one class to train on, or a file cannot be read and
+        is not to be skipped.
         """
         splits = self.splits or [split] * len(self)
         chosen = split if split in splits else IN_PLACE_OF.get(split)
@@ -97,7 +99,7 @@ class LabelTable:
         )
 
     def _columns(self, rows: list[int], names: list[str]) -> np.ndarray:
-        """The labels of some rows, float32 `(rows, names)`, for classes in another order.
+        """Returns the labels of some rows, float32 `(rows, names)`, for classes in another order.
 
         Raises ValueError if a row has a label that is none of the names.
         """
@@ -120,7 +122,7 @@ def open_table(
     separator: str | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> LabelTable:
-    """Labelled images from a table with a row for each: `finetune`, `evaluate`, `few_shot` and `open_data` take it.
+    """Returns labelled images from a table with a row for each: what takes data takes it, such as `finetune`.
 
     Args:
         source: A `.csv` (commas, semicolons or tabs, UTF-8), `.tsv` or `.parquet` file (which needs pyarrow), a pandas,
@@ -132,6 +134,7 @@ def open_table(
         target: What the labels are: `"class"`, `"multilabel"` or `"number"` (a quantity such as an age). None:
             `"multilabel"` where there are several columns, a `separator` or lists in the column, else `"class"`.
         separator: What stands between the labels of an image in one column, such as `"|"`; an image may have none.
+            None: a cell of text is one label, or none if it is empty.
         folder: What the files are relative to; None for the table's own folder, or the current one.
 
     Returns:
@@ -139,8 +142,9 @@ def open_table(
 
     Raises:
         FileNotFoundError: if there is no such table.
-        ValueError, TypeError: if a column is missing, a row has no file or label, or cells beyond the columns, or two
-            rows say different things of one file; rows and columns are named.
+        TypeError: if the source is of another kind.
+        ValueError: if a column is missing, a row has no file or label, or cells beyond the columns, or two rows say
+            different things of one file, with the names of rows and columns; or if an argument makes no sense.
         ImportError: if pyarrow is needed and missing.
 
     Examples:
@@ -150,13 +154,17 @@ def open_table(
     """
     columns, where, first, home = _read(source)
     several, labels = not isinstance(label, str), [label] if isinstance(label, str) else list(label)
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"label must be a column or several that differ, but {label!r} was given.")
+    if separator is not None and (several or separator == ""):
+        raise ValueError(f"separator={separator!r} must be text between labels in one column, or left out.")
     split = split or ("split" if "split" in columns else None)
     for name in [file, *labels] + ([split] if split else []):
         if name not in columns:
             hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
             raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
     lists = any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
-    has_many = several or bool(separator) or lists
+    has_many = several or separator is not None or lists
     if target is None:
         target = "multilabel" if has_many else "class"
     check_choice("target", target, TARGETS)
@@ -193,7 +201,7 @@ def open_table(
 
 
 def _in_order(names: set[str]) -> list[str]:
-    """The names of classes, sorted: by number where all are numbers."""
+    """Returns the names of classes, sorted: by number where all are whole numbers."""
     if all(map(str.isdecimal, names)):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
@@ -207,14 +215,14 @@ class _Cells:
     rows: list[str]  # what each is called
 
     def text(self, column: str, i: int) -> str:
-        """The text of a cell; ValueError if it is empty."""
+        """Returns the text of a cell; ValueError if it is empty."""
         text = _text(self.columns[column][i])
         if not text:
             raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}.")
         return text
 
     def number(self, column: str, i: int, is_flag: bool) -> float:
-        """The number in a cell, of a flag 0 or 1; ValueError for anything else."""
+        """Returns the finite number in a cell, of a flag 0 or 1 (also true and false); ValueError for anything else."""
         text = self.text(column, i)
         try:
             value = float({"true": 1, "false": 0}.get(text.lower(), text))
@@ -227,11 +235,15 @@ class _Cells:
         return value
 
     def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:
-        """The labels of a row: one, or in multilabel data those between separators; ValueError for none of a class."""
+        """Returns the labels of a row: one of a class, else those in a list or between separators, or none.
+
+        Raises ValueError for an empty cell if the target is `"class"`.
+        """
         if target == "class":
             return [self.text(column, i)]
-        value = self.columns[column][i]
-        parts = value if isinstance(value, (list, tuple, np.ndarray)) else _text(value).split(separator)
+        parts = self.columns[column][i]
+        if not isinstance(parts, (list, tuple, np.ndarray)):
+            parts = [parts] if separator is None else _text(parts).split(separator)
         return [_text(part) for part in parts if _text(part)]
 
 
@@ -248,7 +260,7 @@ def _check_repeated(table: LabelTable) -> None:
 
 
 def _spelled_alike(classes: Sequence[str]) -> list[str]:
-    """Classes that differ in capitals only, or in how a number is written: Cat and cat, 1 and 1.0."""
+    """Returns classes that differ in capitals only, or in how a number is written: Cat and cat, 1 and 1.0."""
 
     def plain(name: str) -> Any:
         try:
@@ -261,7 +273,11 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
 
 
 def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
-    """The columns of a table by name, what it is called, the number of its first row, and its folder."""
+    """Returns the columns of a table by name, what it is called, the number of its first row, and its folder.
+
+    Raises FileNotFoundError for a missing file, ImportError for Parquet without pyarrow, and ValueError or TypeError
+    for what is no table.
+    """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix.lower() == ".parquet":
@@ -276,9 +292,10 @@ def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
-    """The columns of a CSV file, whose separator is the most frequent one in its first line, as lists of text.
+    """Returns the columns of a CSV file as lists of text; its separator is the most frequent in its first line.
 
-    Raises ValueError if it is no UTF-8, two columns have one name, or a row has more cells than there are columns.
+    Cells that a row lacks are empty. Raises FileNotFoundError without the file, ValueError if it is empty or no UTF-8,
+    two columns have one name, or a row has more cells than there are columns.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
@@ -301,7 +318,7 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
 
 
 def _columns(table: Any) -> dict[str, Sequence[Any]]:
-    """The columns of a pandas, polars or Arrow table, or of a dict, as lists.
+    """Returns the columns of a pandas, polars or Arrow table, or of a dict, as lists.
 
     Raises TypeError for anything else, ValueError if they are not equally long.
     """
@@ -320,14 +337,17 @@ def _columns(table: Any) -> dict[str, Sequence[Any]]:
 
 
 def _text(cell: Any) -> str:
-    """The text of a cell, empty for missing values. Integers are whole floats in a column where values are missing."""
+    """Returns the text of a cell without space around it, empty for missing values.
+
+    Whole floats become integers: that is what these are in a column where values are missing.
+    """
     if cell is None or cell != cell or str(cell) == "<NA>":  # pandas's missing value
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
 def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
-    """`"train"`, `"test"` or `"validation"` for each row; ValueError for a cell that says something else."""
+    """Returns `"train"`, `"test"` or `"validation"` for each row; ValueError for a cell that names no split."""
     places = []
     for cell, row in zip(cells, rows, strict=True):
         place = split_of(cell)

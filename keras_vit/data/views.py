@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit._arguments import ImageSize, pair, printable, whole_number
-from keras_vit.data.augmentation import IMAGE, is_number
+from keras_vit.data.augmentation import IMAGE, check_between, check_flag, check_limits
 from keras_vit.data.examples import Examples, Reading, fingerprint, pick_split, split_of
 from keras_vit.data.folders import good_files, image_files
-from keras_vit.data.mask_augmentation import adjusted
+from keras_vit.data.mask_augmentation import CHANGES, adjusted
 from keras_vit.data.opening import open_arrays
 from keras_vit.data.streams import ExampleStream
 from keras_vit.interpolation import torchvision_resized
@@ -69,34 +69,27 @@ class ViewAugmentation:
     blur: float = 0.5
     solarize: float = 0.2
 
-    # What streams ask of an augmentation, and what is not done to views.
+    # What streams read of every augmentation, and what is not done to views.
     mixup: ClassVar[float] = 0.0
     cutmix: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        """Checks all fields and makes tuples of the areas.
-
-        Raises TypeError or ValueError for a field that is out of its range.
-        """
+        """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
         whole_number("global_views", self.global_views, 1)
         whole_number("local_views", self.local_views, 0)
         if self.local_size is not None:
             pair("local_size", self.local_size)
-        if not isinstance(self.flip, bool):
-            raise TypeError(f"flip must be True or False, but {self.flip!r} was given.")
-        for name in ("global_area", "local_area"):
-            area = tuple(getattr(self, name))
-            if len(area) != 2 or not all(map(is_number, area)) or not 0 < area[0] <= area[1] <= 1:
-                raise ValueError(f"{name} must be (least, most), shares of the picture in (0, 1], but is {area!r}.")
-            object.__setattr__(self, name, area)
-        most = {"hue": 0.5}
+        check_flag("flip", self.flip)
+        check_limits(self, "global_area", 1)
+        check_limits(self, "local_area", 1)
         for name in ("jitter", "brightness", "contrast", "saturation", "hue", "grey", "blur", "solarize"):
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value <= most.get(name, 1):
-                raise ValueError(f"{name} must be a number from 0 to {most.get(name, 1)}, but {value!r} was given.")
+            check_between(name, getattr(self, name), 0.5 if name == "hue" else 1)
 
     def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of local views beside global ones; ValueError if they are no whole patches."""
+        """Returns the height and width of local views for a model; ValueError if its patches do not divide them.
+
+        `image_size` and `patch` are the (height, width) of its images and patches.
+        """
         if self.local_size is None:
             sides = zip(image_size, patch, strict=True)
             return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
@@ -108,7 +101,7 @@ class ViewAugmentation:
 
 @dataclasses.dataclass(frozen=True)
 class ViewTransform:
-    """Makes the views of a picture, one after another as rows of pixels: `unpack` takes them apart.
+    """Makes the views of a picture, one after another as rows of pixels; `unpack` takes a batch of these apart.
 
     What is random depends on the seed, the epoch and the index of the picture.
     """
@@ -121,12 +114,12 @@ class ViewTransform:
 
     @property
     def image_size(self) -> tuple[int, ...]:
-        """How many pixels all views of a picture have."""
+        """How many pixels all views of a picture have, as a tuple of one number: the shape of a row of a batch."""
         views, local = self.augmentation, math.prod(self.local_size)
         return (views.global_views * math.prod(self.global_size) + views.local_views * local,)
 
     def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
-        """float32 `(pixels of all views, 3)` of a picture `(height, width, 3)` in 0..255."""
+        """Returns float32 `(pixels of all views, 3)` of a picture `(height, width, 3)` of 0..255, rounded."""
         generator, views = np.random.default_rng([self.seed, IMAGE, epoch, index]), self.augmentation
         if pixels.dtype != np.uint8:
             pixels = np.rint(pixels).clip(0, 255).astype("uint8")
@@ -139,7 +132,7 @@ class ViewTransform:
         return np.concatenate([one.reshape(-1, 3) for one in made]).astype("float32")
 
     def unpack(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Global views `(batch, views, height, width, 3)` and local ones of a batch of what a call returns."""
+        """Returns the global and the local views, each `(batch, views, height, width, 3)`, of a batch of calls."""
         views = self.augmentation
         end = views.global_views * math.prod(self.global_size)
         return (
@@ -156,15 +149,23 @@ def view(
     solarize: float,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """A random crop of a uint8 picture at a size, with other colours: uint8."""
+    """Returns a view of a uint8 picture `(height, width, 3)`: a random crop at a size, with other colours, uint8.
+
+    Args:
+        picture: uint8 `(height, width, 3)`; it is not changed.
+        size: Height and width of the view.
+        area: The least and the largest share of the picture that it shows.
+        views: Its `flip`, colours, `grey` and `blur` count.
+        solarize: How often bright pixels are inverted, a share.
+        generator: Of the random numbers.
+    """
     top, left, height, width = crop_box(*picture.shape[:2], area, generator)
     image = torchvision_resized(picture[top : top + height, left : left + width], size, "bilinear_antialias")
     if views.flip and generator.random() < 0.5:
         image = image[:, ::-1]
     if generator.random() < views.jitter:
-        changes = ("brightness", "contrast", "saturation", "hue")
-        for number in generator.permutation(len(changes)):
-            name = changes[number]
+        for number in generator.permutation(len(CHANGES)):
+            name = CHANGES[number]
             most, middle = getattr(views, name), 0.0 if name == "hue" else 1.0
             if most:
                 image = adjusted(image, name, float(generator.uniform(middle - most, middle + most)))
@@ -180,9 +181,10 @@ def view(
 def crop_box(
     height: int, width: int, area: tuple[float, float], generator: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """A random box (top, left, height, width), drawn as torchvision's `RandomResizedCrop`: first its share of the area.
+    """Returns a random box, (top, left, height, width), as torchvision's `RandomResizedCrop`: its area is drawn first.
 
-    Where none fits in ten attempts, it is the middle of the picture, of an aspect that is allowed.
+    `area` is the least and the largest share of the picture that it has. Where none fits in ten attempts, it is the
+    middle of the picture, of an aspect that is allowed.
     """
     for _ in range(ATTEMPTS):
         wanted = height * width * generator.uniform(*area)
@@ -196,7 +198,7 @@ def crop_box(
 
 
 def blurred(image: np.ndarray, sigma: float) -> np.ndarray:
-    """A uint8 picture convolved with a normal distribution, whose border is repeated."""
+    """Returns a uint8 picture blurred by a normal distribution of `sigma` pixels, above 0; its border is repeated."""
     radius = math.ceil(3 * sigma)
     kernel = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
     kernel = (kernel / kernel.sum()).astype("float32")
@@ -217,7 +219,7 @@ class ViewStream(ExampleStream):
         self._transform = dataclasses.replace(self._transform, local_size=size)
 
     def unpack(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Global views `(batch, views, height, width, 3)` in 0..255, and local ones."""
+        """Returns the global and the local views, each `(batch, views, height, width, 3)` in 0..255, of a batch."""
         return self._transform.unpack(batch)
 
 
@@ -231,10 +233,11 @@ def open_views(
     shard: tuple[int, int],
     on_bad_image: str,
 ) -> ViewStream:
-    """A stream of views of pictures, without end, whose labels are not read; the options are those of `open_data`.
+    """Returns a stream of views of pictures, without end, whose labels are not read; options are those of `open_data`.
 
     `source` is a folder, of which all pictures are taken, in whatever folders they lie, or where it has `train/` those
-    in it; an array or a list of pictures, also `(pictures, labels)`; or a dict with `"train"`.
+    in it; an array or a list of pictures, also `(pictures, labels)`; or a dict with `"train"`. Raises the errors of
+    `open_data`: TypeError for other sources, FileNotFoundError without the folder, ValueError without good pictures.
     """
     reading = Reading(on_bad_image=on_bad_image, processes=False)
     examples = _examples(source, reading)
@@ -246,7 +249,7 @@ def open_views(
 
 
 def _examples(source: Any, reading: Reading) -> Examples:
-    """The training pictures of a source, a folder, arrays or a dict of these; TypeError for any other."""
+    """Returns the training pictures of a source, as `open_views` takes it, with its errors; their labels are all 0."""
     if isinstance(source, Mapping):
         source = pick_split(source, "train")
     if isinstance(source, (str, os.PathLike)):
@@ -260,9 +263,10 @@ def _examples(source: Any, reading: Reading) -> Examples:
 
 
 def _folder(root: Path, reading: Reading) -> Examples:
-    """All pictures below a folder, or below its `train/`.
+    """Returns all pictures below a folder, or below its `train/`; their labels are all 0.
 
-    Raises FileNotFoundError without the folder, ValueError without pictures.
+    Raises FileNotFoundError without the folder, ValueError without pictures, or for one that cannot be read unless
+    `reading` skips it.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")

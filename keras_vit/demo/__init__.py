@@ -55,13 +55,13 @@ class Digits(NamedTuple):
 
 
 def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
-    """1,797 scans of handwritten digits, which come with scikit-learn, in a fixed split into training and test images.
+    """Returns 1,797 scans of handwritten digits, which come with scikit-learn, as training and test images.
 
     Args:
         train_images: How many images to train on; None for all.
 
     Returns:
-        1,297 images to train on, and 500 to test on, in which all digits are equally frequent.
+        1,297 images to train on, and 500 to test on, in which all digits are equally frequent: always the same.
 
     Raises:
         ImportError: if scikit-learn is not installed.
@@ -89,7 +89,7 @@ def run(
     train_images: int | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Fine-tunes the shipped checkpoint on handwritten digits, exports the result and draws what happened.
+    """Fine-tunes the shipped checkpoint on handwritten digits, writes files and a picture; returns the figures.
 
     Args:
         output: Folder for what is written: `digits.keras`, `digits.npz`, `digits.tflite`, `demo.png`, `demo.json`.
@@ -105,6 +105,7 @@ def run(
     Raises:
         ImportError: if a package of the extra `demo` is missing.
         ValueError: if `seed` or `epochs` is no whole number, or `train_images` is out of range.
+        OSError: if the folder or a file cannot be written.
         RuntimeError: if the outputs of a written file are not those of the model.
     """
     require_packages("The demo", NEEDS, "demo")
@@ -187,9 +188,10 @@ def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: di
 def _write_files(
     model: VisionTransformer, images: np.ndarray, logits: np.ndarray, output: Path, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Writes the model in three formats; returns the bytes of each file and its largest difference from the logits.
+    """Writes the model in three formats; returns of each file its bytes and largest difference from the logits.
 
-    RuntimeError if a difference is above 1e-4. Without the packages for `digits.tflite` that file is left out.
+    By file name, `{"bytes", "max_abs_error"}` each. `digits.tflite` is left out without its packages. Raises
+    RuntimeError if a difference is above 1e-4, OSError if a file cannot be written.
     """
     with console.status("Saving ..."):
         save_model(model, output / "digits.keras", overwrite=True)
@@ -209,7 +211,7 @@ def _write_files(
 
 
 def _tables(result: dict[str, Any]) -> tuple[Table, Table]:
-    """Two tables: accuracy and time of the two trainings; size and largest difference of the written files."""
+    """Returns two tables: accuracy and time of the two trainings; size and largest difference of the written files."""
     titles = {"transfer": "from the checkpoint", "scratch": "from scratch"}
     runs = Table(
         {

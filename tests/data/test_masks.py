@@ -239,3 +239,29 @@ def test_classes_are_matched_by_name():
     assert all(np.array_equal(one, two) for one, two in zip(labels, expected, strict=True))
     with pytest.raises(ValueError, match="classes that the model does not know: 'b'"):
         data.in_order(("a", "c"))
+
+
+def test_names_of_open_data_give_the_order_of_masks():
+    """Of arrays and of pipelines; without names the stream has those of the masks."""
+    images, masks = np.full((2, 16, 16, 3), 9, "uint8"), np.repeat(np.arange(2), 256).reshape(2, 16, 16)
+    for source in ((images, masks), [(images, masks)]):
+        opened = open_masks(source, class_names=["a", "b"])
+        for names, wanted in ((None, [0, 1]), (["b", "a"], [1, 0]), (["b", "x", "a"], [2, 0])):
+            with open_data(opened, split="test", image_size=16, batch_size=2, class_names=names) as stream:
+                assert stream.class_names == (names or ["a", "b"])
+                assert [mask[0, 0] for mask in stream.batch(0)[1]] == wanted
+
+
+def test_pictures_with_masks_have_other_channels(tmp_path):
+    """Of folders and of arrays, in training as in evaluation; grey ones with masks are made of three channels."""
+    images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 4)).astype("uint8")
+    masks = np.repeat([0, 1], 256).reshape(2, 16, 16).astype("uint8")
+    write(tmp_path, images, masks)
+    for source in ((images, masks), tmp_path):
+        for split in ("train", "test"):
+            with stream(source, split, {"classes": 2}, channels=4) as opened:
+                assert sorted(image.tobytes() for image in opened.batch(0)[0]) == sorted(
+                    image.astype(opened.batch(0)[0][0].dtype).tobytes() for image in images
+                )
+    with stream((images[..., 0], masks), "test", {"classes": 2}) as opened:
+        np.testing.assert_array_equal(opened.batch(0)[0], np.repeat(images[..., :1], 3, axis=-1))

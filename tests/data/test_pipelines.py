@@ -263,6 +263,12 @@ def test_tfds(data, tfds):
         assert stream.batch(9)[1].shape == (4, 3)
 
 
+def test_class_names_give_the_order_of_tfds(data, tfds):
+    with open_data("tfds:animals", split="test", class_names=["cow", "ant", "elk", "bee"], **OPTIONS) as stream:
+        assert stream.class_names == ["cow", "ant", "elk", "bee"]
+        assert stream.batch(0)[1].argmax(axis=1).tolist() == [1, 3, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

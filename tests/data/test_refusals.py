@@ -6,6 +6,7 @@ import pytest
 from keras_vit.data import (
     Augmentation,
     MaskAugmentation,
+    SegmentAugmentation,
     open_data,
     open_masks,
     open_table,
@@ -75,6 +76,9 @@ REFUSED = [
             ({"cutmix": 1.5}, ValueError, "cutmix must be 0"),
             ({"erasing": -0.1}, ValueError, "erasing must be a share"),
             ({"erasing_fill": "rand"}, ValueError, "erasing_fill must be one of.*'rand'"),
+            ({"erasing_mean": "grey"}, ValueError, "erasing_mean must be a finite number, or one"),
+            ({"erasing_mean": ()}, ValueError, "erasing_mean must be a finite number, or one"),
+            ({"erasing_std": (0.2, -0.1, 0.2)}, ValueError, "erasing_std must be a finite number from 0"),
             ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
             ({"randaugment": (0, 10)}, ValueError, "at least 1 layer"),
             ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
@@ -94,6 +98,8 @@ REFUSED = [
             ({"brightness": float("nan")}, ValueError, "brightness"),
         ],
     ),
+    (lambda: SegmentAugmentation((0, 1)), ValueError, "scale must be"),
+    (lambda: SegmentAugmentation(jitter=1), TypeError, "jitter must be True or False"),
     *of(
         lambda image=PICTURE, name="Rotate", magnitude=10, **further: randaugment_operation(
             image, name, magnitude, **further
@@ -131,6 +137,7 @@ REFUSED = [
             ({"labels": [0, 1], "target": "multilabel"}, ValueError, r"\(n, classes\) with 0 and 1"),
             ({"labels": [1, np.inf], "target": "number"}, ValueError, "image 1 of x has the label inf"),
             ({"labels": [[1, 2]], "target": "number"}, ValueError, r"\(n,\) or \(n, 1\)"),
+            ({"labels": [1, 2], "target": "number", "classes": 2}, ValueError, "2 classes, but target='number'"),
         ],
     ),
     *of(
@@ -171,6 +178,11 @@ REFUSED = [
             ({"sampling": "sqrt", "split": "test"}, ValueError, "for shuffled training data"),
             ({"sampling": "sqrt", "target": "number"}, ValueError, "labels are numbers"),
             ({"source": [(X, Y)], "sampling": "sqrt", "classes": 3}, ValueError, "A pipeline goes its own way"),
+            ({"source": [(X, Y)], "processes": True, "classes": 3}, ValueError, "A pipeline goes its own way"),
+            ({"image_size": None, "holdout": 0.1, "split": "test"}, ValueError, "A pipeline goes its own way"),
+            ({"workers": 0}, ValueError, "workers must be"),
+            ({"processes": "no"}, ValueError, "processes must be one of"),
+            ({"augmentation": Augmentation(erasing=1.0, erasing_mean=(0.1, 0.2))}, ValueError, "3 for the channels"),
         ],
     ),
     (lambda: pipeline(), ValueError, "has none that are good"),
@@ -185,6 +197,10 @@ REFUSED = [
     (lambda: inputs("photos"), TypeError, "not a str. Of files, say the image_size"),
     (lambda: inputs(np.zeros((2, 2)), [0, 1], split="train"), ValueError, "is gone through once"),
     (lambda: open_table(3), TypeError, "pandas, polars or Arrow table"),
+    (lambda: open_table({"file": ["a"], "a": [1]}, label=[]), ValueError, "label must be a column or several"),
+    (lambda: open_table({"file": ["a"], "a": [1]}, label=["a", "a"]), ValueError, "label must be a column or several"),
+    (lambda: open_table({"file": ["a"], "a": [1]}, label=["a"], separator="|"), ValueError, r"separator='\|' must be"),
+    (lambda: open_table({"file": ["a"], "a": [1]}, label="a", separator=""), ValueError, "separator='' must be"),
     (lambda: masks("nowhere", {}), FileNotFoundError, "nowhere"),
     (lambda: masks(None, {}), TypeError, "NoneType"),
     (lambda: masks((), {}), TypeError, "tuple"),
@@ -196,6 +212,10 @@ REFUSED = [
     (lambda: masks((SMALL[0] / 255, SMALL[1]), {}), ValueError, "scaled"),
     (lambda: masks(SMALL, {"classes": 0}), ValueError, "classes"),
     (lambda: masks(SMALL, {"classes": 300}), ValueError, "ignore=255 is one"),
+    (lambda: masks((SMALL[0], SMALL[1] + 3), {"ignore": 1}), ValueError, "ignore=1 is one of the 4 classes"),
+    (lambda: masks(SMALL, sampling="balanced"), ValueError, "the labels are masks"),
+    (lambda: masks([SMALL], target="number"), ValueError, "are not those of the masks"),
+    (lambda: masks([SMALL], classes=4), ValueError, "are not those of the masks"),
     (lambda: masks(SMALL, {"class_names": ["a", "a"]}), ValueError, "differ"),
     (lambda: masks(SMALL, {"class_names": ["a"], "classes": 2}), ValueError, "1 class_names"),
     (lambda: masks(SMALL, {"ignore": -2}), ValueError, "ignore"),
@@ -208,6 +228,8 @@ REFUSED = [
     (lambda: masks(SMALL, augmentation=Augmentation()), TypeError, "MaskAugmentation"),
     (lambda: masks(SMALL, image_size=0), ValueError, "image_size"),
     (lambda: masks(SMALL, channels=4, augmentation=MaskAugmentation()), ValueError, "Colours"),
+    (lambda: masks(SMALL, channels=4), ValueError, r"must have shape .*4\)"),
+    (lambda: masks(SMALL, augmentation=MaskAugmentation(fill=(1, 2))), ValueError, "3 for the channels"),
 ]
 
 

@@ -319,18 +319,6 @@ def test_semantic_masks_are_a_segment_for_each_class():
     assert source.read(0)[1]["masks"].sum((1, 2)).tolist() == [32, 31]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"scale": (0, 1)}, "scale must be"),
-        ({"jitter": 1}, "jitter must be True or False"),
-    ],
-)
-def test_augmentations_that_make_no_sense(arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        data.SegmentAugmentation(**arguments)
-
-
 def test_targets_that_make_no_sense():
     pictures, targets = scenes(1)
     with pytest.raises(ValueError, match="labels 0 to 0, but those of picture 0"):

@@ -76,6 +76,11 @@ def test_several_labels(photos, form):
     assert numbers == list(range(12)) and labels.dtype == np.float32 and labels.tolist() == expected
 
 
+def test_a_label_has_several_words_where_nothing_separates_labels():
+    table = {"file": ["a.png", "b.png", "c.png"], "label": ["polar bear", "", "cat"]}
+    assert open_table(table, target="multilabel").class_names == ("cat", "polar bear")
+
+
 def test_numbers_and_splits(photos):
     splits = ["train"] * 6 + ["val"] * 2 + ["Test set"] * 4
     table = open_table(write(photos, age=[i / 2 for i in range(12)], split=splits), label="age", target="number")
