@@ -103,8 +103,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.evaluation": {
         "keras_vit._pictures": "need_matplotlib",
-        "keras_vit.evaluation.accuracy": "AccuracyResult Mistake evaluate",
-        "keras_vit.evaluation.batches": "batches",
+        "keras_vit.evaluation.accuracy": "AccuracyResult Mistake batches evaluate",
         "keras_vit.evaluation.embedding": "EmbeddedImages embed",
         "keras_vit.evaluation.few_shot": (
             "FewShotResult L2 L2_SWEEP LeastSquaresProbe SHOTS extract_features few_shot knn_accuracy"

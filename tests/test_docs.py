@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.cli import program
+from keras_vit.cli import COMMANDS
+from keras_vit.cli.program import make_parser
 from tests.processes import environment
 
 pytestmark = pytest.mark.long
@@ -441,7 +442,7 @@ def test_every_command_line_on_a_page_is_understood(capsys):
                 continue
             seen += 1
             try:
-                program._parser(words).parse_args(words)
+                make_parser(COMMANDS, words).parse_args(words)
             except SystemExit as end:
                 error = capsys.readouterr().err
                 if end.code and (line in blocks or "the following arguments are required" not in error):

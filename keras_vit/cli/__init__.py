@@ -4,6 +4,49 @@ A `Command` says what it takes and what it does. Files of this folder import wha
 command checks what it can before it calls `start_keras`: nobody waits seconds to hear of a misspelled name.
 """
 
-from keras_vit.cli.program import main
+import sys
+from collections.abc import Sequence
+
+from keras_vit.cli import files, images, training
+from keras_vit.cli.program import run_program
 
 __all__ = ["main"]
+
+# In the order of the help.
+COMMANDS = {
+    "list": files.list_,
+    "info": files.info,
+    "download": files.download,
+    "predict": images.predict,
+    "classify": images.classify,
+    "segment": images.segment,
+    "depth": images.depth,
+    "inspect": files.inspect,
+    "convert": files.convert,
+    "finetune": training.finetune,
+    "pretrain": training.pretrain,
+    "evaluate": training.evaluate,
+    "embed": images.embed,
+    "similar": images.similar,
+    "duplicates": images.duplicates,
+    "recipes": training.recipes,
+    "plan": training.plan,
+    "export": files.export,
+    "verify": training.verify,
+    "demo": training.demo,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: The command line without the program's name; None for the process's own.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: for wrong usage (2), `--help` and `--version` (0).
+    """
+    return run_program(COMMANDS, sys.argv[1:] if arguments is None else list(arguments))

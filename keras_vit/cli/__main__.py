@@ -2,6 +2,6 @@
 
 import sys
 
-from keras_vit.cli.program import main
+from keras_vit.cli import main
 
 sys.exit(main())

@@ -7,7 +7,6 @@ from typing import Any
 
 from keras_vit._arguments import printable, require_packages
 from keras_vit._terminal import megabytes, pairs_table
-from keras_vit.cli.command import COUNT, Result, at_least_0, command, derived, group, image_size, option, switch
 from keras_vit.cli.inputs import (
     OVERWRITE,
     SOURCE,
@@ -18,9 +17,10 @@ from keras_vit.cli.inputs import (
     chosen,
     start_keras,
 )
+from keras_vit.cli.program import COUNT, Result, at_least_0, command, derived, group, image_size, option, switch
 
 LIKE = derived("keras_vit.models.options:LoadOptions", "like")
-# Of `keras_vit.export.FORMATS`, which is slow to import; a test holds them together.
+# Of `keras_vit.export.FORMATS`, which the help need not wait for; a test holds them together.
 SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 
 
@@ -32,7 +32,10 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
     examples=("B/16", "--family DINOv2"),
 )
 def list_(options: Namespace) -> Result:
-    """The published checkpoints, or with `--models` the variants, that match the query; ValueError if none does."""
+    """Returns the published checkpoints, or with `--models` the variants, that match the query and the family.
+
+    Raises ValueError if none does.
+    """
     from keras_vit.checkpoints import list_models, list_weights
 
     rows = (list_models if options.models else list_weights)(options.query, options.family)
@@ -46,10 +49,10 @@ def list_(options: Namespace) -> Result:
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
 def info(options: Namespace) -> Result:
-    """What a file is, from its contents, or what a name is, from the catalogue; the rows of all files of a variant.
+    """Returns what a file is, from its contents, what a name is, from the catalogue, or all checkpoints of a variant.
 
-    Raises the errors of `inspect_checkpoint`; ValueError where a Keras file does not say its model, or for a name that
-    the catalogue does not have.
+    Raises FileNotFoundError for a missing file, ValueError for an unknown name, a file that is no checkpoint, a Keras
+    file that does not say its model, or a `--like` that contradicts the file; OSError for an address that fails.
     """
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
@@ -68,7 +71,10 @@ def info(options: Namespace) -> Result:
 
 
 def _keras_file(path: str) -> dict[str, Any]:
-    """What a file of Keras says of its model; ValueError if it is of no model of this package."""
+    """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`.
+
+    Raises ValueError if it is of no model of this package or damaged.
+    """
     from keras_vit.checkpoints import config_in_file
     from keras_vit.models import count_weights, variant_of
 
@@ -86,17 +92,16 @@ def _keras_file(path: str) -> dict[str, Any]:
 
 
 def _description(source: str, facts: dict[str, Any]) -> Result:
-    """The result of `info` for these facts: the model and its layout first, the names of its classes last."""
-    config = dict(facts["config"])
-    names = config.pop("class_names", None) or []
-    # There may be hundreds of unused arrays; the oddities say how many.
-    others = {name: value for name, value in facts.items() if name not in ("variant", "config", "bytes", "unused")}
+    """Returns the result of `info` for these facts: the model and its layout first, the names of its classes last."""
     rows = {"model": facts["variant"] or "none of the named variants", "layout": facts["layout"]}
     if "parameters" in facts:
         rows["parameters"] = f"{facts['parameters']:,}"
     rows["size"] = megabytes(facts["bytes"])
-    rows.update({name: value for name, value in others.items() if name not in rows})
-    rows.update(config)
+    # There may be hundreds of unused arrays; the oddities say how many.
+    shown = {"variant", "config", "bytes", "unused", *rows}
+    rows |= {name: value for name, value in facts.items() if name not in shown}
+    rows |= facts["config"]
+    names = rows.pop("class_names", None) or []
     rows["class_names"] = ", ".join(map(str, names[:5]))
     if len(names) > 5:
         rows["class_names"] += f" and {len(names) - 5:,} more"
@@ -111,7 +116,8 @@ def _description(source: str, facts: dict[str, Any]) -> Result:
 def download(options: Namespace) -> Result:
     """Returns the path and the size of a checkpoint, which is fetched into the cache if it is not on this machine yet.
 
-    Of weights in several files: the path of their index, and the size of all. Raises the errors of `find_checkpoint`.
+    Of weights in several files it is the path of their index and the size of all. Raises ValueError for an unknown
+    name, FileNotFoundError for a missing file, OSError if the checkpoint cannot be fetched.
     """
     from keras_vit.checkpoints import find_checkpoint
     from keras_vit.checkpoints.files import weight_files
@@ -130,9 +136,11 @@ def download(options: Namespace) -> Result:
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
 def inspect(options: Namespace) -> Result:
-    """Writes the page of `keras_vit.inspection`; images are read first, before the slow import of Keras.
+    """Writes the page of `keras_vit.inspection` and returns its path; images are read before Keras is imported.
 
-    Raises FileNotFoundError, FileExistsError or ValueError for a path or a source that does not do, before that import.
+    Raises FileNotFoundError without the page's folder, an image or a model file, FileExistsError for a page that is
+    there, ValueError for another ending than .html, an unknown name, a file that is no image or a model that the page
+    is not for.
     """
     from keras_vit.preprocessing import load_image
 
@@ -161,7 +169,10 @@ def inspect(options: Namespace) -> Result:
 
 
 def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
-    """What a checkpoint file says about itself: facts, and what is odd."""
+    """Returns what a checkpoint file says about itself: facts that are not empty by name, and notes on what is odd.
+
+    Both are empty for files of Keras, and for addresses and names of weights that were fetched.
+    """
     from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file
     from keras_vit.checkpoints.catalogue import SHIPPED
 
@@ -188,7 +199,11 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
 def convert(options: Namespace) -> Result:
-    """Loads the model and writes it in the format that the target names, after the checks that need no Keras."""
+    """Loads the model and writes it in the format that the target names; returns the path and the size.
+
+    Raises, before Keras is imported, ValueError for an unknown source, target or layout, FileNotFoundError for a
+    missing file, FileExistsError for a target that is there; then ValueError if the layout cannot hold the model.
+    """
     from keras_vit.checkpoints import check_format, save_model
 
     check_source(options.source)
@@ -206,6 +221,7 @@ def convert(options: Namespace) -> Result:
 
 
 def _any_size(text: str) -> int | tuple[int, int] | str:
+    """Returns "dynamic", or what `image_size` makes of another text."""
     return text if text == "dynamic" else image_size(text)
 
 
@@ -236,22 +252,22 @@ def _any_size(text: str) -> int | tuple[int, int] | str:
 def export(options: Namespace) -> Result:
     """Exports a checkpoint as the arguments say, and returns the report.
 
-    Paths are checked before the slow import of Keras: ValueError, FileNotFoundError or FileExistsError. All other
-    errors are those of `keras_vit.export.export`.
+    Raises, before Keras is imported, ValueError for an unknown source or format, FileNotFoundError for a missing file,
+    FileExistsError for a file that is there, ImportError where the format needs a package; then what `export` raises:
+    ValueError for options or pictures that do not fit, RuntimeError if the file cannot be made or answers otherwise.
     """
+    from keras_vit.export.formats import format_of
+
     check_source(options.weights)
     check_exists(options.classes, options.calibration, options.images)
-    if options.format is None and Path(options.out).suffix not in SUFFIXES.replace(",", "").split():
-        raise ValueError(f"OUT must end with {SUFFIXES}; or pass --format saved_model. {options.out!r} was given.")
     check_target(options.out, options.overwrite)
+    row = format_of(Path(options.out), options.format)
+    require_packages(f"The format {row.name!r}", row.needs, row.extra)
     start_keras()
     from keras_vit.export import export
-    from keras_vit.export.exporting import format_of
-    from keras_vit.export.images import labelled_pictures
+    from keras_vit.export.served_model import labelled_pictures
     from keras_vit.zoo import load
 
-    row = format_of(Path(options.out), options.format)
-    require_packages(f"The format {row.name!r}", row.needs, row.extra)  # better now than after the model was loaded
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)

@@ -9,7 +9,6 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit._files import check_folder
 from keras_vit._terminal import Table
-from keras_vit.cli.command import COUNT, COUNT_OR_0, Result, at_least_0, command, option, switch
 from keras_vit.cli.inputs import (
     OVERWRITE,
     PICTURES,
@@ -26,6 +25,7 @@ from keras_vit.cli.inputs import (
     start_keras,
     summary,
 )
+from keras_vit.cli.program import COUNT, COUNT_OR_0, Result, at_least_0, command, option, switch
 
 TOP = 5  # classes that `predict` shows
 
@@ -39,10 +39,10 @@ TOP = 5  # classes that `predict` shows
     examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:
-    """Predicts the classes of images, or their numbers by a regression model.
+    """Returns the likeliest classes of each image, or its number by a regression model.
 
-    Images are checked first, before the slow import of Keras: FileNotFoundError without one. Raises ValueError for a
-    model of another kind, for more classes than it has, and for a threshold where each image has one class.
+    Raises FileNotFoundError for a missing image or model file; ValueError for a file that is no image, an unknown name,
+    a model without one answer for an image, more classes than it has, or a threshold where each image has one class.
     """
     from keras_vit.preprocessing import decode_predictions, sample_image
 
@@ -62,7 +62,7 @@ def predict(options: Namespace) -> Result:
     if options.threshold is not None and not several:
         raise ValueError(f"--threshold is for models of several labels, but {weights} has one for each image.")
     outputs = predicted(model, files)
-    if count == 1 and not several:
+    if count == 1 and not several:  # a regression
         name = (config.class_names or ("number",))[0]
         data = [{"image": path, "number": float(value)} for path, value in zip(files, outputs[:, 0], strict=True)]
         return Result(data, Table({"image": row["image"], name: f"{row['number']:.4g}"} for row in data))
@@ -80,7 +80,7 @@ def predict(options: Namespace) -> Result:
 
 
 def _count_classes(model: Any, weights: str) -> int:
-    """The number of classes of a classifier; ValueError for other models, with the command that uses them."""
+    """Returns the number of classes of a classifier with one answer for an image; ValueError for other models."""
     if hasattr(model.config, "backbone"):
         words = f"{weights} has an output for each place of a picture, and not for the whole"
         raise ValueError(f"{words}: `keras-vit segment` or `keras-vit depth`.")
@@ -88,20 +88,21 @@ def _count_classes(model: Any, weights: str) -> int:
         words = f"{weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
         raise ValueError(f"{words}finetune`, or measure its features with `keras-vit evaluate --few-shot`.")
     if len(model.output_shape) != 2:
-        raise ValueError(
-            f"{weights} has a head on every token or place, so that there is no single output for an image."
-        )
+        raise ValueError(f"{weights} has a head on every token or place, and no single output for an image.")
     return model.config.classes
 
 
 def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) -> Table:
-    """A row for each name of an image with its probability, of which the first has the image's path."""
+    """Returns a row for each name of an image with its probability; only the first row of an image has its path.
+
+    `named` has pairs of a path and its names with probabilities; an image without names has a row "(none)".
+    """
     table = Table()
     for path, names in named:
         for name, probability in names:
             share = f"{100 * probability:.1f} %"
             table.append({"image": path, column: name, "probability": share})
-            path = ""  # the path stands once
+            path = ""
         if not names:
             table.append({"image": path, column: "(none)", "probability": ""})
     return table
@@ -124,9 +125,10 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
     ),
 )
 def classify(options: Namespace) -> Result:
-    """Predicts which of the names fits each image. Names and images are checked before the slow import of Keras.
+    """Returns the probability of each name for each image.
 
-    Raises ValueError unless names are given in one of two ways.
+    Raises ValueError unless names are given in one of two ways, are two different ones or more, and the images and the
+    templates are such; FileNotFoundError for a missing file; and what `load_image_text` raises without two towers.
     """
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
@@ -149,7 +151,7 @@ def classify(options: Namespace) -> Result:
 
 
 def _names_in(options: Namespace) -> list[str]:
-    """The names that `--names` or `--names-from` say; FileNotFoundError without that file."""
+    """Returns the names that `--names` or `--names-from` say; FileNotFoundError without that file."""
     check_exists(options.names_from)
     if options.names is not None:
         return [name.strip() for name in options.names.split(",")]
@@ -171,11 +173,12 @@ Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and f
 
 
 def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], load: Callable[[], Any]) -> Result:
-    """Writes one map or figure for each picture; paths are checked before the slow import of Keras.
+    """Writes one map or figure for each picture, and returns a row for each; with `--skip-unreadable` also of others.
 
     `load` returns the model; `write` takes it, the pixels of a picture, its path and the file to write, and returns the
-    picture's row.
-    ValueError or OSError if a picture cannot be read, unless such are skipped.
+    picture's row. Raises, before Keras is imported, FileNotFoundError for a missing path or folder, FileExistsError for
+    an output that is there, ValueError for no pictures or an unknown model; later ValueError or OSError for a picture
+    that cannot be read, unless such are skipped.
     """
     pairs = files_to_write(options.images, options.output, f".{options.format}", options.overwrite)
     check_source(options.weights)
@@ -203,6 +206,7 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
 
 
 def _metres(text: str) -> float | str:
+    """Returns "relative", or what `at_least_0` makes of another text."""
     return text if text == "relative" else at_least_0(text)
 
 
@@ -218,7 +222,8 @@ def _metres(text: str) -> float | str:
 def depth(options: Namespace) -> Result:
     """Writes the depth of each picture; the result has its least and its largest depth.
 
-    Raises the errors of `estimate` and `plot`, and before Keras starts those of paths that do not do.
+    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does, ValueError for a model of
+    another kind or an output of another ending, ImportError without matplotlib for `--plot`.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
@@ -268,8 +273,9 @@ def depth(options: Namespace) -> Result:
 def segment(options: Namespace) -> Result:
     """Writes the segments of each picture; the result has how many there are, and the largest.
 
-    Raises the errors of `segment`, `plot` and of loading the model, ValueError for options that contradict each other
-    or a picture that cannot be read and is not to be skipped, and before Keras starts those of paths that do not do.
+    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does, ValueError for a model of
+    another kind, an output of another ending, or options that contradict each other or do not fit the model,
+    ImportError without matplotlib for `--plot`.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
@@ -289,9 +295,10 @@ def segment(options: Namespace) -> Result:
 
 
 def _segmenter(options: Namespace) -> Any:
-    """The model that a file holds, or of both towers of a TIPS one for the names that are given.
+    """Returns the model that a file holds, or of both towers of a TIPS one for the names that are given.
 
-    Raises ValueError for options that contradict each other, and the errors of `load` or `load_image_text`.
+    Raises ValueError for options that contradict each other or names that make no sense, and what `load` or
+    `load_image_text` raises: FileNotFoundError, ValueError, OSError if weights cannot be fetched.
     """
     from keras_vit import text, zoo
 
@@ -307,7 +314,7 @@ def _segmenter(options: Namespace) -> Any:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    """The slice that a text such as `0/4` says, as (index, count); argparse's error otherwise."""
+    """Returns the slice that a text such as `0/4` says, as (index, count); argparse's ArgumentTypeError otherwise."""
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
@@ -329,10 +336,11 @@ def _shard(text: str) -> tuple[int, int]:
     examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
 )
 def embed(options: Namespace) -> Result:
-    """Writes the features of images, or of texts, to the file `options.output`.
+    """Writes the features of images, or of texts, to the file `options.output`; returns what is in it.
 
-    Paths are checked before the slow import of Keras. ValueError or OSError if an image cannot be read, unless such
-    are skipped.
+    Raises FileNotFoundError for a missing path or folder; ValueError for an unknown model, another ending than .npz, an
+    image that cannot be read unless such are skipped, or an output with other features unless it may be replaced
+    (FileExistsError for texts); RuntimeError where another process writes it, OSError if the disk is full.
     """
     check_exists(*options.images)
     check_source(options.weights)
@@ -363,9 +371,10 @@ def embed(options: Namespace) -> Result:
 
 
 def _embed_texts(options: Namespace) -> Result:
-    """Writes the embeddings of texts, each of length 1, with the texts as names.
+    """Writes the embeddings of texts, each of length 1, with the texts as names; the result says how many.
 
-    Raises FileExistsError if there is an output already and `--overwrite` was not given.
+    Raises FileExistsError if there is an output already and `--overwrite` was not given, ValueError if there are no
+    texts or the weights have no text tower.
     """
     import numpy as np
 
@@ -400,17 +409,15 @@ SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default:
     examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
 )
 def similar(options: Namespace) -> Result:
-    """Finds the images that are most similar to an image or a text, and draws them if there is an output.
+    """Returns the images that are most similar to an image or a text, and draws them if there is an output.
 
-    Raises ValueError unless one of both is given, FileNotFoundError for a missing file, and the errors of
-    `find_similar`.
+    Raises ValueError unless one of both is given, for a text without `--weights`, for features of another model, or an
+    output of another ending; FileNotFoundError for a missing file; ImportError without matplotlib or Pillow to draw.
     """
     if (options.image is None) == (options.text is None):
         raise ValueError("Give either an IMAGE or --text 'some words'.")
     if options.text is not None and options.weights is None:
-        raise ValueError(
-            "--text needs --weights, an image and a text tower; the features must be those of that image tower."
-        )
+        raise ValueError("--text needs --weights with an image and a text tower; the features are of the image tower.")
     check_exists(options.image, options.features, options.folder)
     start_keras()
     from keras_vit import evaluation
@@ -440,9 +447,10 @@ def similar(options: Namespace) -> Result:
     examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
 )
 def duplicates(options: Namespace) -> Result:
-    """Finds pairs of images that are almost the same, and draws them if there is an output.
+    """Returns pairs of images that are almost the same, and draws them if there are some and an output.
 
-    Raises FileNotFoundError for a missing file or folder, and the errors of `find_duplicates`.
+    Raises FileNotFoundError for a missing file or folder, ValueError for a file that `embed` has not written, a
+    threshold above 1 or an output of another ending, ImportError without matplotlib or Pillow to draw.
     """
     check_exists(options.features, options.folder)
     start_keras()

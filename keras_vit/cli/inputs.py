@@ -13,10 +13,8 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
 from keras_vit._names import IS_PROGRAM
-from keras_vit.cli.command import option, switch
-from keras_vit.cli.modes import kind_of_data
+from keras_vit.cli.program import TRACEBACK, kind_of_data, option, switch
 
-TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
 BATCH = 32  # pictures that are in memory at a time
 
 SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
@@ -48,7 +46,7 @@ DATA_OPTIONS = (
 
 
 def start_keras() -> None:
-    """Imports Keras and its framework, if that has not been done; in a program without their start-up lines.
+    """Imports Keras and its framework, if that has not been done; in the program libraries are silent from then on.
 
     Raises:
         ImportError: if no framework is installed, or not the one that `KERAS_BACKEND` names.
@@ -66,7 +64,7 @@ def start_keras() -> None:
 
 
 def _silence_libraries() -> None:
-    """Lets only Python write to standard error from now on.
+    """Changes the process so that only Python can write to standard error from now on, for good.
 
     Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
     other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
@@ -81,7 +79,7 @@ def _silence_libraries() -> None:
 
 
 def check_source(source: str) -> None:
-    """Raises the error of `load` if there is no checkpoint of that name or path, without importing Keras."""
+    """Raises FileNotFoundError for a path without a file, ValueError for an unknown name, both as `load` does."""
     from keras_vit.checkpoints import resolve_source
 
     resolve_source(source)
@@ -95,15 +93,16 @@ def check_exists(*paths: str | None) -> None:
 
 
 def check_target(path: str, overwrite: bool) -> None:
-    """Raises FileExistsError if something would be replaced that may not be."""
+    """Raises FileExistsError unless `overwrite`, if there is a file or a folder that is not empty at the path."""
     if not overwrite and (os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))):
         raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
 
 
 def labelled_data(options: Namespace) -> Any:
-    """DATA as `open_data` takes it: a table, the path of a folder, or `tfds:NAME`.
+    """Returns DATA as `open_data` takes it: a `LabelTable`, the path of a folder, or `tfds:NAME`.
 
-    Raises ValueError or FileNotFoundError if it cannot be read, without Keras.
+    Raises FileNotFoundError without such a folder or table, ValueError for a table that cannot be read as the options
+    say or a folder whose splits and classes cannot be told apart, ImportError without pyarrow for a Parquet file.
     """
     data = options.data
     if kind_of_data(data) == "tables":
@@ -124,9 +123,10 @@ def labelled_data(options: Namespace) -> Any:
 
 
 def picture_files(paths: Sequence[str]) -> list[str]:
-    """The paths of the pictures among files and in folders, all of which were looked into, without Keras.
+    """Returns the paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras.
 
-    Raises FileNotFoundError or ValueError that names the first one that is missing or no picture.
+    Raises FileNotFoundError for a missing path, ValueError for no pictures or a file that is none, ImportError without
+    Pillow.
     """
     from keras_vit.data import image_files
     from keras_vit.data.examples import Reading
@@ -141,10 +141,11 @@ def picture_files(paths: Sequence[str]) -> list[str]:
 
 
 def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: bool) -> list[tuple[Path, Path]]:
-    """Pairs of a picture and the file for its map: `output` for one picture, otherwise one below the folder `output`.
+    """Returns pairs of a picture and the file to write: `output` for one picture, otherwise one below `output`.
 
-    Raises FileNotFoundError for a missing picture, FileExistsError for a map that is there, ValueError for no pictures
-    or two with one name.
+    There files are called as the pictures are, below their folder, with the suffix `ending`. Raises FileNotFoundError
+    for a missing picture, FileExistsError for a file that is there unless `overwrite`, ValueError for no pictures or
+    two with one name.
     """
     from keras_vit.data import image_files
 
@@ -166,7 +167,10 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
 
 
 def predicted(model: Any, files: Sequence[str]) -> Any:
-    """The outputs of a model for pictures, read some at a time, so that memory does not grow with their number."""
+    """Returns the outputs of a model for picture files, an array with a row for each; `BATCH` are read at a time.
+
+    Raises ValueError or OSError for a file that cannot be decoded.
+    """
     import numpy as np
 
     parts = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
@@ -174,22 +178,25 @@ def predicted(model: Any, files: Sequence[str]) -> Any:
 
 
 def lines_of(path: str) -> list[str]:
-    """The lines of a text file, without empty ones."""
+    """Returns the lines of a UTF-8 file, without empty ones and space around them.
+
+    Raises OSError if it cannot be read, UnicodeDecodeError, a ValueError, if it is not UTF-8.
+    """
     lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
 def chosen(options: Namespace, *names: str) -> dict[str, Any]:
-    """The options of these names, as arguments of a function that calls them the same."""
+    """Returns the values of the options by name, as arguments of a function that calls them the same."""
     return {name: getattr(options, name) for name in names}
 
 
 def given(options: Namespace, *names: str) -> dict[str, Any]:
-    """Those of the options that were given: the others are None."""
+    """Returns the values of those of the options that are not None, by name."""
     return {name: value for name, value in chosen(options, *names).items() if value is not None}
 
 
 def summary(wrote: str, *commands: Sequence[str]) -> str:
-    """The end of a long command: what was written, and the commands that people go on with."""
+    """Returns the text that a long command ends with: what was written, and the commands that people go on with."""
     lines = (f"  keras-vit {shlex.join(map(printable, command))}" for command in commands)
     return "\n".join([wrote, *(["Next:"] if commands else []), *lines])

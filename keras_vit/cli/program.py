@@ -1,27 +1,37 @@
-"""The program: its commands, what it prints when one fails, and its exit codes.
+"""The program: what a command and its options are, which options apply to what, its output, errors and exit codes.
 
-0: done. 1: the job failed; the reason is on standard error. 2: wrong usage. 130: interrupted.
+Exit codes. 0: done. 1: the job failed; the reason is on standard error. 2: wrong usage. 130: interrupted.
 """
 
 import argparse
 import contextlib
+import importlib
+import inspect
 import json
+import math
+import operator
 import os
+import re
 import sys
 import textwrap
 import traceback
+import types
+import typing
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras_vit
 from keras_vit._arguments import Code, Message, did_you_mean, printable, require_packages
 from keras_vit._terminal import terminal_width
-from keras_vit.cli import files, images, training
-from keras_vit.cli.command import Command, Option, Result
-from keras_vit.cli.inputs import TRACEBACK
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
 DESCRIPTION = "Vision Transformers in Keras 3: name, fine-tune, measure, search, export."
 EPILOG = f"""examples:
   keras-vit demo
@@ -32,28 +42,6 @@ EPILOG = f"""examples:
 error came from. Completion in bash, zsh and fish: pip install argcomplete, and
 eval "$(register-python-argcomplete keras-vit)"; in fish
 register-python-argcomplete --shell fish keras-vit | source"""
-COMMANDS = {
-    "list": files.list_,
-    "info": files.info,
-    "download": files.download,
-    "predict": images.predict,
-    "classify": images.classify,
-    "segment": images.segment,
-    "depth": images.depth,
-    "inspect": files.inspect,
-    "convert": files.convert,
-    "finetune": training.finetune,
-    "pretrain": training.pretrain,
-    "evaluate": training.evaluate,
-    "embed": images.embed,
-    "similar": images.similar,
-    "duplicates": images.duplicates,
-    "recipes": training.recipes,
-    "plan": training.plan,
-    "export": files.export,
-    "verify": training.verify,
-    "demo": training.demo,
-}
 _WIDTH = 78
 # How the program does what messages say in Python; all other arguments are options of the same name.
 _IN_THE_PROGRAM = {
@@ -64,30 +52,350 @@ _IN_THE_PROGRAM = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
+# Commands and their options
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found or did.
+
+    Attributes:
+        data: Plain data, for `--json`.
+        output: Text or a table for the terminal; None where the command has printed everything itself.
+        ok: False where the job failed though nothing was raised; the exit code is then 1.
+    """
+
+    data: Any
+    output: "str | RenderableType | None"
+    ok: bool = True
+
+
+class Option(NamedTuple):
+    """What `ArgumentParser.add_argument` is called with, and the title in the help that the argument stands under."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+    group: str = ""
+
+    @property
+    def name(self) -> str:
+        """The attribute of argparse's namespace that has the value: `batch_size` for `--batch-size`."""
+        return self.settings.get("dest", self.flags[-1].strip("-").replace("-", "_"))
+
+    @property
+    def default(self) -> Any:
+        """The value where the option is not given."""
+        return self.settings.get("default", False if self.settings.get("action") == "store_true" else None)
+
+
+Options = Option | Callable[[], Iterable[Option]]  # a function where finding them out takes time
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the program.
+
+    Attributes:
+        help: What it does, in a sentence.
+        declared: Its options, and functions that return some.
+        examples: Command lines, without `keras-vit` and the command's name.
+        run: Does the job. It calls `start_keras` once everything is checked that can be checked without.
+    """
+
+    help: str
+    declared: tuple[Options, ...]
+    examples: tuple[str, ...]
+    run: Callable[[argparse.Namespace], Result]
+
+    def options(self) -> list[Option]:
+        """Returns all options, those of the functions in `declared` among them."""
+        return list(_flat(self.declared))
+
+    def flags(self) -> list[str]:
+        """Returns the long flags, such as `--top`; arguments without a flag have none."""
+        return [option.flags[-1] for option in self.options() if option.flags[-1].startswith("-")]
+
+
+def command(
+    help: str, *options: Options, examples: tuple[str, ...]
+) -> Callable[[Callable[[argparse.Namespace], Result]], Command]:
+    """Returns a decorator that makes a `Command` of a function from argparse's namespace to a `Result`."""
+    return lambda run: Command(help, options, examples, run)
+
+
+def _flat(options: Iterable[Options]) -> Iterator[Option]:
+    """Yields the options, and those that functions among them return."""
+    for one in options:
+        if isinstance(one, Option):
+            yield one
+        else:
+            yield from one()
+
+
+def option(flag: str, help: str = "", *, short: str = "", **settings: Any) -> Option:
+    """Returns an argument, with settings as in `ArgumentParser.add_argument`; the help ends with its default.
+
+    A flag whose `type` is one of the readers below gets their word for a value, such as N, unless `metavar` is given.
+    """
+    if settings.get("default") not in (None, []):
+        help = f"{help} (default: {settings['default']})".strip()
+    reader = settings.get("type")
+    if flag.startswith("-") and reader in _METAVARS:
+        settings.setdefault("metavar", _METAVARS[reader])
+    return Option((short, flag) if short else (flag,), {"help": help, **settings})
+
+
+def switch(flag: str, help: str, **settings: Any) -> Option:
+    """Returns an option without a value, which is False, or `default`, where it is not given."""
+    return Option((flag,), {"help": help, "action": "store_true", **settings})
+
+
+def group(title: str, *options: Options) -> Callable[[], Iterable[Option]]:
+    """Returns a function that returns the options, for the help to list under a title."""
+    return lambda: (one._replace(group=title) for one in _flat(options))
+
+
+def derived(
+    source: str, names: str = "", default: Callable[[str], str] | None = None, **helps: str
+) -> Callable[[], Iterable[Option]]:
+    """Returns a function that yields options for parameters of a function, fields of a dataclass or of a TypedDict.
+
+    Types, defaults and help come from the signature and the `Args:` or `Attributes:` of the docstring. A parameter
+    without a default becomes an argument without a flag; an option that is not given is None. `source` is imported
+    when the function is called.
 
     Args:
-        arguments: The command line without the program's name; None for the process's own.
+        source: Where it is, as "module:name".
+        names: Which of the parameters, with spaces between them; empty for all.
+        default: Returns what the help says of a parameter's default; None for the function's own.
+        helps: Texts in place of the docstring's.
+    """
 
-    Returns:
-        The exit code.
+    def options() -> Iterator[Option]:
+        module, _, name = source.partition(":")
+        for parameter, kind, documented in _parameters(getattr(importlib.import_module(module), name)):
+            if names and parameter.name not in names.split():
+                continue
+            text, _, shown = helps.get(parameter.name, documented).partition("; None for ")
+            text = text.partition("; None ")[0].replace("%", "%%")
+            if default is not None:
+                shown = default(parameter.name)
+            elif parameter.default not in (None, inspect.Parameter.empty, False):
+                shown = str(parameter.default)
+            settings = {"help": f"{text} (default: {shown})" if shown else text, **_READERS.get(kind, {})}
+            if parameter.default is inspect.Parameter.empty:
+                yield Option((parameter.name,), {**settings, "metavar": parameter.name.upper()})
+            else:
+                yield Option((f"--{parameter.name.replace('_', '-')}",), settings)
 
-    Raises:
-        SystemExit: for wrong usage (2), `--help` and `--version` (0).
+    return options
+
+
+def _parameters(source: Any) -> Iterator[tuple[inspect.Parameter, Any, str]]:
+    """Yields each parameter of a function or dataclass, or key of a TypedDict, with its type and its help.
+
+    The type is without None. Keys of an `Unpack`ed TypedDict stand among the parameters.
+    """
+    # Types of Keras stand there as text, for type checkers; Keras is not imported for them.
+    hints = typing.get_type_hints(source, localns={"keras": types.SimpleNamespace(DTypePolicy=str)})
+    kinds = {name: _without_none(kind) for name, kind in hints.items()}
+    texts = _documented(source)
+    if typing.is_typeddict(source):
+        for name, kind in kinds.items():
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None), kind, texts.get(name, "")
+        return
+    for name, parameter in inspect.signature(source).parameters.items():
+        if typing.get_origin(kinds[name]) is typing.Unpack:
+            yield from _parameters(typing.get_args(kinds[name])[0])
+        else:
+            yield parameter, kinds[name], texts.get(name, "")
+
+
+def _without_none(kind: Any) -> Any:
+    """Returns a type without None, where that is a part of it."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    return reduce(operator.or_, [one for one in typing.get_args(kind) if one is not type(None)])
+
+
+def _documented(source: Any) -> dict[str, str]:
+    """Returns, by name, what a docstring says under `Args:` or `Attributes:`, as a help says it.
+
+    That is the first sentence, without quotes and "Whether", beginning with a small letter unless an abbreviation does.
+    A sentence `None for ...` stays, behind a semicolon.
+    """
+    texts = {}
+    for name, text in re.findall(r"^    (\w+): ((?:.|\n {5,})*)", inspect.getdoc(source) or "", re.MULTILINE):
+        text = " ".join(text.split()).replace("`", "").replace('"', "").replace(". None for ", "; None for ")
+        text = re.split(r"\.(?: (?=[A-Z0-9])|$)", text)[0].removeprefix("Whether ")
+        texts[name] = text if text[1:2].isupper() else text[:1].lower() + text[1:]
+    return texts
+
+
+# Readers of values: what argparse calls with the text. Their errors become messages about the option.
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Returns a reader of whole numbers from `least` on, which raises argparse's ArgumentTypeError for other text."""
+
+    def number(text: str) -> int:
+        value = int(_number(int, text, "a whole number"))
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, but {value} was given")
+        return value
+
+    return number
+
+
+COUNT = whole(1)
+COUNT_OR_0 = whole(0)
+
+
+def at_least_0(text: str) -> float:
+    """Returns the finite number of at least 0 that a text says; raises argparse's ArgumentTypeError otherwise."""
+    number = _number(float, text, "a number")
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, but {text} was given")
+    return number
+
+
+def image_size(text: str) -> int | tuple[int, int]:
+    """Returns the size that a text says: `384` as a number, `384x512` as (height, width).
+
+    Raises argparse's ArgumentTypeError unless these are whole numbers of at least 1.
+    """
+    height, cross, width = text.partition("x")
+    return (COUNT(height), COUNT(width)) if cross else COUNT(height)
+
+
+def _count_or_share(text: str) -> float:
+    """Returns a whole number for digits alone, otherwise what `at_least_0` returns or raises."""
+    return COUNT_OR_0(text) if text.isdecimal() else at_least_0(text)
+
+
+def _number(kind: type, text: str, name: str) -> float:
+    """Returns `kind(text)`; raises argparse's ArgumentTypeError, which says that it must be `name`, if that fails."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {name}, but {text!r} was given") from None
+
+
+_METAVARS: dict[Any, str] = {COUNT: "N", COUNT_OR_0: "N", at_least_0: "X", image_size: "N|HxW"}
+# How argparse reads values of a type; text in all other cases.
+_READERS: dict[Any, dict[str, Any]] = {
+    bool: {"action": "store_const", "const": True},
+    int: {"type": COUNT, "metavar": "N"},
+    float: {"type": at_least_0, "metavar": "X"},
+    int | float: {"type": _count_or_share, "metavar": "N"},
+    int | tuple[int, int]: {"type": image_size, "metavar": "N|HxW"},
+    tuple[int, int]: {"type": int, "nargs": 2, "metavar": ("N", "M")},
+}
+
+
+# Which options apply only where a command line asks for something, in one table: elsewhere they are refused.
+
+TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
+
+_CLASSES = {"task": ("--task classification",)}
+_TABLES = {"task": ("--task classification",), "data": ("tables",)}
+_SEGMENTATION = {"task": ("--task segmentation",)}
+_QUERIES = {"recipe": ("--recipe segmentation/eomt_...",)}
+_HEAD = {"task": ("--task classification",), "way": ("the head",)}
+_FEW_SHOT = {"task": ("--task classification",), "way": ("--few-shot",)}
+_REPORTED = {"task": ("--task classification",), "way": ("the head", "--knn")}
+# For options of a command, what a command line has to ask for, along the axes of `modes_of`; others always apply.
+ONLY: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
+    "finetune": {
+        "crop mixup cutmix erasing sampling class_weight patch_drop randaugment teacher": _CLASSES,
+        "file label separator target": _TABLES,
+        "ignore reduce_zero_label": _SEGMENTATION,
+        "annotations queries points": _QUERIES,
+        "distill": {"teacher": ("--teacher",)},
+    },
+    "evaluate": {
+        "few_shot knn image_size batch_size output": _CLASSES,
+        "file label separator target": _TABLES,
+        "ignore reduce_zero_label": _SEGMENTATION,
+        "views threshold names_from": _HEAD,
+        "seeds l2": _FEW_SHOT,
+        "report": _REPORTED,
+        "templates": {"names": ("--names-from",)},
+    },
+    "embed": {"features skip_unreadable shard": {"input": ("images",)}},
+    "verify": {
+        "picture": {"compares": ("published answers",)},
+        "batch_size": {"compares": ("--data",)},
+        "smallest": {"ledger": ("--ledger",)},
+    },
+}
+
+
+def kind_of_data(data: str) -> str:
+    """Returns what DATA is: `"tables"`, `"digits"`, or `"folders"`, also for data sets of tensorflow-datasets."""
+    if Path(data).suffix.lower() in TABLE_ENDINGS:
+        return "tables"
+    return "digits" if data == "digits" and not os.path.exists(data) else "folders"
+
+
+def modes_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a command line asks for, by axis, in the words of messages; options may be missing in `values`."""
+    way = "the head"
+    if values.get("few_shot") is not None:
+        way = "--few-shot"
+    elif values.get("knn") is not None:
+        way = "--knn"
+    compares = "published answers"
+    if values.get("ledger"):
+        compares = "--ledger"
+    elif values.get("data"):
+        compares = "--data"
+    trains_queries = (values.get("recipe") or "").lower().startswith("segmentation/eomt")
+    return {
+        "task": f"--task {values.get('task')}",
+        "recipe": "--recipe segmentation/eomt_..." if trains_queries else "other recipes",
+        "data": kind_of_data(values.get("data") or ""),
+        "teacher": "--teacher" if values.get("teacher") else "runs without a teacher",
+        "way": way,
+        "names": "--names-from" if values.get("names_from") else "classes of the head",
+        "input": "--texts" if values.get("texts") else "images",
+        "compares": compares,
+        "ledger": "--ledger" if values.get("ledger") else "runs without a ledger",
+    }
+
+
+def refuse_unused(command: str, given: Collection[str], values: Mapping[str, Any]) -> None:
+    """Raises ValueError if one of the options in `given` does not apply to what the command line asks for."""
+    modes = modes_of(values)
+    for names, needs in ONLY.get(command, {}).items():
+        for name in names.split():
+            for axis, allowed in needs.items():
+                if name in given and modes[axis] not in allowed:
+                    flag = f"--{name.replace('_', '-')}"
+                    raise ValueError(f"{flag} is for {' and '.join(allowed)}, not for {modes[axis]}: leave it out.")
+
+
+# The run of a command
+
+
+def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
+    """Runs the command that the arguments name and prints its result or its error; returns the exit code.
+
+    Raises SystemExit for wrong usage (2), and for `--help`, `--version` and completion (0).
     """
     command = None
     try:
-        arguments = sys.argv[1:] if arguments is None else list(arguments)
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what could come next
-            _complete(os.environ["COMP_LINE"].split()[1:])
-        options, unknown = _parser(arguments).parse_known_args(arguments)
-        command = COMMANDS[options.command]
+            _complete(commands, os.environ["COMP_LINE"].split()[1:])
+        options, unknown = make_parser(commands, arguments).parse_known_args(arguments)
+        command = commands[options.command]
         if unknown:
-            flags = {flag: flag for flag in _flags_of(command)}
-            hint = did_you_mean(unknown[0], flags) if unknown[0].startswith("-") else ""
-            options.parser.error(f"there is no argument {' '.join(unknown)!r}.{hint}")
-        command.check(options.command, vars(options))
+            hint = did_you_mean(unknown[0], {flag: flag for flag in command.flags()})
+            words = f"there is no argument {' '.join(unknown)!r}."
+            options.parser.error(f"{words}{hint}" if unknown[0].startswith("-") else words)
+        values = vars(options)
+        given = {option.name for option in command.options() if values[option.name] != option.default}
+        refuse_unused(options.command, given, values)
         with _own_warnings(command):
             result = command.run(options)
             if _is_first():
@@ -108,16 +416,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if result.ok else 1
 
 
-def _complete(words: Sequence[str]) -> None:
-    """Prints completions of a command line for the shell, as argcomplete prescribes, and ends the program."""
+def _complete(commands: Mapping[str, Command], words: Sequence[str]) -> None:
+    """Prints completions of a command line for the shell, as argcomplete prescribes, and ends the program.
+
+    Raises ImportError where argcomplete is not installed.
+    """
     require_packages("Completion", ("argcomplete",), "completion")
     import argcomplete
 
-    argcomplete.autocomplete(_parser([word for word in words if word in COMMANDS][:1]))
+    argcomplete.autocomplete(make_parser(commands, [word for word in words if word in commands][:1]))
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser with all commands, of which only the one that is going to run has its arguments.
+def make_parser(commands: Mapping[str, Command], arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Returns the parser with all commands, of which only the one that is going to run has its arguments.
 
     Ends the program with a message if there is no command of that name (SystemExit).
     """
@@ -128,13 +439,13 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if chosen is not None and chosen not in COMMANDS:
-        hint = did_you_mean(chosen, {name: name for name in COMMANDS})
+    if chosen is not None and chosen not in commands:
+        hint = did_you_mean(chosen, {name: name for name in commands})
         parser.error(f"there is no command {chosen!r}.{hint} `keras-vit --help` shows all")
-    for name, command in COMMANDS.items():
-        sub = commands.add_parser(
+    for name, command in commands.items():
+        sub = subparsers.add_parser(
             name,
             help=command.help,
             description=textwrap.fill(command.help, _WIDTH),
@@ -165,13 +476,8 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
     return usage
 
 
-def _flags_of(command: Command | None) -> list[str]:
-    """The long options of a command."""
-    return [] if command is None else [option.flags[-1] for option in command.options() if option.flags[-1][0] == "-"]
-
-
 def _is_first() -> bool:
-    """Whether this process prints the result: the first one, where several did the job together."""
+    """Returns whether this process prints the result: of several that did the job together, the first one."""
     processes = sys.modules.get("keras_vit._processes")
     return processes is None or processes.current().first
 
@@ -186,6 +492,9 @@ def _print(result: Result, as_json: bool) -> None:
         from rich.console import Console
 
         Console(width=terminal_width()).print(result.output)
+
+
+# Warnings and errors
 
 
 @contextlib.contextmanager
@@ -208,31 +517,31 @@ def _complain(text: str) -> None:
 
 
 def _in_options(error: BaseException | str, command: Command | None) -> str:
-    """The text of an error or a warning; in a `Message`, arguments become the options of the command."""
+    """Returns the text of an error or a warning; in a `Message`, arguments become the options of the command."""
     message = error.args[0] if isinstance(error, BaseException) and error.args else error
     if not isinstance(message, Message):
         return str(error)
-    flags = _flags_of(command)
+    flags = [] if command is None else command.flags()
 
-    def option(code: str) -> str:
+    def in_option(code: str) -> str:
         name, _, value = code.partition("=")
         flag = f"--{name.replace('_', '-')}"
         if flag in flags:
             return flag if value in ("", "True", "...") else f"{flag} {value.strip(chr(34))}"
         return _IN_THE_PROGRAM.get(code.partition("(")[0], code)
 
-    return "".join(option(part) if isinstance(part, Code) else part for part in message.parts)
+    return "".join(in_option(part) if isinstance(part, Code) else part for part in message.parts)
 
 
 def _has_interrupt(error: BaseException | None) -> bool:
-    """Whether a job was interrupted: libraries turn an interrupt of their import into errors of their own."""
+    """Returns whether a job was interrupted: libraries turn an interrupt of their import into errors of their own."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _message(error: BaseException, command: Command | None) -> str:
-    """The text to print for an error: its message without the arguments that Keras appends to it.
+    """Returns the text to print for an error: its message without the arguments that Keras appends to it.
 
     It begins with the error's type if that is not one that this package raises. If an address could not be reached, it
     is one line, with the weights that need no network.
@@ -241,7 +550,8 @@ def _message(error: BaseException, command: Command | None) -> str:
     if getattr(error, "unreachable", False) and not os.environ.get(TRACEBACK):
         where, reason = error.attempts[0]  # ty: ignore[missing-attribute]
         hint = " Is there a network? Without one there is `--weights glyphs`, which comes along."
-        return f"{where} {reason}.{hint if '--weights' in _flags_of(command) else ''}"
+        has_weights = command is not None and "--weights" in command.flags()
+        return f"{where} {reason}.{hint if has_weights else ''}"
     text = _in_options(error, command).partition("\n\nArguments received by")[0].strip()
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
     if text and (expected or type(error).__module__.startswith("keras_vit")):

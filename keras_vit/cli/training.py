@@ -7,18 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.cli.command import (
-    COUNT,
-    COUNT_OR_0,
-    Result,
-    at_least_0,
-    command,
-    derived,
-    group,
-    image_size,
-    option,
-    switch,
-)
 from keras_vit.cli.inputs import (
     DATA,
     DATA_OPTIONS,
@@ -33,7 +21,19 @@ from keras_vit.cli.inputs import (
     start_keras,
     summary,
 )
-from keras_vit.cli.modes import kind_of_data
+from keras_vit.cli.program import (
+    COUNT,
+    COUNT_OR_0,
+    Result,
+    at_least_0,
+    command,
+    derived,
+    group,
+    image_size,
+    kind_of_data,
+    option,
+    switch,
+)
 
 RECIPE = "finetune/cifar10"
 MASK_RECIPE = "segmentation/dinov2_linear"
@@ -51,16 +51,16 @@ RUN = "steps batch_size learning_rate warmup_steps image_size"  # fields of a re
 
 
 def _of_the_recipe(name: str, shown: str = RECIPE) -> str:
-    """The default of a recipe's field in the help: that it is the recipe's, and the value that `shown` has."""
+    """Returns what the help says of a recipe's field: that its default is the recipe's, and the value in `shown`."""
     from keras_vit.training import recipe
 
     if name == "points":  # which RECIPE has no use for
         return "12,544"
     row = recipe(shown)
     value = getattr(row, name, None) or getattr(row.augmentation, name, None)
-    if isinstance(value, str):
-        return f"the recipe's; {shown}: {value}"
-    return f"the recipe's; {shown}: {value:,}" if isinstance(value, (int, float)) and value else "the recipe's"
+    if not value or not isinstance(value, (str, int, float)):
+        return "the recipe's"
+    return f"the recipe's; {shown}: {value if isinstance(value, str) else format(value, ',')}"
 
 
 LORA = option("--lora", "train adapters of this rank and the head alone", type=COUNT, metavar="RANK", dest="lora_rank")
@@ -134,7 +134,9 @@ FIELD_HELPS = {
 def finetune(options: Namespace) -> Result:
     """Fine-tunes the weights, in the folder `options.output`; returns the log, what was left out and the files.
 
-    Raises the errors of `training.finetune`, and those of DATA and the weights before the slow import of Keras.
+    Raises, before Keras is imported, ValueError or TypeError for a recipe, an option or a name that makes no sense and
+    FileNotFoundError for missing data or weights; then what `training.finetune` raises, such as ValueError for data
+    that does not fit the model or a folder of another run, FloatingPointError for a loss that is not finite.
     """
     from keras_vit import training
 
@@ -172,7 +174,7 @@ def finetune(options: Namespace) -> Result:
 
 
 def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
-    """The text that a run ends with: its log, the images that were left out, its files, and what to do next."""
+    """Returns the text that a run ends with: its log, the images that were left out, its files, and what to do next."""
     lines = [str(done.log)]
     for image in done.bad_images:
         lines.append(f"Left out: {printable(image.path)}: {printable(image.reason)}")
@@ -222,7 +224,9 @@ def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
 def pretrain(options: Namespace) -> Result:
     """Trains without labels, in the folder `options.output`; returns the log and the files.
 
-    Raises the errors of `training.pretrain`, and those of the folders and the weights before the slow import of Keras.
+    Raises, before Keras is imported, ValueError or TypeError for an option or a name that makes no sense and
+    FileNotFoundError for missing folders or weights; then what `training.pretrain` raises, such as ValueError for a
+    model that it is not for or a folder of another run, FloatingPointError for a loss that is not finite.
     """
     from keras_vit import training
     from keras_vit.checkpoints import is_variant
@@ -244,9 +248,9 @@ def pretrain(options: Namespace) -> Result:
 
 
 def _recipe(options: Namespace) -> Any:
-    """The recipe that the options name, or the usual one for the task, with the fields that other options change.
+    """Returns the recipe that the options name, or the task's default, with the fields that other options change.
 
-    Raises ValueError if there is no such recipe, or for weights of classes that are none, and TypeError or ValueError
+    Raises ValueError if there is no such recipe, for a `--class-weight` without a number, and TypeError or ValueError
     if the recipe takes no such value.
     """
     from keras_vit import training
@@ -262,17 +266,20 @@ def _recipe(options: Namespace) -> Any:
 
 
 def _class_weight(words: list[str]) -> str | dict[str, float]:
-    """The weights of classes by name that NAME=WEIGHT say; a single word as it is, for the recipe to check.
+    """Returns the weights of classes by name that NAME=WEIGHT say; a single word without `=` as it is.
 
-    Raises ValueError where no number follows the last `=`.
+    Raises ValueError where no number follows the last `=`, and for a class that is named twice.
     """
     if len(words) == 1 and "=" not in words[0]:
         return words[0]
     pairs = [word.rpartition("=") for word in words]
     try:
-        return {name: float(weight) for name, _, weight in pairs}
+        weights = {name: float(weight) for name, _, weight in pairs}
     except ValueError:
         raise ValueError(f"--class-weight must be balanced or NAME=WEIGHT ..., but {words} was given.") from None
+    if len(weights) < len(words):
+        raise ValueError(f"--class-weight names a class twice: {' '.join(words)}.")
+    return weights
 
 
 @command(
@@ -308,7 +315,12 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
 )
 def evaluate(options: Namespace) -> Result:
-    """Measures a model, a few-shot probe or nearest neighbours on DATA, and writes the report if it is asked for."""
+    """Measures a model, a few-shot probe or nearest neighbours on DATA; writes a report and files if they are wanted.
+
+    Raises, before Keras is imported, ValueError for options that contradict each other, unknown names and a report of
+    another ending, FileNotFoundError for missing data, ImportError without matplotlib for a picture; then ValueError
+    for data that does not fit the model.
+    """
     probing, voting = options.few_shot is not None, options.knn is not None
     if probing and voting:
         raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
@@ -347,7 +359,10 @@ def evaluate(options: Namespace) -> Result:
 
 
 def _evaluate_segmentation(options: Namespace) -> Result:
-    """Measures the mean intersection over union of a segmentation model on DATA."""
+    """Returns the mean intersection over union of a segmentation model on DATA.
+
+    Raises FileNotFoundError without the folder, ValueError for another kind of model or masks that do not fit it.
+    """
     start_keras()
     from keras_vit import load, segmentation
 
@@ -357,7 +372,11 @@ def _evaluate_segmentation(options: Namespace) -> Result:
 
 
 def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
-    """DATA, and the names of its classes where it brings none; starts Keras when everything is checked."""
+    """Returns DATA, and the names of its classes where it brings none; imports Keras when everything is checked.
+
+    Raises ValueError for a report of another ending, ImportError without matplotlib where pictures will be drawn, and
+    FileNotFoundError or ValueError for DATA that cannot be read.
+    """
     from keras_vit._pictures import need_matplotlib
 
     is_digits = kind_of_data(options.data) == "digits"
@@ -376,7 +395,10 @@ def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
 
 
 def _evaluated_model(options: Namespace) -> Any:
-    """The model at the size that was asked for; of two towers a classifier of the names in a file."""
+    """Returns the model at the size of `--image-size`; of two towers a classifier of the names in a file.
+
+    Raises ValueError for a size or names that the model cannot take, and if it cannot be loaded.
+    """
     if options.names_from is None:
         from keras_vit.zoo import load
 
@@ -404,7 +426,11 @@ def _evaluated_model(options: Namespace) -> Any:
     ),
 )
 def verify(options: Namespace) -> Result:
-    """Compares models from the Hub with their published outputs or figures; not ok if one differs."""
+    """Compares models from the Hub with their published outputs or figures; the result is not ok if one differs.
+
+    Raises ValueError unless names or `--smallest` are given, or if nothing is published of a name; FileNotFoundError
+    for a missing file or folder. What cannot be fetched or compared is a row that says why.
+    """
     if bool(options.names) == bool(options.smallest):
         raise ValueError("Name what to verify, or say how many with --smallest COUNT --ledger FILE; one of both.")
     check_exists(options.picture, options.data)
@@ -449,7 +475,10 @@ PLAN = derived(
     examples=("ViT-H/14 --devices 8 --memory 80GB",),
 )
 def plan(options: Namespace) -> Result:
-    """Estimates the memory that training takes, and what fits."""
+    """Returns the memory that training takes, and what fits; the result is not ok where nothing does.
+
+    Raises ValueError for an unknown model and numbers that make no sense, FileNotFoundError for a missing file.
+    """
     from keras_vit import training
 
     answer = training.plan(**given(options, *(option.name for option in PLAN())))
@@ -465,7 +494,11 @@ def plan(options: Namespace) -> Result:
     examples=("--output demo-output",),
 )
 def demo(options: Namespace) -> Result:
-    """Runs the demo, which prints what it does."""
+    """Runs the demo, which prints what it does; with `--json` on standard error.
+
+    Raises ImportError where a package is missing that it needs, ValueError for less than 10 or more than 1,297
+    `--train-images`.
+    """
     start_keras()
     from rich.console import Console
 

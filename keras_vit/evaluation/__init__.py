@@ -4,8 +4,8 @@ from keras_vit._names import lazy_names
 from keras_vit._pictures import need_matplotlib as need_matplotlib
 from keras_vit.evaluation.accuracy import AccuracyResult as AccuracyResult
 from keras_vit.evaluation.accuracy import Mistake as Mistake
+from keras_vit.evaluation.accuracy import batches as batches
 from keras_vit.evaluation.accuracy import evaluate as evaluate
-from keras_vit.evaluation.batches import batches as batches
 from keras_vit.evaluation.embedding import EmbeddedImages as EmbeddedImages
 from keras_vit.evaluation.embedding import embed as embed
 from keras_vit.evaluation.few_shot import L2 as L2

@@ -1,27 +1,35 @@
-"""How good a model is on labelled images: how often it is right, over all and per class, and what it takes for what."""
+"""Accuracy: how often a model is right on labelled images, over all and per class, and what it takes for what.
 
+Also how labelled images in any form become batches for a model, and a model's outputs for them.
+"""
+
+import contextlib
 import dataclasses
 import itertools
+import math
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
-from keras_vit._arguments import check_choice, listing, whole_number, whole_numbers
-from keras_vit._processes import Processes, connect
-from keras_vit._terminal import ClassesResult, Column, PlainData
-from keras_vit.data import match_labels
-from keras_vit.data.examples import TARGETS
-from keras_vit.evaluation.batches import Pairs, open_batches, predictor
-from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, measure_labels, measure_regression
+from keras_vit._arguments import check_choice, listing, to_numpy, whole_number, whole_numbers
+from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
+from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
+from keras_vit.data import ImageStream, match_labels, open_data, pick_split
+from keras_vit.data.examples import TARGETS, check_labels
+from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, TINY, measure_labels, measure_regression
+from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
 from keras_vit.zoo import as_model
 
 CONFUSION_CLASSES = 4096  # a matrix for more classes would take over 128 MiB
 CROP = 7 / 8  # 224 of 256 pixels, as Krizhevsky et al. (2012) cut them
 CROP_PLACES = ((0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5))  # shares of what is left over above and left of a crop
-TINY = float(np.finfo("float32").tiny)  # a probability of 0 would make the loss infinite
+SCALED_MOST = 16  # No scaling of pixels that is in use reaches it: mean 0 and deviation 1 end below 3.
+Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 _OUTPUTS = {None: "logits", "linear": "logits", "softmax": "softmax", "sigmoid": "sigmoid"}  # by the activation
 
 
@@ -90,19 +98,20 @@ class AccuracyResult(ClassesResult):
 
     @property
     def accuracy(self) -> float:
-        """The share of images whose class has the largest output."""
+        """Returns the share of images whose class has the largest output."""
         return int(self.correct_per_class.sum()) / self.examples
 
     @property
     def per_class(self) -> np.ndarray:
-        """float64 `(classes,)`: accuracy on the images of each class; NaN where there are none."""
+        """Returns the accuracy on the images of each class, float64 `(classes,)`; NaN where there are none."""
         return self.correct_per_class / np.where(self.images_per_class, self.images_per_class, np.nan)
 
     @property
     def taken_for(self) -> np.ndarray:
-        """Text `(classes,)`: the class that most misclassified images of a class are taken for, and their number.
+        """Returns, for each class, the other class that its images are most often taken for, such as `"cat (2)"`.
 
-        None for a class without misclassified images, and where there is no confusion matrix.
+        The number is that of the images. The entry of the object array `(classes,)` is None for a class without
+        mistakes, and all are None where there is no confusion matrix.
         """
         names = self.class_names or [str(i) for i in range(self.classes)]
         found = np.full(self.classes, None, object)
@@ -120,8 +129,8 @@ class AccuracyResult(ClassesResult):
     )
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the table that is printed."""
+    def columns(self) -> tuple[Column, ...]:  # ty: ignore[incompatible-property-override]
+        """Returns the columns of the table that is printed: one for each k of `top`, and the loss if it is known."""
         top = (Column(f"top-{k} %", lambda result, k=k: result.top[k], percent=True) for k in self.top)
         loss = (LOSS,) if self.loss is not None else ()
         return (IMAGES, CLASSES, *top, *loss, SPEED)
@@ -196,10 +205,10 @@ def evaluate(
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it knows no classes: build it with include_top=True.")
     check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
+    top = whole_numbers("top", top, 1)
     given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
     if outputs is None and hasattr(config, "classifier_activation"):
         outputs = _OUTPUTS.get(config.classifier_activation)
-    top = whole_numbers("top", top, 1)
     check_choice("target", target, (None, *TARGETS))
     check_choice("views", views, (None, "flip", "crops"))
     if target is not None:
@@ -223,20 +232,21 @@ def evaluate(
     )
     with processes.failing_together(), opened as (pairs, data_names, target, image_names):
         _refuse_unused(target, given)
-        batches = _with_outputs(predictor(model), pairs, views)
+        computed = _with_outputs(predictor(model), pairs, views)
+        first = next(computed)
+        count = first[1].shape[1]
+        computed = itertools.chain([first], computed)
+        rows = ((scores, labels) for _, scores, labels in computed)  # images are forgotten
         if target == "number":
-            return measure_regression(((scores, labels) for _, scores, labels in batches), processes, started)
-        first = next(batches)
-        label_outputs, names = _match(config, data_names, first[1].shape[1])
-        batches = itertools.chain([first], batches)
+            return measure_regression(*all_outputs(rows, processes), started)
+        label_outputs, names = _match(config, data_names, count)
         if target == "multilabel":
             if outputs not in ("logits", "sigmoid"):
                 wanted = 'target="multilabel" needs outputs="logits" or "sigmoid"'
                 raise ValueError(f"{wanted}, but the outputs are {outputs!r}.")
-            rows = ((scores, labels) for _, scores, labels in batches)
-            return measure_labels(rows, processes, outputs, label_outputs, threshold, names, started)
-        counts, worst = _Counts(first[1].shape[1], top, outputs), []
-        for images, scores, labels in batches:
+            return measure_labels(*all_outputs(rows, processes), outputs, label_outputs, threshold, names, started)
+        counts, worst = _Counts(count, top, outputs), []
+        for images, scores, labels in computed:
             labels = labels if label_outputs is None else label_outputs[labels]
             counts.add(scores, labels)
             if mistakes:
@@ -259,7 +269,7 @@ _TARGETS_OF: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 
 def _refuse_unused(target: str, given: dict[str, Any]) -> None:
-    """Raises ValueError where an option was given that does not apply to the target."""
+    """Raises ValueError where an option that is for other targets has another value than its default in `given`."""
     for name, (default, targets) in _TARGETS_OF.items():
         if target not in targets and given[name] != default:
             words = f"{name}={given[name]!r} is for labels of the target {listing(targets)}, but these are {target!r}"
@@ -269,23 +279,31 @@ def _refuse_unused(target: str, given: dict[str, Any]) -> None:
 def _with_outputs(
     predict: Callable[[np.ndarray], np.ndarray], pairs: Pairs, views: str | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields images, the mean of the outputs for the views of each, and labels, batch by batch."""
+    """Yields images, the mean of the outputs for the views of each, and labels, batch by batch.
+
+    Raises ValueError for views of data that are no images.
+    """
     for images, labels in pairs:
+        if views is not None and images.ndim != 4:
+            raise ValueError(f"views={views!r} needs images (batch, height, width, channels), not {images.shape}.")
         outputs = [predict(view) for view in _views(images, views)]
         yield images, sum(outputs[1:], outputs[0]) / len(outputs), labels
 
 
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
-    """Yields the images; with views also their mirror images, or crops of them and the crops' mirror images."""
-    cut: Callable[[np.ndarray], Iterable[np.ndarray]] = _crops if views == "crops" else lambda batch: [batch]
-    yield from cut(images)
+    """Yields batches of one size: the images; for `"flip"` also their mirror images; for `"crops"` ten crops instead.
+
+    These are five crops, and after them the mirror images of the five.
+    """
+    cuts = [*_crops(images)] if views == "crops" else [images]
+    yield from cuts
     if views is not None:
-        for view in cut(images):
+        for view in cuts:
             yield np.ascontiguousarray(view[:, :, ::-1])
 
 
 def _crops(images: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields crops of images at `CROP_PLACES`, resized to the size of the images."""
+    """Yields crops of `CROP` of the height and width at each of `CROP_PLACES`, resized to the size of the images."""
     height, width = images.shape[1:3]
     size = max(1, round(CROP * height)), max(1, round(CROP * width))
     for above, before in CROP_PLACES:
@@ -302,7 +320,10 @@ def _worst_mistakes(
     number: int,
     config: Any,
 ) -> list[Mistake]:
-    """The worst mistakes among those known and those of a batch; `number` is that of its first image in the data."""
+    """Returns at most `count` mistakes, of those known and those of a batch: the largest margins, the largest first.
+
+    `number` is that of the batch's first image in the data; new mistakes have no name.
+    """
     guesses, rows = scores.argmax(1), np.arange(len(labels))
     margins = scores[rows, guesses] - scores[rows, labels]
     found = list(known)
@@ -314,7 +335,10 @@ def _worst_mistakes(
 
 
 def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
-    """The input of a model as uint8 pixels to show; a black pixel where it is no image of one or three channels."""
+    """Returns the input of a model as pixels to show, uint8 `(height, width, 3)`.
+
+    Where it is no image of one or three channels, that is a single black pixel.
+    """
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         return np.zeros((1, 1, 3), "uint8")
     pipeline = getattr(config, "pipeline", None)
@@ -327,9 +351,10 @@ def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
 def _match(
     config: Any, data_names: Sequence[str] | None, classes: int
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """The output of each label, or None where labels are outputs; and the names of the outputs, or None.
+    """Returns the output of each label, int64, or None where labels are outputs; and the outputs' names, or None.
 
-    Raises ValueError where the names of the data are not among the model's, or not as many as its outputs.
+    Data with names and a model with names, or with ImageNet-1k's 1000 classes, are matched by name. Raises ValueError
+    for names that such a model lacks, and where another model has not as many outputs as the data has names.
     """
     names = getattr(config, "class_names", None)
     if data_names is None:
@@ -351,7 +376,10 @@ class _Counts:
     """What is added up from batch to batch: images, those that are right, losses, the confusion matrix."""
 
     def __init__(self, classes: int, top: Sequence[int], outputs: str | None) -> None:
-        """Sets all sums to 0; for more than `CONFUSION_CLASSES` classes there is no confusion matrix."""
+        """Sets all sums to 0; for more than `CONFUSION_CLASSES` classes there is no confusion matrix.
+
+        `outputs` is what the scores are, for the loss; None for no loss. Ks of `top` above `classes` are left out.
+        """
         self.classes, self.outputs, self.examples, self.loss = classes, outputs, 0, 0.0
         self.top = [k for k in top if k <= classes]
         self.images, self.correct = np.zeros((2, classes), "int64")
@@ -359,9 +387,9 @@ class _Counts:
         self.confusion = np.zeros((classes, classes), "int64") if classes <= CONFUSION_CLASSES else None
 
     def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Adds a batch, which is empty where a process has no part of it.
+        """Adds a batch of scores `(batch, classes)` and labels `(batch,)`; the part of a process may be empty.
 
-        Raises ValueError for other outputs or unknown labels.
+        Raises ValueError for another number of outputs or a label that is not below it.
         """
         if scores.shape[1] != self.classes:
             raise ValueError(f"The model has {scores.shape[1]} outputs, but had {self.classes} for the batch before.")
@@ -386,7 +414,7 @@ class _Counts:
     def result(
         self, processes: Processes, class_names: tuple[str, ...] | None, started: float, mistakes: tuple[Mistake, ...]
     ) -> AccuracyResult:
-        """The `AccuracyResult` of all that was added, in all processes."""
+        """Returns the `AccuracyResult` of all that was added, in all processes; its time counts from `started`."""
         images, correct, within, loss = map(processes.total, (self.images, self.correct, self.within, self.loss))
         examples = int(images.sum())
         return AccuracyResult(
@@ -404,7 +432,10 @@ class _Counts:
 
 
 def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The cross-entropy of each image, float64, for outputs that are logits, a softmax, or sigmoids of all classes."""
+    """Returns the cross-entropy of each image, float64 `(batch,)`, from float64 scores `(batch, classes)`.
+
+    `outputs` says what they are: `"logits"`, `"softmax"`, or `"sigmoid"`, whose losses of all classes are summed.
+    """
     rows = np.arange(len(labels))
     if outputs == "logits":
         top = scores.max(1)
@@ -413,3 +444,226 @@ def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return -np.log(np.maximum(scores[rows, labels], TINY))
     yes, no = np.log(np.maximum(scores, TINY)), np.log(np.maximum(1 - scores, TINY))
     return -(yes[rows, labels] + no.sum(1) - no[rows, labels])
+
+
+# Labelled images in whatever form they come, as batches for a model, with a progress bar; and the model's outputs.
+
+
+def batches(
+    data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True, target: str = "class"
+) -> Pairs:
+    """Yields images and labels, batch by batch, of labelled images in whatever form they come, once.
+
+    Args:
+        data: A tuple `(images, labels)` of arrays, what `keras_vit.data.open_data` returns, or anything that yields
+            such tuples batch by batch: a list, a generator, a `tf.data.Dataset`, a torch `DataLoader`, a grain dataset,
+            a `keras.utils.PyDataset`.
+        batch_size: Images per batch, for arrays.
+        title: What stands before the progress bar.
+        progress: Whether there is a bar.
+        target: What labels are: `"class"`, `"multilabel"` or `"number"` (see `keras_vit.data.open_data`).
+
+    Yields:
+        Images or features as they are given `(batch, ...)`, and int64 labels `(batch,)`; for several labels float32
+        `(batch, classes)`, for regression `(batch, 1)`.
+
+    Raises:
+        TypeError: if `data` is none of these, or its labels are neither integers nor one-hot.
+        ValueError: if the lengths of images and labels differ, if a label is negative, or if there are no images.
+
+    Examples:
+        >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]
+        [(3, 8, 8, 3), (1, 8, 8, 3)]
+    """
+    labels, bar = None if isinstance(data, ImageStream) else target, title if progress else None
+    with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=labels) as opened:
+        yield from opened.pairs
+
+
+class OpenedBatches(NamedTuple):
+    """Labelled images for a model, to go through once.
+
+    Attributes:
+        pairs: Images as the model takes them and labels, of which a process's part may be empty.
+        class_names: Names of the classes in the order of the labels, or None.
+        target: `"class"`, `"multilabel"` or `"number"`: what labels are (see `open_data`).
+        image_names: To be called once all are read: returns what they are called, or an empty list where that is not
+            known.
+    """
+
+    pairs: Pairs
+    class_names: list[str] | None
+    target: str
+    image_names: Callable[[], list[str]]
+
+
+@contextlib.contextmanager
+def open_batches(
+    model: Any,
+    data: Any,
+    split: str,
+    *,
+    preprocess: bool | None = None,
+    batch_size: int = 64,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    on_bad_image: str = "stop",
+    title: str | None = "images",
+    processes: Processes = ALONE,
+    target: str | None = None,
+) -> Iterator[OpenedBatches]:
+    """Opens labelled images for a model as `OpenedBatches`, and closes them at the end of the `with` statement.
+
+    Arguments as in `evaluate`; `split` says which one of a folder, a data set or a dict, `classes` is for pixels whose
+    labels have no names, and a `title` of None for no bar. Each process gets its part of every batch. Raises TypeError
+    for a model with an output for every pixel and data of no known kind, FileNotFoundError without the folder,
+    ValueError for options that do not fit the data, and while reading for labels or values that do not fit.
+    """
+    if isinstance(data, Mapping):
+        data = pick_split(data, split)
+    config: Any = model.config if isinstance(model, (VisionTransformer, BiT)) else None
+    if isinstance(model, ImageModel) and config is None:
+        words = f"model is a {type(model).__name__}, which has an output for every pixel"
+        raise TypeError(f"{words}: this is for classifiers; keras_vit.segmentation.evaluate measures segmentation.")
+    pixels = _are_pixels(data)
+    if pixels and preprocess is False:
+        raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
+    pixels = pixels or bool(preprocess)
+    if pixels and config is None and not (model is None and isinstance(data, ImageStream)):
+        raise ValueError(
+            "preprocess=True needs a model of keras_vit, which knows its preprocessing, and so do image files: "
+            "preprocess the images yourself."
+        )
+    if not pixels and on_bad_image != "stop":
+        raise ValueError(f"on_bad_image={on_bad_image!r} is for pixels, which are read here: leave it out.")
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "class_names": class_names,
+        "on_bad_image": on_bad_image,
+        "split": split,
+        "shuffle": False,
+        "shard": processes.shard,
+        "target": target or "class",
+    }
+    if isinstance(data, ImageStream):
+        if class_names is not None:
+            raise ValueError(f"class_names={class_names!r} is for open_data, which has made this stream.")
+        context: Any = contextlib.nullcontext(data)  # its owner closes it
+    elif pixels:
+        # Names of folders and tables say how many classes there are; the model may have others.
+        named = class_names is not None or isinstance(data, (str, os.PathLike)) or hasattr(data, "open_examples")
+        options["classes"] = None if named or target == "number" else classes
+        options |= {"resize": config.pipeline, "channels": config.channels}
+        context = open_data(data, image_size=config.image_size, **options)
+    else:
+        context = open_data(data, image_size=None, **options)
+    with context as stream, ProgressBar(title or "", stream.steps_per_epoch, shown=title is not None) as bar:
+        if target not in (None, stream.target):
+            raise ValueError(f"target={target!r}, but the labels of the data are of the kind {stream.target!r}.")
+        limit = np.inf if pixels or config is None or config.include_preprocessing else SCALED_MOST
+
+        def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """Returns this process's part of a batch, as the model takes it; ValueError for values that it does not."""
+            if images.max(initial=0) > limit:
+                hint = "the model takes values of -1..1: are they pixels? preprocess=True."
+                raise ValueError(f"The images reach {images.max():g}, but {hint}")
+            if pixels and config is not None and not config.include_preprocessing:
+                images = config.pipeline.normalized(images)
+            rows = share(len(labels), processes.shard) if stream.shard != processes.shard else slice(None)
+            return images[rows], one_class_each(labels, f"batch {step}", stream.target)[rows]
+
+        yield OpenedBatches(
+            bar.track(stream.map(prepared)), stream.class_names, stream.target, lambda: _image_names(stream)
+        )
+
+
+def _are_pixels(data: Any) -> bool:
+    """Returns whether data can be nothing but pixels: a path, a table, a stream, a list of images of several sizes."""
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
+        return len({np.shape(image) for image in data[0]}) > 1
+    return isinstance(data, (str, os.PathLike, ImageStream)) or hasattr(data, "open_examples")
+
+
+def _image_names(stream: ImageStream) -> list[str]:
+    """Returns the names of the images of a stream in order, without those left out as bad.
+
+    The list is empty where the stream has no names, or a process reads a part of it.
+    """
+    if stream.name is None or stream.shard[1] > 1:
+        return []
+    left_out = {image.path for image in stream.bad}
+    return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
+
+
+def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray:
+    """Returns the class of each image, int64 `(batch,)`, from integers or one-hot rows.
+
+    Labels of other targets become float32 `(batch, classes)`, `(batch, 1)` for numbers. `where` says what they are, for
+    messages. Raises TypeError unless labels are numbers, ValueError for a label that does not fit the target and for
+    rows that are not one-hot.
+    """
+    checked, _ = check_labels(labels, None, where, target=target)
+    if checked.ndim == 1 or target != "class":
+        return checked
+    wrong = ((checked == 1).sum(1) != 1) | ((checked == 0).sum(1) != checked.shape[1] - 1)
+    if wrong.any():
+        raise ValueError(
+            f"Row {int(np.argmax(wrong))} of the labels of {where} is not one-hot: one 1 among zeros was expected. "
+            "Evaluation needs one class per image; mixup and label smoothing belong to training."
+        )
+    return checked.argmax(1)
+
+
+def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function from a batch of images to the outputs of a model, or function, as floats `(batch, n)`.
+
+    Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
+    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows. The
+    function raises ValueError unless there is one output with a finite row for each image; `predictor` itself raises
+    ValueError for a model that is divided among processes.
+    """
+    length, shares = 0, batch_shares(model)
+    model = local_model(model) if isinstance(model, keras.Model) else model
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        nonlocal length
+        count = len(inputs)
+        length = max(length, math.ceil(count / shares) * shares)
+        inputs = inputs if count else fill_up(inputs, 1)  # the part of a process may be empty
+        if isinstance(model, keras.Model):
+            inputs = fill_up(inputs, length)
+            found = model.predict(inputs, batch_size=len(inputs), verbose=0)
+        else:
+            found = model(inputs)
+        outputs = keras.tree.flatten(found)
+        if len(outputs) != 1:
+            raise ValueError(f"The model must have one output, but it has {len(outputs)}.")
+        return _checked_rows(to_numpy(outputs[0])[:count], count)
+
+    return predict
+
+
+def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the outputs and the labels of all batches and processes, each joined along the first axis.
+
+    `rows` yields `(outputs, labels)` for each batch of this process, one or more.
+    """
+    outputs, labels = zip(*rows, strict=True)
+    return processes.in_order(outputs), processes.in_order(labels)
+
+
+def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Returns outputs of a model as they are, integers as float32.
+
+    Raises ValueError unless they are one finite vector for each of `count` images.
+    """
+    rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
+    if rows.ndim != 2 or len(rows) != count:
+        raise ValueError(
+            f"The model must have one vector per image, ({count}, n), as output, but it is {rows.shape}. "
+            "Models without pooling have one per token: build them with pooling='token' or 'avg'."
+        )
+    if not np.isfinite(rows).all():
+        row = int(np.argmin(np.isfinite(rows).all(1)))
+        raise ValueError(f"The model's output for image {row} of a batch is not finite: look at the image and weights.")
+    return rows

@@ -16,8 +16,7 @@ from keras_vit._arguments import whole_numbers
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
-from keras_vit.evaluation.accuracy import AccuracyResult, evaluate
-from keras_vit.evaluation.batches import all_outputs, open_batches, predictor
+from keras_vit.evaluation.accuracy import AccuracyResult, all_outputs, evaluate, open_batches, predictor
 from keras_vit.evaluation.similarity import knn
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model

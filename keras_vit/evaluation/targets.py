@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_vit._arguments import to_numpy
-from keras_vit._processes import Processes
 from keras_vit._terminal import ClassesResult, Column, TableResult
-from keras_vit.evaluation.batches import Pairs, all_outputs
 
+TINY = float(np.finfo("float32").tiny)  # a probability of 0 would make the loss infinite
 # Columns that several results have.
 IMAGES = Column("images", lambda result: result.examples)
 CLASSES = Column("classes", lambda result: int((result.images_per_class > 0).sum()))
@@ -19,7 +18,7 @@ SPEED = Column("images/s", lambda result: round(result.examples / max(result.sec
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The average precision of each class: the mean precision over its images, the images ordered by their score.
+    """Returns the average precision of each class: the mean precision over its images, ordered by their score.
 
     As scikit-learn's `average_precision_score`: each step of recall counts with the precision that is reached there,
     without interpolation, and images of equal scores come at once. The mean over the classes is mAP.
@@ -32,7 +31,8 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         float64 `(classes,)`; NaN for a class that no image has.
 
     Raises:
-        ValueError: if the arrays are not of these shapes, or labels are other than 0 and 1.
+        ValueError: if the arrays are not of these shapes with n at least 1, scores are not finite, or labels are other
+            than 0 and 1.
 
     Examples:
         >>> evaluation.average_precision(np.array([[0.9], [0.8], [0.1]]), np.array([[1], [0], [1]])).round(3)
@@ -46,7 +46,7 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """F1 of each class, the harmonic mean of precision and recall.
+    """Returns F1 of each class, the harmonic mean of precision and recall.
 
     Args:
         chosen: `(n, classes)` of 0 and 1: what the model predicts.
@@ -68,7 +68,7 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The threshold of each class at which F1 is best: images of at least this score have the class.
+    """Returns the threshold of each class at which F1 is best: images of at least this score have the class.
 
     Choose them on validation data: on the data that is measured they flatter.
 
@@ -95,7 +95,10 @@ def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each class its different scores, falling; how many images have at least it; how many of these are right."""
+    """Yields for each class its different scores, falling; how many images reach each; how many of these have it.
+
+    Raises ValueError as `_pair` does.
+    """
     scores, labels = _pair("scores", scores, labels)
     for column, truth in zip(scores.T, labels.T, strict=True):
         order = np.argsort(-column, kind="stable")
@@ -104,7 +107,10 @@ def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 `(n, classes)`; ValueError unless they have one shape, finite values and labels of 0 and 1."""
+    """Returns values and labels as float64 `(n, classes)`.
+
+    Raises ValueError unless they have one shape, n is at least 1, values are finite and labels are 0 and 1.
+    """
     values, labels = to_numpy(values).astype("float64"), to_numpy(labels).astype("float64")
     if values.ndim != 2 or values.shape != labels.shape or not len(values):
         raise ValueError(
@@ -155,12 +161,12 @@ class MultilabelResult(ClassesResult):
 
     @property
     def mean_average_precision(self) -> float:
-        """MAP: the mean of `average_precision` over the classes that there are images of."""
+        """Returns mAP: the mean of `average_precision` over the classes that there are images of; NaN without any."""
         return _mean(self.average_precision)
 
     @property
     def mean_f1(self) -> float:
-        """Macro F1: the mean of `f1` over the classes for which it is defined."""
+        """Returns macro F1: the mean of `f1` over the classes for which it is defined; NaN if it is for none."""
         return _mean(self.f1)
 
     derived = ("mean_average_precision", "mean_f1")
@@ -216,32 +222,31 @@ class NumberResult(TableResult):
 
 
 def measure_labels(
-    rows: Pairs,
-    processes: Processes,
-    outputs: str | None,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    outputs: str,
     label_outputs: np.ndarray | None,
     threshold: float,
     class_names: Sequence[str] | None,
     started: float,
 ) -> MultilabelResult:
-    """The figures of `MultilabelResult` for outputs and labels that come batch by batch.
+    """Returns the `MultilabelResult` of scores `(n, classes)` and labels of 0 and 1 `(n, columns)`.
 
-    `label_outputs` has the number of the output for each column of the labels, where names tell it. Raises ValueError
-    if there are not as many labels as outputs.
+    `outputs` says what scores are, `"logits"` or `"sigmoid"`; `label_outputs` has the number of the output for each
+    column of the labels, None where they are in one order. The time counts from `started`, of `time.perf_counter`.
+    Raises ValueError if there are not as many labels as outputs.
     """
-    scores, labels = all_outputs(rows, processes)
     if label_outputs is not None:
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
         labels[:, label_outputs] = columns
     if labels.shape != scores.shape:
         raise ValueError(f"The labels are rows of {labels.shape[1]}, but the model has {scores.shape[1]} outputs.")
     scores, labels = scores.astype("float64"), labels.astype("float64")
-    tiny = float(np.finfo("float32").tiny)  # a probability of 0 would make the loss infinite
     if outputs == "logits":
         losses = np.logaddexp(0, scores) - scores * labels
         scores = np.exp(-np.logaddexp(0, -scores))
     else:
-        losses = -(labels * np.log(np.maximum(scores, tiny)) + (1 - labels) * np.log(np.maximum(1 - scores, tiny)))
+        losses = -(labels * np.log(np.maximum(scores, TINY)) + (1 - labels) * np.log(np.maximum(1 - scores, TINY)))
     best = best_thresholds(scores, labels)
     return MultilabelResult(
         examples=len(scores),
@@ -258,12 +263,12 @@ def measure_labels(
     )
 
 
-def measure_regression(rows: Pairs, processes: Processes, started: float) -> NumberResult:
-    """The `NumberResult` of a regression model, from batches of outputs and labels `(batch, 1)`.
+def measure_regression(outputs: np.ndarray, labels: np.ndarray, started: float) -> NumberResult:
+    """Returns the `NumberResult` of outputs and labels `(n, 1)`; its time counts from `started`.
 
     R2 is NaN where all labels are equal. Raises ValueError if the model has more than one output.
     """
-    outputs, labels = (array.astype("float64") for array in all_outputs(rows, processes))
+    outputs, labels = outputs.astype("float64"), labels.astype("float64")
     if outputs.shape != labels.shape:
         raise ValueError(f"Labels of the target 'number' need a model with one output, but it has {outputs.shape[1]}.")
     errors, spread = outputs - labels, float(((labels - labels.mean()) ** 2).sum())
@@ -278,5 +283,6 @@ def measure_regression(rows: Pairs, processes: Processes, started: float) -> Num
 
 
 def _mean(values: np.ndarray) -> float:
+    """Returns the mean of the values that are not NaN; NaN if all are."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")

@@ -20,13 +20,14 @@ from keras_vit._arguments import Code, Message, Source, require_packages, softma
 from keras_vit._files import check_folder, make_folder
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.format import Format
-from keras_vit.export.formats import FORMATS
-from keras_vit.export.images import check_labels, compared_images
+from keras_vit.export.formats import format_of
 from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
 from keras_vit.export.served_model import (
     Signature,
+    check_labels,
     check_model,
     classes_of,
+    compared_images,
     describe,
     input_config,
     plain_model,
@@ -332,23 +333,6 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
         return OSError(error.errno, text + end)
     message = error.args[0] if error.args else text
     return RuntimeError(Message(*message.parts, end) if isinstance(message, Message) else text + end)
-
-
-def format_of(path: Path, name: str | None) -> Format:
-    """The row of a format, by its name or else by the path's suffix; ValueError if there is none, or they differ."""
-    if name is None:
-        by_suffix = {row.suffix: row for row in FORMATS.values() if row.suffix}
-        if path.suffix not in by_suffix:
-            choices = ", ".join(f"{suffix} ({row.name})" for suffix, row in by_suffix.items())
-            words = f"path must end in one of {choices}, but {str(path)!r} was given"
-            raise ValueError(f"{words}. format='saved_model' writes a folder.")
-        return by_suffix[path.suffix]
-    if name not in FORMATS:
-        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
-    row = FORMATS[name]
-    if row.suffix and path.suffix != row.suffix:
-        raise ValueError(f"path must end in {row.suffix!r} for the format {name!r}, but {str(path)!r} was given.")
-    return row
 
 
 def _check_options(

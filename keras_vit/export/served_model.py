@@ -1,13 +1,21 @@
 """What a file holds: the model as it is served, what that takes and returns, and what the file says about itself."""
 
 import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Tensor, listing
 from keras_vit._keras import has_graph, layers_inside
+from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
+from keras_vit.data.examples import split_folders
+from keras_vit.data.streams import is_pipeline
 from keras_vit.models import (
     BiT,
     BiTConfig,
@@ -30,6 +38,11 @@ DENSE_OUTPUTS = {"LinearSegmenter": "logits", "DPT": "depth", "LinearDepth": "de
 OUTPUTS = {"softmax": "probabilities", "sigmoid": "probabilities", "linear": "logits", None: "logits"}
 # What a file does not need: it does not train.
 TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "patch_drop": 0.0, "drop_path": 0.0, "remat": False}
+BUILT_IN = 8  # images: a batch of 1 and one of 7
+FEWEST = 8  # calibration images: fewer say next to nothing about the range of values
+CONTRAST = 0.1  # of the range of values: what reaches over less of it is an image of one colour
+COMPARED = 64  # calibration images that outputs are compared on where no others are given
+MOST = 300  # calibration images of a folder or a data set: more make the ranges no better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,3 +276,245 @@ def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str,
     if signature.softmax:
         answers = [keras.ops.softmax(answer) for answer in answers]
     return dict(zip(signature.outputs, answers, strict=True))
+
+
+# Images: those that the outputs are compared on, and those that int8 is calibrated with.
+
+
+def built_in_images(signature: Signature, size: Any) -> np.ndarray:
+    """Pictures to compare outputs on, uint8 `(8, *size, channels)`, the same every time: smooth ones and noise."""
+    rng = np.random.default_rng(0)
+    (height, width), channels = size, signature.shape[3]
+    noise = rng.uniform(0, 256, (BUILT_IN, height, width, channels))
+    # Mixtures of four corners, which change slowly from one to the other.
+    rows, columns = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[:, None]
+    for image, (a, b, c, d) in zip(noise[0::2], rng.uniform(0, 256, (BUILT_IN // 2, 4, channels)), strict=True):
+        image[:] = (1 - rows) * ((1 - columns) * a + columns * b) + rows * ((1 - columns) * c + columns * d)
+    return noise.astype("uint8")  # the first one, which is run alone, is smooth
+
+
+def another_size(config: Config) -> tuple[int, int]:
+    """A size that a model for any size has not been made for."""
+    if isinstance(config, BiTConfig):
+        return (config.image_size[0] + 32, config.image_size[1] + 64)
+    rows, columns = config.grid_size
+    return config.image_size_of((rows + 1, columns + 2))
+
+
+def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
+    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32.
+
+    Raises TypeError unless they are numbers, ValueError if their shape or values do not fit the signature.
+    """
+    images = np.asarray(images)
+    size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
+    expected = f"{name} must be uint8 or float32 {size}"
+    if images.dtype.kind not in "uif":
+        raise TypeError(f"{expected}, but their dtype is {images.dtype}.")
+    lengths = zip(signature.shape[1:], images.shape[1:], strict=False)
+    if images.ndim != 4 or not len(images) or any(known not in (None, length) for known, length in lengths):
+        raise ValueError(f"{expected}, but the shape {images.shape} was given. model.preprocess(images) resizes them.")
+    floats, low, high = images.dtype.kind == "f", images.min(), images.max()
+    if floats and signature.dtype == "uint8":
+        raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
+    if floats and not np.isfinite([low, high]).all():
+        raise ValueError(f"{name} must be finite, but some of the values are NaN or infinite.")
+    if not floats and not 0 <= low <= high <= 255:
+        raise ValueError(f"{name} must be in 0..255, but reach from {low} to {high}.")
+    return images.astype("float32" if floats else "uint8")
+
+
+def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
+    """Calibration images, at least 8, as an array: their range decides how finely int8 tells values apart.
+
+    Raises ValueError or TypeError if they are too few, without contrast, out of range, or not what the model takes;
+    FileNotFoundError if there is no such folder.
+
+    Args:
+        source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
+            images as `keras_vit.data.open_data` takes them. Of a folder or a data set, up to 300 are used.
+        config: Of the model that is exported, which says how pictures are resized; None for arrays only.
+        signature: What the file takes.
+    """
+    if not hasattr(source, "__array__"):
+        if config is None:
+            raise ValueError(
+                "calibration must be an array here, because the model does not say how pictures are resized."
+            )
+        source = _resized(source, config)
+    images = check_images("calibration", source, signature)
+    if len(images) < FEWEST:
+        raise ValueError(f"calibration must be at least {FEWEST} images, better 100 to 300; given: {len(images)}.")
+    low, high = signature.value_range or (-np.inf, np.inf)
+    margin = 1e-3 * (high - low) if signature.value_range else 0  # for rounding, and for filters that overshoot
+    if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
+        words = f"calibration must be in {low}..{high}, but reaches from {images.min():g} to {images.max():g}"
+        raise ValueError(f"{words}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images).")
+    spread = np.ptp(images.reshape(len(images), -1).astype("float64"), axis=1)
+    whole = 255 if images.dtype == "uint8" else high - low if signature.value_range else spread.max()
+    varied = int(np.count_nonzero(spread > CONTRAST * whole))
+    if varied < FEWEST:
+        words = f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any"
+        raise ValueError(f"{words}: of images of one colour, int8 does not learn what values there are.")
+    return images
+
+
+def _resized(source: Any, config: Config) -> Any:
+    """The images of a folder, a data set or a list of images of different sizes, as the model's pipeline resizes them.
+
+    Of a folder or a data set up to 300, as uint8. Anything else comes back as it is. Raises FileNotFoundError if there
+    is no such folder, ValueError if it has no images, and the errors of `open_data`.
+    """
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
+        paths = _picture_files(source)
+        step = math.ceil(len(paths) / MOST)  # evenly from all of them: the first ones may be of one class
+        return _load(paths[::step], config)
+    if isinstance(source, (str, tuple, dict)) or is_pipeline(source):
+        return _from_data_set(source, config)
+    if isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
+        resized = [config.pipeline.resized(np.asarray(image), config.channels)[0] for image in source]
+        return np.rint(np.stack(resized)).astype("uint8")
+    return source
+
+
+def held_out(images: np.ndarray) -> np.ndarray:
+    """Which calibration images are not calibrated with but compared on: every fourth, if enough remain; bools."""
+    held = np.arange(len(images)) % 4 == 3
+    return held if np.count_nonzero(~held) >= FEWEST else np.zeros_like(held)
+
+
+def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) -> None:
+    """Raises ValueError unless labels are `(n,)` integers that fit images and classes, of which there are some."""
+    if not classes:
+        raise ValueError("labels were given, but the model does not name one class for each image.")
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be {len(images)} integers, but {labels.dtype} {labels.shape} were given.")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels must be in 0..{classes - 1}, but reach {labels.min()}..{labels.max()}.")
+
+
+def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
+    """Images, uint8 pixels or float32, as the input of a file or model of a dtype.
+
+    Floats and the pixels of a uint8 input stay as they are. Other pixels become float32, normalised as the config says
+    unless the model does that itself; without a config they stay in 0..255.
+    """
+    if images.dtype != "uint8" or dtype == "uint8":
+        return images
+    pixels = images.astype("float32")
+    return pixels if config is None or config.include_preprocessing else config.pipeline.normalized(pixels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """The images that a file's outputs are compared on, and those that it is calibrated with.
+
+    Attributes:
+        images: In arrays of one size each.
+        labels: The classes of the first array's; None for none.
+        calibration: The images to calibrate with, as the file's input; None for none.
+        config: Says how the model's images are normalised; None where nothing does.
+    """
+
+    images: list[np.ndarray]
+    labels: np.ndarray | None
+    calibration: np.ndarray | None
+    config: Config | None
+
+    def taken(self, dtype: str) -> list[np.ndarray]:
+        """The images as the input of a file or model of a dtype."""
+        return [as_model_input(batch, dtype, self.config) for batch in self.images]
+
+
+def compared_images(
+    model: keras.Model, signature: Signature, images: ArrayLike | None, labels: ArrayLike | None, calibration: Any
+) -> Compared:
+    """The images to compare file and model on, with their labels, and the images to calibrate with.
+
+    Without images the comparison uses calibration images, some of which are held out for it, or else built-in images.
+    Raises ValueError or TypeError if the images do not fit the signature, or labels come without images.
+    """
+    if labels is not None and images is None:
+        raise ValueError("labels were given without the images that they belong to.")
+    config, calibrated = input_config(model), None
+    if calibration is not None:
+        calibration = calibration_images(calibration, config, signature)
+        calibrated = as_model_input(calibration[~held_out(calibration)], signature.dtype, config)
+    batches = _batches(config, signature, images, calibration)
+    return Compared(batches, None if labels is None else np.asarray(labels), calibrated, config)
+
+
+def _batches(
+    config: Any, signature: Signature, images: ArrayLike | None, calibration: np.ndarray | None
+) -> list[np.ndarray]:
+    """The images to compare outputs on, in arrays of one size each."""
+    if images is not None:
+        images = check_images("images", images, signature)
+    elif calibration is not None:  # real ones, which noise is not; first those that are not calibrated with
+        held = held_out(calibration)
+        images = np.concatenate([calibration[held], calibration[~held]])[:COMPARED]
+    else:
+        images = built_in_images(signature, config.image_size if signature.any_size else signature.shape[1:3])
+    return [images, built_in_images(signature, another_size(config))[:2]] if signature.any_size else [images]
+
+
+def labelled_pictures(
+    folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The pictures of a folder, uint8 `(n, height, width, 3)`, and their labels `(n,)`.
+
+    The labels are None where pictures lie beside folders. Raises FileNotFoundError without the folder, ValueError
+    without pictures, or if the names of folders are no classes.
+
+    Args:
+        folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
+        model: Says what size the pictures have.
+        class_names: The model's, if they are known: each folder has to be called as one of them. Otherwise there has
+            to be one folder for each class, in alphabetical order.
+    """
+    if Path(folder).is_dir() and has_test_split(folder):
+        folder = split_folders(Path(folder), class_names)["test"]
+    paths = _picture_files(folder)
+    folders = [path.relative_to(folder).parts[:-1] for path in paths]
+    if () in folders:
+        return _load(paths, model.config), None
+    names = sorted({parts[0] for parts in folders})
+    if class_names is None and len(names) != model.config.classes:
+        words = f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes without names"
+        raise ValueError(f"{words}. Pass class_names=[...], or a folder of pictures without folders.")
+    outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
+    return _load(paths, model.config), outputs[[names.index(parts[0]) for parts in folders]]
+
+
+def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The image files below a folder, sorted; FileNotFoundError without the folder, ValueError without images."""
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
+    paths = image_files(folder)
+    if not paths:
+        raise ValueError(f"There are no pictures ({', '.join(sorted(IMAGE_SUFFIXES))}) in {folder}.")
+    return paths
+
+
+def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
+    """Picture files as the model's pipeline prepares them, uint8 `(n, height, width, channels)`."""
+    pictures = [config.pipeline.resized(path, config.channels)[0] for path in paths]
+    return np.rint(np.stack(pictures)).astype("uint8")
+
+
+def _from_data_set(source: Any, config: Config) -> np.ndarray:
+    """Images of labelled data as uint8, as the model's pipeline prepares them; of pipelines the first ones."""
+    # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
+    split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
+    images: list[np.ndarray] = []
+    options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}
+    with open_data(source, batch_size=1, split=split, shuffle=False, **options) as stream:
+        count = MOST if stream.examples is None else min(MOST, stream.examples)
+        # Evenly from all of them where their number is known: the first ones may be of one class.
+        steps = np.linspace(0, (stream.examples or count) - 1, count).astype(int).tolist()
+        for step in steps:
+            try:
+                images.append(stream.batch(step)[0])
+            except IndexError:
+                break
+    return np.rint(np.concatenate(images)[:count]).astype("uint8")

@@ -15,10 +15,8 @@ from typing import TypedDict, Unpack
 import pytest
 
 from keras_vit._arguments import Code, Message
-from keras_vit.cli import main
-from keras_vit.cli.command import derived
-from keras_vit.cli.modes import ONLY, refuse_unused
-from keras_vit.cli.program import COMMANDS, _parser
+from keras_vit.cli import COMMANDS, main
+from keras_vit.cli.program import ONLY, derived, make_parser, refuse_unused
 from tests.processes import REPOSITORY, environment
 
 pytestmark = pytest.mark.once
@@ -141,7 +139,7 @@ ALSO_BEFORE_KERAS = {
     "layout of a folder": ("convert glyphs out", "--layout"),
     "layout of an ending": ("convert glyphs out.npz --layout timm", ".safetensors file, or a folder"),
     "page's ending": ("inspect glyphs -o page.txt", "must end with .html"),
-    "suffix": ("export glyphs out.nonsense", "OUT must end with"),
+    "suffix": ("export glyphs out.nonsense", "path must end in one of .tflite"),
     "export that exists": ("export glyphs old.keras --format litert", "--overwrite"),
     "pictures to pre-train on": ("pretrain nowhere", "There is no file or folder nowhere"),
     "model to pre-train": ("pretrain photos --weights ViT-S/17", "Did you mean 'ViT-S/16'"),
@@ -391,7 +389,7 @@ def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command)
     for line in lines:
         arguments = shlex.split(line)
         assert arguments[:2] == ["keras-vit", command]
-        _parser(arguments[1:]).parse_args(arguments[1:])
+        make_parser(COMMANDS, arguments[1:]).parse_args(arguments[1:])
     if command == "finetune":
         words = " ".join(out.split())
         assert "updates of the weights (default: the recipe's; finetune/cifar10: 10,000)" in words
@@ -402,7 +400,7 @@ def test_help_without_a_command_has_examples_that_are_right(run):
     out = run("--help").out
     for line in out.partition("\nexamples:\n")[2].partition("\n\n")[0].splitlines():
         arguments = shlex.split(line)[1:]
-        _parser(arguments).parse_args(arguments)
+        make_parser(COMMANDS, arguments).parse_args(arguments)
     assert not [line for line in out.splitlines() if len(line) > 80]
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from keras_vit import VisionTransformer, evaluation, training
 from keras_vit.data import open_data
-from keras_vit.evaluation.batches import open_batches
-from keras_vit.export.images import calibration_images
-from keras_vit.export.served_model import Signature
+from keras_vit.evaluation.accuracy import open_batches
+from keras_vit.export.served_model import Signature, calibration_images
 from tests.data.sources import KINDS, NAMES, plain_colours
 from tests.small_models import model_of, small_vit_config
 

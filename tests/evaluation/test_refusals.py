@@ -65,6 +65,8 @@ REFUSED = [
     (lambda: evaluate(model=3), "model must be", TypeError),
     (lambda: evaluate(threshold=5), "threshold must be a probability"),
     (lambda: evaluate(target="several"), "target must be one of"),
+    (lambda: evaluate(views="flip"), "views='flip' needs images"),
+    (lambda: evaluate(views="crops"), "views='crops' needs images"),
     (
         lambda: evaluate(data=(MANY, SEVERAL[:, :4]), target="multilabel", outputs="logits"),
         "rows of 4, but .* 5 outputs",

@@ -8,9 +8,9 @@ import pytest
 
 from keras_vit import BiTConfig
 from keras_vit.export import FORMATS, PRECISIONS, TOLERANCES, export, exporting
-from keras_vit.export.exporting import Agreement, format_of
-from keras_vit.export.images import another_size, built_in_images
-from keras_vit.export.served_model import Signature, plain_model, serve, served_model
+from keras_vit.export.exporting import Agreement
+from keras_vit.export.formats import format_of
+from keras_vit.export.served_model import Signature, another_size, built_in_images, plain_model, serve, served_model
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, fake_export, images_for, new_model, pixels_for, shared_model
 from tests.tolerances import SAME_FUNCTION
 

@@ -8,7 +8,7 @@ import pytest
 from keras_vit.cli import main
 from keras_vit.export import processes
 from keras_vit.export.exporting import Agreement
-from keras_vit.export.images import labelled_pictures
+from keras_vit.export.served_model import labelled_pictures
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 
 pytestmark = pytest.mark.once

@@ -336,7 +336,7 @@ def test_values_beyond_255_stay(filter, channels):
 
 def test_pixels_are_normalised_alike_everywhere():
     """Before the model and in its graph, for training and for export."""
-    from keras_vit.export.images import as_model_input
+    from keras_vit.export.served_model import as_model_input
     from keras_vit.training.tasks import as_input
 
     config = VIT.replace(pixel_mean=(0.48, 0.46, 0.41), pixel_std=(0.27, 0.26, 0.28))

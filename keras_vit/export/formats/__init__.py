@@ -1,5 +1,8 @@
 """The formats: a file each, with what writes a file, what runs it and what both need."""
 
+from pathlib import Path
+
+from keras_vit._arguments import Code, Message
 from keras_vit.export.format import Format, Precision
 from keras_vit.export.formats.litert import LiteRT
 from keras_vit.export.formats.onnx import ONNX
@@ -24,3 +27,23 @@ Examples:
     >>> export.PRECISIONS["litert"]["int8"].calibration
     True
 """
+
+
+def format_of(path: Path, name: str | None) -> Format:
+    """Returns the format of a name, or for None that of the path's suffix.
+
+    Raises ValueError for an unknown name or suffix, and for a suffix that is not that of the named format.
+    """
+    if name is None:
+        by_suffix = {row.suffix: row for row in FORMATS.values() if row.suffix}
+        if path.suffix not in by_suffix:
+            choices = ", ".join(f"{suffix} ({row.name})" for suffix, row in by_suffix.items())
+            words = f"path must end in one of {choices}, but {str(path)!r} was given. "
+            raise ValueError(Message(words, Code('format="saved_model"'), " writes a folder."))
+        return by_suffix[path.suffix]
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
+    row = FORMATS[name]
+    if row.suffix and path.suffix != row.suffix:
+        raise ValueError(f"path must end in {row.suffix!r} for the format {name!r}, but {str(path)!r} was given.")
+    return row
