@@ -180,7 +180,7 @@ def embed(
 
 
 def _check_shard(shard: Any) -> None:
-    """Raises ValueError unless it is a slice of several."""
+    """Raises ValueError unless `shard` is a pair of integers (i, n) with i from 0 to n - 1."""
     match shard:
         case (int(index), int(count)) if 0 <= index < count:
             return
@@ -188,7 +188,7 @@ def _check_shard(shard: Any) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of modification of a file, or of a link that leads nowhere."""
+    """Returns size and time of modification of a file, or of a link that leads nowhere."""
     stat = path.stat() if path.exists() else path.lstat()
     return stat.st_size, stat.st_mtime_ns
 
@@ -197,7 +197,10 @@ class _Part:
     """The rows that one process has computed, in `PATH.features`, and in `PATH.json` of how many images they are."""
 
     def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
-        """Goes on where a run with these settings was stopped, or begins; ValueError for others unless `overwrite`."""
+        """Goes on where a run with these settings was stopped, or begins; rows that are not noted are cut off.
+
+        Raises ValueError for rows of other settings, or where images were skipped and `stop`, unless `overwrite`.
+        """
         self._rows, self._state, self._settings = path.with_suffix(".features"), path.with_suffix(".json"), settings
         old = json.loads(self._state.read_text(encoding="utf-8")) if self._state.exists() else {}
         if old and not overwrite:
@@ -211,7 +214,7 @@ class _Part:
             os.truncate(self._rows, (self.images - len(self._skipped)) * row)
 
     def append(self, rows: np.ndarray, skipped: list[str]) -> None:
-        """Adds the rows of a batch, and then notes that they are there.
+        """Writes the rows of a batch to the file, then notes in the other that they and the skipped names are done.
 
         Raises OSError, with what to do, where the disk is full.
         """
@@ -232,9 +235,10 @@ class _Part:
 def _read_ahead(
     model: VisionTransformer | BiT, files: dict[str, Path], names: list[str], length: int, stop: bool
 ) -> Iterator[tuple[list[str], dict[str, np.ndarray]]]:
-    """Yields batches of names, and the images of those that can be read by name; threads read one batch ahead.
+    """Yields batches of `length` names, and the prepared images of those that can be read, by name.
 
-    A file that cannot be read is a ValueError where `stop`, otherwise a warning.
+    Threads read one batch ahead. A file that cannot be read is a ValueError where `stop`, otherwise a warning. Raises
+    ImportError without Pillow.
     """
 
     def read(name: str) -> np.ndarray | None:
@@ -260,9 +264,10 @@ def _read_ahead(
 def _features(
     extractor: keras.Model, images: dict[str, np.ndarray], length: int, settings: dict[str, Any]
 ) -> np.ndarray:
-    """The features of images, a row for each; ValueError, which names the image, if one is not finite.
+    """Returns the features of images, a row for each, of the settings' dtype; no rows for no images.
 
-    A short batch is filled up to `length`, so that no other size is compiled.
+    A short batch is filled up to `length`, so that no other size is compiled. Raises ValueError, which names the image,
+    if a feature is not finite in that dtype.
     """
     dtype = np.dtype(settings["dtype"]).newbyteorder("<")
     if not images:
@@ -282,9 +287,10 @@ def _features(
 def _write(
     output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
 ) -> None:
-    """Writes the archive from the rows of all parts, the same features as the same bytes.
+    """Writes the archive from the rows of all parts, in their order; the same features become the same bytes.
 
-    Raises ValueError if images were left out and none remains.
+    `names` are those of all images, skipped ones too. Raises ValueError if images were left out and none remains,
+    OSError if the disk is full.
     """
     skipped = []
     for part in parts:  # that of a process without images has no files
@@ -310,7 +316,10 @@ def _write(
 
 
 def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
-    """Returns what a file of `embed` has under these names: arrays, or dicts; ValueError for any other file."""
+    """Returns what a file of `embed` has under these names: arrays, and dicts for `settings` and `origin`.
+
+    Raises FileNotFoundError without the file, OSError if it cannot be read, ValueError for any other file.
+    """
     try:
         with open(path, "rb") as stream, np.load(stream) as file:
             found = {name: file[name] for name in names}
@@ -324,9 +333,10 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
 
 
 def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[int, list[str]] | None:
-    """The number of rows and the skipped images of the file at `output`; None where there is none.
+    """Returns the number of rows and the names of skipped images of the file at `output`; None where there is none.
 
-    Raises ValueError if it is another file, or has features of other images, settings or models.
+    Raises ValueError if it is another file, has features of other images, settings or models, or lacks images and
+    `stop`.
     """
     if not output.exists():
         return None
@@ -340,7 +350,7 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
 
 
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:
-    """Raises ValueError if features at a path are made of something else or, with `skipped`, lack images."""
+    """Raises ValueError if `old` settings differ from `new` ones or images were skipped; it names what differs."""
     differences = [
         f"not the same {name}" if name in ("model", "images") else f"{name} was {old.get(name)!r}, not {value!r}"
         for name, value in new.items()
@@ -355,9 +365,10 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
-    """The path of an `.npz` file to write.
+    """Returns the path of an `.npz` file to write.
 
-    Raises ValueError if its name ends otherwise, FileNotFoundError without the folder.
+    Raises ValueError if its name ends otherwise or it is a folder, FileNotFoundError if the folder around it is
+    missing.
     """
     path = Path(output)
     if path.suffix != ".npz" or path.is_dir():
@@ -377,17 +388,17 @@ def _check_model(model: Any) -> None:
 
 
 def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
-    """First image of a shard, and first one behind it: whole batches of a length."""
+    """Returns the number of the first image of a shard, and of the first one behind it: whole batches of `length`."""
     index, count = shard
     batches = math.ceil(images / length)
     return [min(images, batches * i // count * length) for i in (index, index + 1)]
 
 
 def _find(images: Any) -> dict[str, Path]:
-    """The files of images by their names, sorted; below a single folder, names are paths in it.
+    """Returns the files of images by their names, sorted; below a single folder, names are paths in it.
 
-    Raises FileNotFoundError for a missing file, TypeError for anything but paths, ValueError for none or one given
-    twice.
+    Warns of files that are no images by their names. Raises FileNotFoundError for a missing path, TypeError for
+    anything but a path or a sequence of paths, ValueError for no images or one that is given twice.
     """
     alone = isinstance(images, (str, os.PathLike))
     if not alone and not isinstance(images, Sequence):
@@ -412,14 +423,17 @@ def _find(images: Any) -> dict[str, Path]:
 
 
 def model_fingerprint(model: VisionTransformer | BiT) -> str:
-    """A hash of all that decides what a model computes."""
+    """Returns a hash of all that decides what a model computes: its class, config, dtype policies and weights.
+
+    The names of classes do not count.
+    """
     config = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
     policies = [layer.dtype_policy.name for layer in model.layers]
     return fingerprint(type(model).__name__, config, policies, *(to_numpy(weight.value) for weight in model.weights))
 
 
 def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:
-    """The shape of the features of an image; for a dynamic model, of an image of its config's size."""
+    """Returns the shape of the features of an image; for a dynamic model, of an image of its config's size."""
     images = keras.KerasTensor((1, *model.config.image_size, model.config.channels), "float32")
     (tensor,) = extractor.compute_output_spec(images).values()
     return list(tensor.shape[1:])

@@ -75,7 +75,10 @@ class LeastSquaresProbe:
 
     @classmethod
     def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
-        """Decomposes a training set: features `(examples, features)` and integer labels `(examples,)`."""
+        """Returns the probe of a training set: features `(examples, features)` and integer labels `(examples,)`.
+
+        `classes` is how many there are.
+        """
         x = np.asarray(features, "float64")
         mean, std = x.mean(0), x.std(0) + WHITENING_EPSILON
         x = _with_bias((x - mean) / std)
@@ -88,16 +91,20 @@ class LeastSquaresProbe:
         return cls(mean, std, eigenvalues, x.T @ q, q.T @ y)
 
     def weights(self, l2: float) -> np.ndarray:
-        """float64 `(features + 1, classes)`, for whitened features; the last row is the bias' over `BIAS_CONSTANT`."""
+        """Returns weights for whitened features, float64 `(features + 1, classes)`, at the strength `l2`.
+
+        The last row is the bias divided by `BIAS_CONSTANT`.
+        """
         return (self.lhs / (self.eigenvalues + l2)) @ self.rhs
 
     def scores(self, features: np.ndarray, l2: Sequence[float]) -> list[np.ndarray]:
-        """float64 `(examples, classes)` for each strength; the largest score of a row is the guess."""
+        """Returns scores float64 `(examples, classes)` for each strength; the largest of a row is the guess."""
         x = _with_bias((np.asarray(features, "float64") - self.mean) / self.std) @ self.lhs
         return [(x / (self.eigenvalues + strength)) @ self.rhs for strength in l2]
 
 
 def _with_bias(x: np.ndarray) -> np.ndarray:
+    """Returns rows with `BIAS_CONSTANT` behind each."""
     return np.pad(x, ((0, 0), (0, 1)), constant_values=BIAS_CONSTANT)
 
 
@@ -135,17 +142,17 @@ class FewShotResult(TableResult):
 
     @property
     def mean(self) -> np.ndarray:
-        """float64 `(shots, l2)`: mean accuracy of the seeds."""
+        """Returns the mean accuracy of the seeds, float64 `(shots, l2)`."""
         return self.accuracy.mean(-1)
 
     @property
     def spread(self) -> np.ndarray:
-        """float64 `(shots, l2)`: standard deviation of the accuracy from seed to seed; 0 for one seed."""
+        """Returns the standard deviation of the accuracy from seed to seed, float64 `(shots, l2)`; 0 for one seed."""
         return self.accuracy.std(-1, ddof=1) if len(self.seeds) > 1 else np.zeros(self.accuracy.shape[:2])
 
     @property
     def best_l2(self) -> dict[int, float]:
-        """From the number of shots to the strength with the best accuracy on the held-out training images.
+        """Returns, by number of shots, the strength with the best accuracy on the held-out training images.
 
         It does not depend on the test images: a strength that is chosen on them flatters the model.
         """
@@ -157,7 +164,7 @@ class FewShotResult(TableResult):
 
     @property
     def rows(self) -> Table:
-        """One row per number of shots and strength."""
+        """Returns a row for each number of shots and strength: accuracy as a share, its spread, and if it is best."""
         best, mean, spread, seeds = self.best_l2, self.mean.tolist(), self.spread.tolist(), len(self.seeds)
         return Table(
             {
@@ -182,7 +189,7 @@ class FewShotResult(TableResult):
     )
 
     def table(self) -> Table:
-        """The accuracy for each number of shots, in percent, at the best strength."""
+        """Returns a row for each number of shots: the accuracy at the best strength, in percent."""
         return make_table((row for row in self.rows if row["best"]), self.columns)
 
 
@@ -200,7 +207,7 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     distribution: str | None = None,
     progress: bool = True,
 ) -> FewShotResult:
-    """Accuracy of a linear classifier that has seen a few examples of each class, on top of frozen features.
+    """Returns the accuracy of a linear classifier on frozen features, fitted to a few examples of each class.
 
     Args:
         model: A model of this package, or what `keras_vit.load` takes (a name, an address, a path), whose `pre_logits`
@@ -270,13 +277,13 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
     distribution: str | None = None,
     progress: bool = True,
 ) -> AccuracyResult:
-    """How often the votes of the k nearest training images are right: DINO's measure of frozen features.
+    """Returns how often the votes of the k nearest training images are right: DINO's measure of frozen features.
 
     Args:
         model: As in `few_shot`, and so are the arguments that are not listed here.
         train: As there.
         test: As there.
-        k: How many neighbours vote, as in `evaluation.knn`.
+        k: How many neighbours vote, as in `evaluation.knn`; all where there are fewer.
         temperature: As there.
         top: As in `evaluate`.
 
@@ -311,7 +318,7 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     split: str = "test",
     on_bad_image: str = "stop",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The frozen features of labelled images.
+    """Returns the frozen features of labelled images, and the labels.
 
     Args:
         model: As in `few_shot`, and so are the arguments that are not listed here; with None the data holds features.
@@ -333,6 +340,7 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
 
 
 def _as_they_are(features: np.ndarray) -> np.ndarray:
+    """Returns the features: a model that computes nothing."""
     return features
 
 
@@ -348,9 +356,10 @@ class _Features:
 def _features_of_both(
     model: Any, train: Any, test: Any, distribution: str | None, progress: bool, **options: Any
 ) -> tuple[_Features, _Features]:
-    """The features of the training images and those of the test images, whose labels are numbered as in training.
+    """Returns the features of the training images and those of the test images, whose labels are numbered as in train.
 
-    Raises ValueError if both are the same images, or their classes or numbers of features differ.
+    Raises TypeError or ValueError for a model or data that make no sense, ValueError if both are the same images, test
+    has classes that train lacks, or their numbers of features differ.
     """
     if _is_one_source(train, test) and not has_test_split(train):
         name = getattr(train, "source", train)
@@ -370,14 +379,18 @@ def _features_of_both(
 
 
 def _is_one_source(train: Any, test: Any) -> bool:
-    """Whether training and test images are asked for from one table, one data set or one path."""
+    """Returns whether training and test images are of one table, one data set or one path."""
     if hasattr(train, "open_examples"):  # a table or a data set, as an object
         return train is test
     return isinstance(train, (str, os.PathLike)) and str(train) == str(test)
 
 
 def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any) -> _Features:
-    """The features of a split; TypeError if `model` is none, ValueError if images have no class or several."""
+    """Returns the features of a split; of a model of this package its `pre_logits`, with None the data itself.
+
+    Raises TypeError if `model` is no model, function or None, ValueError if images have no class or several, and what
+    `open_batches` raises for data that does not fit.
+    """
     if model is not None and not callable(model):
         raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
     extractor = _as_they_are if model is None else model

@@ -26,7 +26,7 @@ from keras_vit.zoo import load
 # The largest error that counts as agreement, as a share of the largest value: float32, and other orders of sums.
 CLOSE = 1e-4
 _PATCH = 32  # pixels: no model has larger patches
-_Asked = tuple[np.ndarray, dict[str, np.ndarray]]  # the prepared picture, and answers by name
+_Theirs = tuple[np.ndarray, dict[str, np.ndarray]]  # the prepared picture, and outputs by name
 
 
 class LedgerTable(Table):
@@ -41,12 +41,12 @@ class LedgerTable(Table):
 
     @property
     def agrees(self) -> bool:
-        """Whether every checkpoint could be had, and differs from nothing that it was compared with."""
+        """Returns whether every checkpoint was loaded and differs from nothing that it was compared with."""
         return all(row["result"] in ("agrees", "read") for row in self)
 
 
 def smallest_checkpoints(count: int) -> list[str]:
-    """The names of the catalogue's checkpoints with the fewest weights, the smallest first.
+    """Returns the names of the catalogue's checkpoints with the fewest weights, the smallest first.
 
     Args:
         count: How many. Those whose number of weights is not known are left out.
@@ -68,7 +68,7 @@ def smallest_checkpoints(count: int) -> list[str]:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
-    """The rows of a ledger; none where there is no such file yet.
+    """Returns the rows of a ledger; none where there is no such file yet.
 
     Args:
         path: A file that `write_ledger` has written: JSON, a row on each line.
@@ -77,7 +77,8 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
         The rows as dicts, in the order in which they were written.
 
     Raises:
-        ValueError: if a line is no row.
+        ValueError: if a line is no row, or the file is not UTF-8.
+        OSError: if it cannot be read.
 
     Examples:
         >>> evaluation.read_ledger("absent.jsonl").agrees
@@ -111,7 +112,8 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
         prepared pictures are apart, in grey levels), `published` (answers and figures), `result`, `date` and versions.
 
     Raises:
-        FileNotFoundError: if there is no folder for the ledger, or no `data`.
+        FileNotFoundError: if there is no folder for the ledger, or no `data`. All that goes wrong with a checkpoint is
+            a row whose `result` begins with "failed", also if the ledger cannot be written.
         ValueError: if `path` is another file.
 
     Examples:
@@ -140,14 +142,14 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
 
 
 def _source(name: str) -> str:
-    """What `load` takes; repositories may be named as `verify` names them."""
+    """Returns a name as `load` takes it: `hf://owner/name` for a repository of the catalogue, others as they are."""
     return f"hf://{name}" if f"hf://{name}" in {row["name"] for row in list_weights()} else name
 
 
 def _row(name: str, data: Any) -> dict[str, Any]:
-    """The row of a checkpoint: its hashes, how far it is from its publisher's code, and published figures beside ours.
+    """Returns the row of a checkpoint: its hashes, how far it is from its publisher's code, and published figures.
 
-    Raises whatever keeps the model from being loaded or compared.
+    Raises any error that keeps the model from being fetched, loaded or compared, of other packages too.
     """
     path = find_checkpoint(name)
     model: Any = load(name)
@@ -177,9 +179,9 @@ def _row(name: str, data: Any) -> dict[str, Any]:
 
 
 def _published(name: str, data: Any) -> list[dict[str, Any]]:
-    """What was published of a checkpoint, answers and figures, each as a row beside what the model returns here.
+    """Returns rows of what was published of a checkpoint, answers and figures, beside what the model returns here.
 
-    Raises ValueError, with the reason, if one of them could not be compared.
+    The list is empty where nothing was. Raises ValueError, with the reason, if one of them could not be compared.
     """
     repository = name.removeprefix("hf://")
     rows = []
@@ -200,11 +202,13 @@ def _published(name: str, data: Any) -> list[dict[str, Any]]:
 
 
 def _sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal; OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _version(package: str) -> str:
+    """Returns the name of an installed package and its version; PackageNotFoundError, an ImportError, without it."""
     return f"{package} {importlib.metadata.version(package)}"
 
 
@@ -213,10 +217,10 @@ def _version(package: str) -> str:
 
 
 def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | None:
-    """How far a model's output is from that of its publisher's code, for one picture, as part of a row.
+    """Returns how far a model's output is from that of its publisher's code, for one picture, as part of a row.
 
     None where that code is not installed, or reads no such file. Raises ValueError if no outputs of both have one
-    shape.
+    shape, and any error of that code.
     """
     package, answer = _publisher(path)
     if answer is None or importlib.util.find_spec(package) is None or importlib.util.find_spec("torch") is None:
@@ -248,7 +252,7 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
 def _comparable(
     model: Any, name: str, prepared: np.ndarray, theirs: Mapping[str, np.ndarray]
 ) -> tuple[str, np.ndarray, np.ndarray]:
-    """The first kind of output that both have in one shape, with ours and the publisher's for one picture, flat.
+    """Returns the first kind of output that both have in one shape, with ours and the publisher's, flat.
 
     Raises ValueError if there is none.
     """
@@ -262,7 +266,7 @@ def _comparable(
 
 
 def _picture() -> np.ndarray:
-    """A picture to compare on, uint8 `(270, 360, 3)`, the same each time: colours that run smoothly, and noise."""
+    """Returns a picture, uint8 `(270, 360, 3)`, the same each time: colours that change slowly, and noise."""
     rows, columns = np.mgrid[0:270, 0:360] / 360
     waves = [np.sin(9 * rows + 2), np.cos(7 * columns), np.sin(11 * rows * columns + 5 * columns)]
     noise = np.random.default_rng(0).normal(size=(*rows.shape, 3))
@@ -270,18 +274,21 @@ def _picture() -> np.ndarray:
 
 
 def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
-    """The package that a file was made for, by what lies beside it, and the function that runs it."""
+    """Returns the package that a file was made for, by the JSON beside it, and the function that runs it.
+
+    Without such JSON the function is None.
+    """
     if (path.parent / "open_clip_config.json").is_file():
-        return "open_clip", _ask_open_clip
+        return "open_clip", _run_open_clip
     config = path.parent / "config.json"
     config_json = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     if "architecture" in config_json:
-        return "timm", _ask_timm
-    return "transformers", _ask_transformers if "model_type" in config_json else None
+        return "timm", _run_timm
+    return "transformers", _run_transformers if "model_type" in config_json else None
 
 
-def _ask_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
-    """The prepared picture and the output of timm's model, as all functions here return them."""
+def _run_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
+    """Returns the picture as timm prepares it, channels last, and its model's output `answer` for `prepared`."""
     timm, torch = importlib.import_module("timm"), importlib.import_module("torch")
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))(picture)[None]
@@ -290,8 +297,8 @@ def _ask_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
     return np.moveaxis(pixels.numpy(), 1, -1), {"answer": answer.numpy()}
 
 
-def _ask_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
-    """The prepared picture and the embedding of open_clip's image tower, as all functions here return them."""
+def _run_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
+    """Returns the picture as open_clip prepares it, and the `embedding` of its image tower for `prepared`."""
     open_clip, torch = importlib.import_module("open_clip"), importlib.import_module("torch")
     model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     pixels = transform(picture)[None]
@@ -300,8 +307,8 @@ def _ask_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked:
     return np.moveaxis(pixels.numpy(), 1, -1), {"embedding": answer.numpy()}
 
 
-def _ask_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Asked | None:
-    """The prepared picture and the outputs of transformers' model by their kind; None for NaFlex."""
+def _run_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs | None:
+    """Returns the picture as transformers prepares it, and its model's outputs for `prepared`; None for NaFlex."""
     library, torch = importlib.import_module("transformers"), importlib.import_module("torch")
     (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     model = getattr(library, architecture).from_pretrained(folder).eval()
@@ -327,7 +334,7 @@ def _ask_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Aske
 
 
 def _channels_first(prepared: np.ndarray, pixels: Any) -> Any:
-    """The prepared picture with its channels first, as a tensor of PyTorch.
+    """Returns the prepared picture with its channels first, as a tensor of PyTorch.
 
     What it leaves out at the right and at the bottom, because it fills no patch, is filled in from `pixels`.
     """

@@ -70,13 +70,13 @@ class VerificationTable(Table):
 
     @property
     def agrees(self) -> bool:
-        """Whether every answer came out as it was published."""
+        """Returns whether every answer came out as it was published; True without rows."""
         return all(row["agrees"] for row in self)
 
 
 @functools.cache
 def published_answers() -> tuple[PublishedAnswer, ...]:
-    """All published answers that are known.
+    """Returns all published answers that are known.
 
     Returns:
         In the order of `weights/published_answers.json`.
@@ -122,7 +122,10 @@ def verify(
 
 
 def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """The repositories that a user names; TypeError or ValueError where nothing is known of one."""
+    """Returns the repositories that `names` has, or all of `known` for "all".
+
+    Raises TypeError unless names are strings, ValueError for none or one that is not in `known`; `what` says of what.
+    """
     repositories = list(dict.fromkeys(known))
     chosen = [names] if isinstance(names, str) else names
     if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
@@ -150,7 +153,7 @@ def _row(
     figures: str = "",
     error: Exception | None = None,
 ) -> dict[str, Any]:
-    """One row of a `VerificationTable`; with an error, why nothing could be compared."""
+    """Returns one row of a `VerificationTable`; with an error, the reason why nothing could be compared."""
     result = f"{'agrees' if agrees else 'differs'}{figures}" if error is None else f"failed: {printable(error, 120)}"
     return {
         "repository": repository,
@@ -168,7 +171,7 @@ def _row(
 
 
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
-    """One row: the output of the model beside the published one, or why they could not be compared."""
+    """Returns one row: the output of the model beside the published one, or why they could not be compared."""
     about = published.repository, published.picture or published.tensors or "", published.output, published.source
     try:
         answer, expected = _answers(published, picture)
@@ -190,7 +193,11 @@ def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, An
 
 
 def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.ndarray, np.ndarray]:
-    """The values of the model's answer that were published, and the published ones."""
+    """Returns those values of the model's answer that were published, and the published ones, as arrays.
+
+    `picture` takes the place of one at an address. Raises what fetching or loading the model, the picture or the arrays
+    raises: OSError, ValueError, KeyError without the array, ImportError.
+    """
     repository = f"hf://{published.repository}"
     options: dict[str, Any] = {} if published.image_size is None else {"image_size": published.image_size}
     if published.output == "tokens":
@@ -220,7 +227,7 @@ def verify_figures(
     batch_size: int | None = None,
     rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> VerificationTable:
-    """Measures models on data and compares with the figures that were published of them.
+    """Returns what models reach on data, beside the figures that were published of them.
 
     - `"top-1"`, percent, of a model with ImageNet-1k's classes: its accuracy on the validation images, in one view.
     - `"zero-shot top-1"` of a CLIP and a SigLIP: the accuracy on ImageNet-1k's validation images without training, in
@@ -268,7 +275,10 @@ def verify_figures(
 
 
 def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """The published figures that can be measured: rows of the catalogue with `repository`, `figure` and `published`."""
+    """Returns a row for each published figure that can be measured: one of the catalogue, with three keys more.
+
+    These are `repository`, `figure` (its name) and `published` (its value). `rows` as in `verify_figures`.
+    """
     listed = []
     for row in list_weights() if rows is None else rows:
         figures = dict(row["figures"])
@@ -284,7 +294,10 @@ def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[s
 
 
 def figures_on(data: Any) -> set[str]:
-    """The figures that are measured on such data, by what lies in its folder."""
+    """Returns the names of the figures that are measured on such data, by what lies in its folder.
+
+    For other data, and where nothing tells, these are accuracies.
+    """
     if not isinstance(data, (str, os.PathLike)):
         return set(_ACCURACIES)
     from keras_vit.segmentation.panoptic import panoptic_files
@@ -304,7 +317,7 @@ def figures_on(data: Any) -> set[str]:
 
 
 def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[str, Any]:
-    """One row: the figure that is measured beside the published one, or why it could not be measured."""
+    """Returns one row: the figure that is measured beside the published one, or why it could not be measured."""
     path = data if isinstance(data, (str, os.PathLike)) else ""
     about = published["repository"], path, published["figure"], "the catalogue's figures"
     compute, allowed = _MEASURES[published["figure"]]
@@ -320,7 +333,10 @@ def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[s
 
 
 def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Top-1 in percent of classes that are words, as the authors of a family measured it."""
+    """Returns top-1 in percent of ImageNet's classes as words, as the authors of a family measured it.
+
+    Raises OSError if weights cannot be fetched, ValueError or TypeError for data of other classes.
+    """
     from keras_vit.text import imagenet_names, load_image_text
 
     numerics = "official" if published["family"].startswith("SigLIP") else None
@@ -331,16 +347,19 @@ def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int
 
 
 def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Top-1 in percent; the folders of the classes have their WordNet ids, in whose order the outputs are."""
+    """Returns top-1 in percent; the folders of the classes have their WordNet ids, in whose order the outputs are.
+
+    Raises OSError if weights cannot be fetched, ValueError or TypeError for data of other classes.
+    """
     model = load(published["name"]).with_config(class_names=None)
     return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
 
 
 def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """The panoptic quality (PQ) of a published EoMT in percent, on pictures with panoptic annotations.
+    """Returns the panoptic quality (PQ) of a published EoMT in percent, on pictures with panoptic annotations.
 
-    Pictures are computed one by one, whatever `batch_size` is. Raises the errors of `load` and, as ValueError, what is
-    wrong with a picture or the annotations.
+    Pictures are computed one by one, whatever `batch_size` is. Raises OSError if weights cannot be fetched, ValueError
+    for a picture or annotations that do not fit.
     """
     from keras_vit.segmentation import PanopticQuality, label_set, segment
     from keras_vit.segmentation.panoptic import read_panoptic
@@ -356,13 +375,20 @@ def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) 
 
 
 def _mean_iou(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
+    """Returns the mean IoU of a published model in percent; `batch_size` is not used.
+
+    Raises OSError if weights cannot be fetched, ValueError or TypeError for masks that do not fit.
+    """
     from keras_vit.segmentation import evaluate
 
     return 100 * evaluate(load(published["name"]), data, reduce_zero_label="ADE20K" in published["dataset"]).mean_iou
 
 
 def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """The mean delta1 of NYU's pictures."""
+    """Returns the mean delta1 of NYU's pictures, a share; `batch_size` is not used.
+
+    Raises OSError if weights cannot be fetched, ValueError for a picture or depth that does not fit.
+    """
     from keras_vit.depth import depth_errors, estimate, mean_depth_errors
     from keras_vit.depth.metrics import read_nyu
 
@@ -375,7 +401,7 @@ def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Within it, a ValueError gets the name of the picture that it is about."""
+    """Raises a ValueError of the `with` statement again, with the name of the file `path` before its text."""
     try:
         yield
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit._arguments import whole_number
 from keras_vit._files import write_text
 from keras_vit._page import html_table, html_tiles, image_address, tag, thumbnail, write_page
 from keras_vit._pictures import (
@@ -39,7 +40,7 @@ PICTURED = 12  # mistakes that are shown below the matrix
 
 
 def confusion_shares(confusion: np.ndarray) -> np.ndarray:
-    """Which share of the images of each class is taken for which.
+    """Returns which share of the images of each class is taken for which.
 
     Args:
         confusion: Counts `(classes, classes)`, rows what the images show.
@@ -62,7 +63,7 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
 
 
 def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int, int, int]]:
-    """The pairs of classes that are mistaken most often.
+    """Returns the pairs of classes that are mistaken most often.
 
     Args:
         confusion: Counts `(classes, classes)`, rows what the images show.
@@ -71,11 +72,15 @@ def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int,
     Returns:
         Tuples of the true class, the class that it was taken for, and how often; the most frequent first.
 
+    Raises:
+        ValueError: if `count` is less than 0, or `confusion` as in `confusion_shares`.
+
     Examples:
         >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))
         [(1, 0, 2), (0, 1, 1)]
     """
-    counts = np.array(confusion)
+    confusion_shares(confusion)  # which checks it
+    count, counts = whole_number("count", count, 0), np.array(confusion)
     np.fill_diagonal(counts, 0)
     order = np.argsort(-counts, axis=None, kind="stable")[:count]
     pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
@@ -143,7 +148,7 @@ def draw_confusion(
 
 
 def _draw_mistakes(figure: Any, mistakes: Sequence[Mistake], names: Sequence[str]) -> None:
-    """Draws images in a row, what they show above and what the model predicts below them."""
+    """Draws at most `PICTURED` images in a row on a figure, what they show above and the prediction below each."""
     figure.text(0.035, 0.9, "Worst mistakes", size=13, weight="bold")
     places = tile_axes(figure, (0.035, 0.14, 0.93, 0.6), 1, PICTURED, 0.12)
     for axes in places[len(mistakes) :]:
@@ -194,6 +199,7 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if the path has another ending.
+        OSError: if it cannot be written.
 
     Examples:
         >>> result = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False)
@@ -218,7 +224,7 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
 
 
 def _words(mistake: Mistake, names: Sequence[str]) -> str:
-    """The classes and the file of a mistake as a line of text."""
+    """Returns the classes and the file of a mistake as a line of text."""
     name = f"image {mistake.number}" if mistake.name is None else mistake.name
     if len(name) > PATH_SHOWN:
         name = f"…{name[1 - PATH_SHOWN :]}"  # a path's end tells which file it is
@@ -233,7 +239,11 @@ def write_files(result: Any, folder: str | os.PathLike[str]) -> list[Path]:
         folder: Where to; made if it does not exist. Files of these names are replaced.
 
     Returns:
-        What was written.
+        The paths of what was written.
+
+    Raises:
+        ImportError: if there is a confusion matrix and matplotlib is not installed.
+        OSError: if the folder or a file cannot be written.
 
     Examples:
         >>> result = evaluation.evaluate(small, (small_images, labels), progress=False)

@@ -1,5 +1,6 @@
 """Search among features: the most similar rows, votes of the nearest neighbours, near-duplicates. Exact, in NumPy."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ QUERIES = 1024  # at a time: with `ROWS`, 16 MiB of similarities
 
 
 def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """The features most similar to each query by cosine, best first; of equal ones the lowest rows.
+    """Returns the features most similar to each query by cosine, best first; of equal ones the lowest rows.
 
     Every query is compared with every feature, a block at a time: beside its arguments a call takes some 50 MB,
     however many there are.
@@ -69,14 +70,17 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
 
 
 def _cosines(units: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The products of all rows of length 1 of two arrays, the same for equal rows wherever they stand."""
+    """Returns the products of all rows of two arrays, `(units, others)`, the same for equal rows wherever they stand.
+
+    Rows have length 1, so that these are cosines.
+    """
     # Libraries add up the last few columns of a product in another order: there equal rows would differ.
     padding = np.zeros((-len(others) % 64, others.shape[1]), "float32")
     return (units @ np.concatenate([others, padding]).T)[:, : len(others)]
 
 
 def _largest(values: np.ndarray, k: int) -> np.ndarray:
-    """Which values are the k largest of their row, as booleans; of equal ones the first."""
+    """Returns which values are the k largest of their row, as booleans of the same shape; of equal ones the first."""
     least = -np.partition(-values, k - 1, axis=1)[:, k - 1 : k]
     more, equal = values > least, values == least
     missing = k - more.sum(axis=1, keepdims=True)  # places for values that are equal to the last one
@@ -91,7 +95,7 @@ def knn(
     temperature: float = 0.07,
     classes: int | None = None,
 ) -> np.ndarray:
-    """Votes of the k nearest features for their classes: DINO's classifier without training (`eval_knn.py`).
+    """Returns votes of the k nearest features for their classes: DINO's classifier without training (`eval_knn.py`).
 
     A neighbour of cosine similarity s has a vote of `exp(s / temperature)`.
 
@@ -131,7 +135,7 @@ def knn(
 
 
 def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of rows whose cosine similarity reaches the threshold, such as two copies of a photo; most similar first.
+    """Returns pairs of rows whose cosine similarity reaches the threshold, such as copies of a photo, best first.
 
     Args:
         features: `(n, length)`.
@@ -167,7 +171,7 @@ def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.n
 
 
 def _rows(name: str, values: Any, length: int | None = None) -> np.ndarray:
-    """Rows of numbers, as they are; ValueError for anything else."""
+    """Returns rows of numbers as an array; ValueError unless there are some, all of `length` where that is given."""
     values = to_numpy(values)
     if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiu" or length not in (None, values.shape[1]):
         expected = "length" if length is None else length
@@ -176,7 +180,10 @@ def _rows(name: str, values: Any, length: int | None = None) -> np.ndarray:
 
 
 def _blocks(name: str, values: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
-    """The number of its first row, and `size` rows as float32 of length 1; ValueError for rows without a direction."""
+    """Yields blocks of at most `size` rows: the number of the first one, and the rows as float32 of length 1.
+
+    Raises ValueError for a row without a direction: zero, infinite or NaN. `name` is for the message.
+    """
     for start in range(0, len(values), size):
         block = np.asarray(values[start : start + size], "float32")
         norms = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
@@ -195,7 +202,7 @@ def find_similar(
     model: VisionTransformer | BiT | Source | None = None,
     folder: PathLike | None = None,
 ) -> Table:
-    """The images in a file of `embed` that a model takes for most alike to one, by cosine, best first.
+    """Returns the images in a file of `embed` that a model takes for most alike to one, by cosine, best first.
 
     Args:
         image: What `model.preprocess` takes, such as a path; None where a `query` is given.
@@ -212,8 +219,8 @@ def find_similar(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no file of `embed`, or of another model, or does not say which, or a `query` has another
-            length than the features.
+        ValueError: if it is no file of `embed`, has no images, is of another model, or does not say which, if a `query`
+            has another length than the features, `k` is less than 1, or not one of `image` and `query` is given.
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
@@ -244,7 +251,7 @@ def find_similar(
 
 
 def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: PathLike | None = None) -> Table:
-    """Pairs of images in a file of `embed` that are almost the same, the most similar first.
+    """Returns pairs of images in a file of `embed` that are almost the same, the most similar first.
 
     Args:
         features: As in `find_similar`.
@@ -303,7 +310,8 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
 
 
 def _features_and_paths(file: dict[str, Any], folder: PathLike | None) -> tuple[np.ndarray, list[str]]:
-    """Features as rows, and the paths of their images."""
+    """Returns features as rows `(n, length)`, and the paths of their images."""
     home = file["origin"]["images"] if folder is None else folder
     paths = [os.fspath(Path(home or "", name)) for name in file["names"].tolist()]
-    return file["features"].reshape(len(paths), -1), paths
+    features = file["features"]
+    return features.reshape(len(paths), math.prod(features.shape[1:])), paths  # -1 would not do for no images

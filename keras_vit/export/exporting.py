@@ -107,12 +107,16 @@ class ExportReport(PlainData):
         return as_text(self, 120)
 
     def __rich__(self) -> Any:
-        """The table that rich draws, for a terminal of any width."""
+        """Returns the table that rich draws, for a terminal of any width."""
 
         def percent(share: float | None) -> str | None:
             return None if share is None else f"{100 * share:.2f} %"
 
-        accuracy, latency = self.accuracy, self.latency_ms
+        accuracy, latency = percent(self.accuracy), None
+        if accuracy is not None:
+            accuracy += f" (the model: {percent(self.model_accuracy)})"
+        if self.latency_ms is not None:
+            latency = f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}"
         return pairs_table(
             self.path,
             {
@@ -123,9 +127,9 @@ class ExportReport(PlainData):
                 "largest difference": f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images",
                 "mean difference": f"{self.mean_abs_error:.1e}",
                 "same top class": percent(self.top1_agreement),
-                "accuracy": accuracy and f"{percent(accuracy)} (the model: {percent(self.model_accuracy)})",
+                "accuracy": accuracy,
                 "load": f"{self.load_seconds:.2f} s to the first answer",
-                "latency": latency and f"{latency:.2f} ms for a batch of {self.batch or 1}",
+                "latency": latency,
                 "operators": ", ".join(self.operators),
                 "outside the runtime": ", ".join(self.select_operators) or "none",
                 "export took": f"{self.seconds:.1f} s",
@@ -145,7 +149,10 @@ class Agreement(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
-        """Compares a file's outputs for several batches with the model's; classes are along the last axis."""
+        """Returns the differences of a file's outputs for several batches from the model's, `expected`.
+
+        With `classes` the last axis has the scores of classes, and the shares of kept classes are measured as well.
+        """
         # NaN stays NaN here, and no tolerance holds for it.
         errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
         size = max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
@@ -161,9 +168,9 @@ class Agreement(NamedTuple):
         return cls(float(errors.max()), float(errors.mean()), size, top1, kept)
 
     def require(self, format: str, precision: str, tolerance: float | None) -> float:
-        """The largest difference that was allowed; RuntimeError where it is larger, or many images change their class.
+        """Returns the largest difference that is allowed; `tolerance` is in relation to `size`, None the precision's.
 
-        `tolerance` is in relation to `size`; None for the precision's.
+        Raises RuntimeError where the difference is larger or NaN, or too many images change their class.
         """
         limit = (TOLERANCES[precision] if tolerance is None else tolerance) * self.size
         help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
@@ -233,7 +240,8 @@ def export(
         An `ExportReport`: what was written, how it agrees with the model, and what it costs to run.
 
     Raises:
-        TypeError, ValueError: if an argument makes no sense, or the format cannot hold the model.
+        TypeError, ValueError: if an argument makes no sense, the format cannot hold the model, or the model is
+            quantized or has weights that are not finite.
         ImportError: if a package is missing that the format needs.
         OSError: if the file cannot be written, or is there already (FileExistsError).
         RuntimeError: if the conversion fails, the file needs operators that the runtime does not bring, or the
@@ -257,7 +265,9 @@ def export(
     reference = plain_model(model)
     signature = Signature.of(reference, batch_size, uint8_input, softmax)
     compared = compared_images(model, signature, images, labels, calibration)
-    classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
+    classes = len(names) if names else classes_of(model)
+    if len(signature.outputs) > 1:
+        classes = None
     if compared.labels is not None:
         check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
     expected = [_answers(reference, signature, batch) for batch in compared.taken("float32")]
@@ -312,7 +322,10 @@ def _agreement(
     tolerance: float | None,
     has_classes: bool,
 ) -> tuple[float, Agreement]:
-    """The tolerance and the differences of the output that is nearest to its tolerance; RuntimeError above it."""
+    """Returns the tolerance and the differences of the output that is nearest to its tolerance.
+
+    `answers` and `expected` have the outputs by name for each batch. Raises RuntimeError for an output above it.
+    """
     found = []
     for name in expected[0]:
         agreement = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
@@ -321,12 +334,12 @@ def _agreement(
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
-    """The share of labels that scores name; None without labels."""
+    """Returns the share of labels whose class has the largest of its row of scores; None without labels."""
     return None if labels is None else float(np.mean(scores.argmax(-1) == labels))
 
 
 def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
-    """An error of the same kind whose message ends with what it means for the user: nothing was written."""
+    """Returns an OSError or a RuntimeError, as given, whose message ends with "Nothing was written to PATH."."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     end = f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
     if isinstance(error, OSError):
@@ -338,7 +351,11 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
 def _check_options(
     row: Format, model: keras.Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
 ) -> None:
-    """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing."""
+    """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing.
+
+    Among these are calibration where none is needed, or none where it is, and a model that is too large for the format
+    or takes images of any size, which it cannot express.
+    """
     needed = row.precision(precision).calibration
     if needed != (calibration is not None):
         words = "needs calibration images" if needed else "needs no calibration: leave it out"
@@ -360,9 +377,9 @@ def _check_options(
 
 
 def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
-    """The names that the file shall have: the given ones, or else the model's, or None.
+    """Returns the names of classes for the file: the given ones, or else the model's, or None.
 
-    Raises ValueError unless there is one for each class.
+    Raises ValueError unless there is one for each class and no name twice, TypeError unless they are strings.
     """
     if isinstance(model, (VisionTransformer, BiT, DenseModel)) and hasattr(model.config, "class_names"):
         config = model.config
@@ -378,7 +395,7 @@ def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[
 
 
 def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
-    """The outputs of a model for images, by their names in the file."""
+    """Returns the outputs of a model for images, float32, by their names in the file, after its softmax if any."""
     answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
     answers = [np.asarray(answer, "float32") for answer in answers]
     if signature.softmax:
@@ -409,7 +426,10 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
 
 
 def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """A new hidden folder on the disk that `path` is on; those of exports that were killed a day ago are removed."""
+    """Makes a hidden folder on the disk that `path` is on, and removes those of exports that began a day ago or before.
+
+    Returns the context manager of the new one, which removes it at the end.
+    """
     for old in _existing(path).glob(f".{glob.escape(path.name)}.*.exporting"):
         if time.time() - old.stat().st_mtime > 24 * 3600:
             shutil.rmtree(old, ignore_errors=True)
@@ -418,14 +438,15 @@ def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _existing(path: Path) -> Path:
-    """The innermost folder above a path that is there."""
+    """Returns the innermost of the folders above a path that is there, which may be a file."""
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
-    """Moves the files of an export to their places; if one cannot be moved, all that was there before is back.
+    """Moves the files of an export to their places; the folder of `path` is made if it is missing.
 
-    Where more than one step is needed, the old files wait in `folder` meanwhile.
+    Raises OSError if one cannot be moved, and puts back what was there. Where more than one step is needed, the old
+    files wait in `folder` meanwhile.
     """
     make_folder(path.parent)
     pairs = list(zip(row.files(written), row.files(path), strict=True))
@@ -443,5 +464,6 @@ def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
 
 
 def _size_of(path: Path, row: Format) -> int:
+    """Returns the bytes of all files that an export to `path` has written."""
     parts = [part for target in row.files(path) for part in (target, *target.rglob("*"))]
     return sum(part.stat().st_size for part in parts if part.is_file())

@@ -91,7 +91,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes a model as the signature says to a path, in float32, under the format's backend."""
+        """Writes a model as the signature says to a path, in float32; the running backend has to be the format's."""
 
     @abc.abstractmethod
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
@@ -103,10 +103,10 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts metadata into a written file, where the format has a place for it."""
+        """Changes a written file or folder: puts metadata where the format has a place for it."""
 
     def operators(self, path: Path) -> Operators:
-        """The operators of a file; none where any runtime knows all that a file can hold."""
+        """Returns the operators of a file; none where any runtime knows all that a file can hold."""
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
@@ -118,19 +118,19 @@ class Format(abc.ABC):
         raise NotImplementedError(f"{self.name} has only float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
-        """The outputs of a written file for a batch of images by name, computed in this process without the model."""
+        """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`."""
         return self.load(path)(images)
 
     def files(self, path: Path) -> list[Path]:
-        """Everything that an export to a path leaves: first what lies beside it, and the path itself last."""
+        """Returns the paths of all that an export leaves: first what lies beside `path`, and `path` itself last."""
         return [*(path.with_suffix(suffix) for suffix in self.beside), path]
 
     def missing(self) -> list[str]:
-        """The packages that are not installed."""
+        """Returns those packages of `needs` that are not installed."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def precision(self, name: str) -> Precision:
-        """The row of a precision; ValueError if no such file can be made, ImportError if a package is missing."""
+        """Returns what a precision needs; ValueError if no such file can be made, ImportError without a package."""
         offered = [known for known, row in self.precisions.items() if not row.reason]
         row = self.precisions.get(name)
         if row is None or row.reason:
@@ -141,12 +141,15 @@ class Format(abc.ABC):
 
 
 def as_strings(metadata: "Metadata") -> dict[str, str]:
-    """The metadata as pairs of strings: anything but strings as JSON."""
+    """Returns the metadata as strings by name: anything but strings as JSON."""
     return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in metadata.items()}
 
 
 def as_files(metadata: "Metadata") -> dict[str, str]:
-    """The metadata for a format that stores files: one of JSON, and one with a class name on every line."""
+    """Returns texts by the names of files: `keras_vit.json` with the metadata and, if it has them, `labels.txt`.
+
+    The latter has the name of a class on each line.
+    """
     files = {"keras_vit.json": json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
     if "class_names" in metadata:
         files["labels.txt"] = "\n".join(metadata["class_names"]) + "\n"
@@ -154,7 +157,7 @@ def as_files(metadata: "Metadata") -> dict[str, str]:
 
 
 def append_archive(path: Path, metadata: "Metadata") -> None:
-    """Appends the files of the metadata as a zip archive, which formats that are read from the front ignore."""
+    """Appends the files of the metadata to a file as a zip archive, which formats read from the front ignore."""
     with zipfile.ZipFile(path, "a") as archive:
         for name, text in as_files(metadata).items():
             # With a fixed date, so that the same model becomes the same bytes.
@@ -162,13 +165,13 @@ def append_archive(path: Path, metadata: "Metadata") -> None:
 
 
 def batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """The images in batches of one size; the first images come again to fill the last one."""
+    """Yields the images in batches of one size; the first images come again to fill the last one."""
     for start in range(0, len(images), size):
         yield images.take(range(start, start + size), axis=0, mode="wrap")
 
 
 def only_float32(what: str, instead: str) -> dict[str, Precision]:
-    """The precisions of a format whose programs name the dtype of every step."""
+    """Returns the precisions of a format with float32 alone; `what` and `instead` are words of the reason why."""
     reason = f"{what} names the dtype of each of its operations, so the weights cannot change without them: {instead}"
     others = ("float16", "bfloat16", "dynamic_int8", "int8")
     return {"float32": Precision(), **dict.fromkeys(others, Precision(reason=reason))}

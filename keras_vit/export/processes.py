@@ -45,7 +45,8 @@ class Job(NamedTuple):
 def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
     """Writes a file under the format's backend; returns its `"operators"`, and as `"select"` those its runtime lacks.
 
-    `calibration` is images as the file takes them, for precisions that need some.
+    `calibration` is images as the file takes them, for precisions that need some. Another precision than float32 leaves
+    a float32 file beside `path`. Raises whatever the framework or a converter raises.
     """
     row = FORMATS[job.format]
     with warnings.catch_warnings():
@@ -64,8 +65,8 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
 def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
     """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process.
 
-    The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words if it fails,
-    OSError or ImportError as they are where no process was needed.
+    The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words if it fails;
+    OSError and ImportError are raised as they are where no process was needed.
     """
     import keras
 
@@ -93,7 +94,9 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
 
 
 def _run(command: list[str], environment: Mapping[str, str], failed: str) -> None:
-    """Runs a process that finds this package and computes on the CPU; RuntimeError with its last words if it fails.
+    """Runs a process that finds this package and computes on the CPU, and waits for its end.
+
+    Raises RuntimeError, which begins with `failed` and ends with the process's last output, unless it exits with 0.
 
     It is killed when this process is interrupted. Where this one is killed itself, the pipe to the other one closes.
     """
@@ -114,7 +117,7 @@ def _run(command: list[str], environment: Mapping[str, str], failed: str) -> Non
 def write_job(folder: str | Path, path: str | Path) -> None:
     """Writes a file in a process of its own: the model in a folder to a path, as the job beside it says.
 
-    It leaves `result.json` in the folder. Errors end the process, and its output says which.
+    It leaves `result.json`, what `write` returned, in the folder. Any error ends the process with a traceback.
     """
     import keras
 
@@ -135,7 +138,7 @@ def write_job(folder: str | Path, path: str | Path) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the one that started it lets go of the pipe to it."""
+    """Waits until the process that started this one closes the pipe to it, then ends this process with status 1."""
     # Not through sys.stdin: at the end of the process Python would wait for its lock.
     while os.read(0, 1):
         pass
@@ -143,7 +146,10 @@ def _end_with_parent() -> None:
 
 
 def process_environment() -> dict[str, str]:
-    """The environment of processes that write and run files: they find this package, compute on the CPU, say little."""
+    """Returns environment variables for processes that write and run files: this process's own, changed.
+
+    With them they find this package, compute on the CPU and print little.
+    """
     source = str(Path(__file__).resolve().parents[2])
     return {
         **os.environ,
@@ -158,10 +164,11 @@ def process_environment() -> dict[str, str]:
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool
 ) -> tuple[list[Answers], dict[str, Any]]:
-    """The outputs of a file for each batch of images, by name, and what was measured, by a process without Keras.
+    """Runs a file in a process without Keras; returns its outputs for each array of images, by name, and the times.
 
-    The file, in a folder where more can be written, takes `batch` images at a time; None for any number: then it is run
-    with 1, 7 and more. With `latency`, the time to run a batch is measured.
+    The file takes `batch` images at a time; None for any number: then it is run with 1, 7 and 32. The times are
+    `load_seconds` and, with `latency`, `latency_ms`. A folder `answers` is left beside the file. Raises RuntimeError
+    with the process's words if the file does not run.
     """
     folder = path.parent / "answers"
     folder.mkdir()
@@ -178,7 +185,10 @@ def run_in_fresh_process(
 
 
 def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float]:
-    """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times."""
+    """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times.
+
+    `sizes` are of the batches, the last of which repeats. Raises what the runtime raises.
+    """
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
     first = images[0].take(range(sizes[0]), axis=0, mode="wrap")
@@ -196,7 +206,7 @@ def run_job(format: str, file: str, names: list[str], sizes: list[int], latency:
 
 
 def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: list[int]) -> Answers:
-    """The outputs for any number of images, computed in batches of the given sizes, the last of which repeats."""
+    """Returns the outputs for images by name, float32, computed in batches of `sizes`, the last of which repeats."""
     parts, start = [], 0
     while start < len(images):
         size = sizes[min(len(parts), len(sizes) - 1)]
@@ -207,7 +217,7 @@ def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes:
 
 
 def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) -> float:
-    """The median time of 5 to 50 runs, for about a second."""
+    """Returns the median time in seconds of 5 to 50 runs, for about a second."""
     times: list[float] = []
     while len(times) < 5 or (len(times) < 50 and sum(times) < 1):
         started = time.perf_counter()

@@ -1,4 +1,7 @@
-"""What a file holds: the model as it is served, what that takes and returns, and what the file says about itself."""
+"""What a file holds: the model as it is served, what that takes and returns, and what the file says about itself.
+
+Also the images of an export: those that the outputs are compared on, and those that int8 is calibrated with.
+"""
 
 import dataclasses
 import math
@@ -64,23 +67,23 @@ class Signature:
 
     @property
     def batch(self) -> int | None:
-        """How many images at a time; None for any number."""
+        """Returns how many images the file takes at a time; None for any number."""
         return self.shape[0]
 
     @property
     def any_size(self) -> bool:
-        """Whether images of any height and width are taken."""
+        """Returns whether images of any height and width are taken."""
         return self.shape[1] is None
 
     def describe_input(self) -> str:
-        """The input's name, dtype, shape and range of values."""
+        """Returns the input's name, dtype, shape and range of values as a text."""
         shape = ", ".join("any" if length is None else str(length) for length in self.shape)
         values = "" if self.value_range is None else ", {:.4g}..{:.4g}".format(*self.value_range)
         return f"{INPUT}: {self.dtype} ({shape}){values}"
 
     @classmethod
     def of(cls, model: keras.Model, batch: int | None = None, uint8: bool = False, softmax: bool = False) -> Self:
-        """The signature of the file that a model becomes; options as in `export`.
+        """Returns the signature of the file that a model becomes; `uint8` and `softmax` as in `export`.
 
         Raises:
             ValueError: if there are no logits to take the softmax of, or nothing tells how pixels are normalised.
@@ -125,13 +128,16 @@ def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
 
 
 def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
-    """The model of this package that a model is or has inside; None where it is none and has none or several."""
+    """Returns the `VisionTransformer` or `BiT` that a model is or has inside; None where there is none or several."""
     inside = [layer for layer in layers_inside(model) if isinstance(layer, (VisionTransformer, BiT))]
     return inside[0] if len(inside) == 1 else None
 
 
 def input_config(model: keras.Model) -> Config | None:
-    """The config that says how the images are made that a model takes; None where layers come before, or none tells."""
+    """Returns the config of the backbone that takes a model's input, which says how images become that input.
+
+    None where other layers come before the backbone, or there is none.
+    """
     if isinstance(model, DenseModel):
         return model.config.backbone
     config = getattr(model, "config", None)  # feature extractors have that of the model that they are made of
@@ -142,7 +148,7 @@ def input_config(model: keras.Model) -> Config | None:
 
 
 def output_names(model: keras.Model) -> tuple[str, ...]:
-    """The names of a model's outputs, in the order in which Keras flattens them."""
+    """Returns the names of a model's outputs in a file, in the order in which Keras flattens them."""
     if isinstance(model, (VisionTransformer, BiT)):
         config = model.config
         return (OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",)
@@ -155,14 +161,17 @@ def output_names(model: keras.Model) -> tuple[str, ...]:
 
 
 def _activation(model: keras.Model) -> str:
-    """The name of the activation at the end of a model."""
+    """Returns the name of the activation of a model's classifier or last layer, `"linear"` for none."""
     if isinstance(model, (VisionTransformer, BiT)):
         return model.config.classifier_activation or "linear"
     return getattr(getattr(model.layers[-1], "activation", None), "__name__", "linear")
 
 
 def classes_of(model: keras.Model) -> int | None:
-    """The number of classes of a classifier, which has an output for each; None for other models."""
+    """Returns the number of classes of a classifier or a linear segmenter; None for other models.
+
+    A model around one of this package counts as a classifier if its one output, a vector, ends with a softmax.
+    """
     if isinstance(model, (VisionTransformer, BiT, LinearSegmenter)):
         return model.config.classes
     outputs = model.outputs
@@ -173,7 +182,10 @@ def classes_of(model: keras.Model) -> int | None:
 def describe(
     model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
 ) -> Metadata:
-    """The metadata to write into an exported file: a dictionary of plain data without entries that are None."""
+    """Returns the metadata to write into a file: plain data by name, without entries that are None.
+
+    `source` is the checkpoint that the weights came from.
+    """
     config, outputs = input_config(model), signature.outputs
     size = signature.shape[1:3]
     if None in size:
@@ -195,7 +207,10 @@ def describe(
 
 
 def check_model(model: Any) -> None:
-    """Refuses what cannot be exported, with a TypeError or ValueError."""
+    """Raises TypeError unless a model is one of this package or has such a layer inside, with a graph.
+
+    Raises ValueError if it takes other than images, is quantized, or has weights that are not finite.
+    """
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
@@ -217,7 +232,7 @@ def check_model(model: Any) -> None:
 
 
 def plain_model(model: keras.Model) -> keras.Model:
-    """The model itself where it computes in float32 and has no adapters; otherwise one that computes the same so.
+    """Returns the model itself where it computes in float32 and has no adapters; otherwise a copy that does.
 
     Raises ValueError for adapters in layers that are not of this package's models.
     """
@@ -241,21 +256,24 @@ def plain_model(model: keras.Model) -> keras.Model:
 
 
 def _in_float32(layer: keras.layers.Layer) -> keras.layers.Layer:
-    """A copy of a layer, or a model, that computes in float32."""
+    """Returns a copy of a layer, or a model, that computes in float32; the weights of a layer are new."""
     if isinstance(layer, keras.Model):
         return plain_model(layer)
     return type(layer).from_config(_config_in_float32(layer.get_config()))
 
 
 def _config_in_float32(config: Any) -> Any:
-    """The config of a layer, and of layers inside it, with another dtype policy."""
+    """Returns a copy of a layer's config with float32 as its dtype and that of layers inside it."""
     if isinstance(config, dict):
         return {key: "float32" if key == "dtype" else _config_in_float32(value) for key, value in config.items()}
     return [*map(_config_in_float32, config)] if isinstance(config, list) else config
 
 
 def served_model(model: keras.Model) -> keras.Model:
-    """What a file holds of a `plain_model`: no parts for training only, and standardised kernels of ResNets."""
+    """Returns what a file holds of a `plain_model`: without parts for training, kernels of ResNets standardised.
+
+    A model that has neither is returned itself.
+    """
     if not isinstance(model, (VisionTransformer, BiT)):
         return model
     config = model.config
@@ -267,7 +285,7 @@ def served_model(model: keras.Model) -> keras.Model:
 
 
 def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str, Tensor]:
-    """What every exported file computes: the model's outputs by name, for images as the signature describes them."""
+    """Returns what every exported file computes: the model's outputs by name, for images as the signature says."""
     images = keras.ops.cast(images, "float32")
     if signature.scale is not None:
         scale, offset = (np.array(values, "float32") for values in (signature.scale, signature.offset))
@@ -282,7 +300,10 @@ def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str,
 
 
 def built_in_images(signature: Signature, size: Any) -> np.ndarray:
-    """Pictures to compare outputs on, uint8 `(8, *size, channels)`, the same every time: smooth ones and noise."""
+    """Returns images to compare outputs on, uint8 `(8, *size, channels)`, smooth ones and noise in turn.
+
+    They are the same every time.
+    """
     rng = np.random.default_rng(0)
     (height, width), channels = size, signature.shape[3]
     noise = rng.uniform(0, 256, (BUILT_IN, height, width, channels))
@@ -294,7 +315,7 @@ def built_in_images(signature: Signature, size: Any) -> np.ndarray:
 
 
 def another_size(config: Config) -> tuple[int, int]:
-    """A size that a model for any size has not been made for."""
+    """Returns a size (height, width), larger than the config's, that a model for any size takes as well."""
     if isinstance(config, BiTConfig):
         return (config.image_size[0] + 32, config.image_size[1] + 64)
     rows, columns = config.grid_size
@@ -302,9 +323,10 @@ def another_size(config: Config) -> tuple[int, int]:
 
 
 def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
-    """Images of the user's, uint8 pixels or floats as the model takes them, as an array of uint8 or float32.
+    """Returns images as float32 if they are floats, as the model takes them, and as uint8 if they are integers.
 
-    Raises TypeError unless they are numbers, ValueError if their shape or values do not fit the signature.
+    Raises TypeError unless they are numbers; ValueError, which begins with `name`, if there are none, their shape does
+    not fit the signature, floats are not finite or for a file that takes uint8, or integers are not of 0..255.
     """
     images = np.asarray(images)
     size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
@@ -325,10 +347,10 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
 
 
 def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
-    """Calibration images, at least 8, as an array: their range decides how finely int8 tells values apart.
+    """Returns calibration images, uint8 or float32: their range decides how finely int8 tells values apart.
 
-    Raises ValueError or TypeError if they are too few, without contrast, out of range, or not what the model takes;
-    FileNotFoundError if there is no such folder.
+    Raises ValueError or TypeError if they are less than 8, or less than 8 have contrast, out of range, or not what the
+    model takes; FileNotFoundError if there is no such folder.
 
     Args:
         source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
@@ -338,9 +360,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     """
     if not hasattr(source, "__array__"):
         if config is None:
-            raise ValueError(
-                "calibration must be an array here, because the model does not say how pictures are resized."
-            )
+            raise ValueError("calibration must be an array: the model does not say how pictures are resized.")
         source = _resized(source, config)
     images = check_images("calibration", source, signature)
     if len(images) < FEWEST:
@@ -351,7 +371,9 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         words = f"calibration must be in {low}..{high}, but reaches from {images.min():g} to {images.max():g}"
         raise ValueError(f"{words}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images).")
     spread = np.ptp(images.reshape(len(images), -1).astype("float64"), axis=1)
-    whole = 255 if images.dtype == "uint8" else high - low if signature.value_range else spread.max()
+    whole = high - low if signature.value_range else spread.max()
+    if images.dtype == "uint8":
+        whole = 255
     varied = int(np.count_nonzero(spread > CONTRAST * whole))
     if varied < FEWEST:
         words = f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any"
@@ -360,10 +382,11 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
 
 
 def _resized(source: Any, config: Config) -> Any:
-    """The images of a folder, a data set or a list of images of different sizes, as the model's pipeline resizes them.
+    """Returns images of a folder, a data set or a list of images of different sizes, resized by the model's pipeline.
 
-    Of a folder or a data set up to 300, as uint8. Anything else comes back as it is. Raises FileNotFoundError if there
-    is no such folder, ValueError if it has no images, and the errors of `open_data`.
+    They are uint8, of a folder or a data set up to 300. Anything else comes back as it is. Raises FileNotFoundError if
+    there is no such folder, ValueError if it has no images or one cannot be read, TypeError or ValueError for data that
+    `open_data` refuses.
     """
     if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
         paths = _picture_files(source)
@@ -377,14 +400,8 @@ def _resized(source: Any, config: Config) -> Any:
     return source
 
 
-def held_out(images: np.ndarray) -> np.ndarray:
-    """Which calibration images are not calibrated with but compared on: every fourth, if enough remain; bools."""
-    held = np.arange(len(images)) % 4 == 3
-    return held if np.count_nonzero(~held) >= FEWEST else np.zeros_like(held)
-
-
 def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) -> None:
-    """Raises ValueError unless labels are `(n,)` integers that fit images and classes, of which there are some."""
+    """Raises ValueError unless labels are `(n,)` integers below `classes`, one for each image; also without classes."""
     if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
@@ -394,7 +411,7 @@ def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) ->
 
 
 def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
-    """Images, uint8 pixels or float32, as the input of a file or model of a dtype.
+    """Returns images, uint8 pixels or float32, as the input of a file or model that takes `dtype`.
 
     Floats and the pixels of a uint8 input stay as they are. Other pixels become float32, normalised as the config says
     unless the model does that itself; without a config they stay in 0..255.
@@ -410,8 +427,8 @@ class Compared:
     """The images that a file's outputs are compared on, and those that it is calibrated with.
 
     Attributes:
-        images: In arrays of one size each.
-        labels: The classes of the first array's; None for none.
+        images: Arrays of images of one size each, uint8 or float32.
+        labels: The classes of those in the first array; None for none.
         calibration: The images to calibrate with, as the file's input; None for none.
         config: Says how the model's images are normalised; None where nothing does.
     """
@@ -422,72 +439,74 @@ class Compared:
     config: Config | None
 
     def taken(self, dtype: str) -> list[np.ndarray]:
-        """The images as the input of a file or model of a dtype."""
+        """Returns the arrays of images as the input of a file or model that takes `dtype`."""
         return [as_model_input(batch, dtype, self.config) for batch in self.images]
 
 
 def compared_images(
     model: keras.Model, signature: Signature, images: ArrayLike | None, labels: ArrayLike | None, calibration: Any
 ) -> Compared:
-    """The images to compare file and model on, with their labels, and the images to calibrate with.
+    """Returns the images to compare file and model on, with their labels, and the images to calibrate with.
 
-    Without images the comparison uses calibration images, some of which are held out for it, or else built-in images.
-    Raises ValueError or TypeError if the images do not fit the signature, or labels come without images.
+    Without images these are calibration images, some of which are held out for it, or else built-in ones. Raises
+    ValueError or TypeError for images, labels or calibration as `check_images` and `calibration_images` do, and for
+    labels without images; FileNotFoundError without a folder of calibration images.
     """
     if labels is not None and images is None:
         raise ValueError("labels were given without the images that they belong to.")
-    config, calibrated = input_config(model), None
+    config: Any = input_config(model)
+    calibrated = None
+    if images is not None:
+        images = check_images("images", images, signature)
     if calibration is not None:
         calibration = calibration_images(calibration, config, signature)
-        calibrated = as_model_input(calibration[~held_out(calibration)], signature.dtype, config)
-    batches = _batches(config, signature, images, calibration)
+        held = np.arange(len(calibration)) % 4 == 3  # every fourth is not calibrated with, if enough remain
+        if np.count_nonzero(~held) < FEWEST:
+            held[:] = False
+        calibrated = as_model_input(calibration[~held], signature.dtype, config)
+        if images is None:  # real ones, which noise is not
+            images = np.concatenate([calibration[held], calibration[~held]])[:COMPARED]
+    if images is None:
+        images = built_in_images(signature, config.image_size if signature.any_size else signature.shape[1:3])
+    batches = [images]
+    if signature.any_size:
+        batches.append(built_in_images(signature, another_size(config))[:2])
     return Compared(batches, None if labels is None else np.asarray(labels), calibrated, config)
 
 
-def _batches(
-    config: Any, signature: Signature, images: ArrayLike | None, calibration: np.ndarray | None
-) -> list[np.ndarray]:
-    """The images to compare outputs on, in arrays of one size each."""
-    if images is not None:
-        images = check_images("images", images, signature)
-    elif calibration is not None:  # real ones, which noise is not; first those that are not calibrated with
-        held = held_out(calibration)
-        images = np.concatenate([calibration[held], calibration[~held]])[:COMPARED]
-    else:
-        images = built_in_images(signature, config.image_size if signature.any_size else signature.shape[1:3])
-    return [images, built_in_images(signature, another_size(config))[:2]] if signature.any_size else [images]
-
-
 def labelled_pictures(
-    folder: str | os.PathLike[str], model: VisionTransformer | BiT, class_names: Sequence[str] | None
+    folder: str | os.PathLike[str], model: VisionTransformer | BiT | DenseModel, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The pictures of a folder, uint8 `(n, height, width, 3)`, and their labels `(n,)`.
+    """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`.
 
-    The labels are None where pictures lie beside folders. Raises FileNotFoundError without the folder, ValueError
-    without pictures, or if the names of folders are no classes.
+    The labels are None where pictures lie beside folders, and for a model without one class for each image. Raises
+    FileNotFoundError without the folder, ValueError without pictures, for one that cannot be read, or if the names or
+    the number of folders are not those of the classes.
 
     Args:
         folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
-        model: Says what size the pictures have.
+        model: Says what size the pictures have, and how many classes there are.
         class_names: The model's, if they are known: each folder has to be called as one of them. Otherwise there has
             to be one folder for each class, in alphabetical order.
     """
     if Path(folder).is_dir() and has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
     paths = _picture_files(folder)
+    config = input_config(model)
     folders = [path.relative_to(folder).parts[:-1] for path in paths]
-    if () in folders:
-        return _load(paths, model.config), None
+    classes = classes_of(model) if len(model.outputs[0].shape) == 2 else None
+    if () in folders or classes is None:
+        return _load(paths, config), None
     names = sorted({parts[0] for parts in folders})
-    if class_names is None and len(names) != model.config.classes:
-        words = f"{folder} has {len(names)} folders, but {model.name} has {model.config.classes} classes without names"
+    if class_names is None and len(names) != classes:
+        words = f"{folder} has {len(names)} folders, but {model.name} has {classes} classes without names"
         raise ValueError(f"{words}. Pass class_names=[...], or a folder of pictures without folders.")
     outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
-    return _load(paths, model.config), outputs[[names.index(parts[0]) for parts in folders]]
+    return _load(paths, config), outputs[[names.index(parts[0]) for parts in folders]]
 
 
 def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The image files below a folder, sorted; FileNotFoundError without the folder, ValueError without images."""
+    """Returns the image files below a folder, sorted; FileNotFoundError without it, ValueError without images."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
     paths = image_files(folder)
@@ -496,14 +515,21 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
     return paths
 
 
-def _load(paths: Sequence[Path], config: Config) -> np.ndarray:
-    """Picture files as the model's pipeline prepares them, uint8 `(n, height, width, channels)`."""
+def _load(paths: Sequence[Path], config: Any) -> np.ndarray:
+    """Returns picture files as the config's pipeline resizes them, uint8 `(n, height, width, channels)`.
+
+    Raises ValueError or OSError for one that cannot be read, ImportError without Pillow.
+    """
     pictures = [config.pipeline.resized(path, config.channels)[0] for path in paths]
     return np.rint(np.stack(pictures)).astype("uint8")
 
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
-    """Images of labelled data as uint8, as the model's pipeline prepares them; of pipelines the first ones."""
+    """Returns up to 300 images of labelled data as the config's pipeline resizes them, uint8; of pipelines the first.
+
+    Raises what `open_data` raises: TypeError or ValueError for data or labels that make no sense, ImportError without
+    a package.
+    """
     # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []

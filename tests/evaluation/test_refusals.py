@@ -96,6 +96,8 @@ REFUSED = [
     (lambda: evaluation.knn(EYE, LABELS[:3], EYE, 1, classes=1), "classes must be"),
     (lambda: evaluation.near_duplicates(EYE, 95), "threshold must be"),
     (lambda: evaluation.confusion_shares(np.ones((2, 3))), "confusion must be counts"),
+    (lambda: evaluation.most_confused(np.ones((2, 3))), "confusion must be counts"),
+    (lambda: evaluation.most_confused(np.ones((2, 2)), -1), "count must be a whole number"),
     (lambda: evaluation.draw_confusion(np.eye(3), class_names=["ant", "bee"]), "2 names for 3 classes"),
     (lambda: evaluation.draw_confusion(np.eye(3), "x.txt"), "must end with one of .*png"),
     (lambda: evaluation.write_report(evaluate(), "page.txt"), "path must end with .html"),

@@ -10,6 +10,7 @@ from keras_vit.export import processes
 from keras_vit.export.exporting import Agreement
 from keras_vit.export.served_model import labelled_pictures
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
+from tests.small_models import small_depth_model
 
 pytestmark = pytest.mark.once
 
@@ -102,6 +103,9 @@ def test_pictures_in_folders(pictures):
     three = shared_model(CONFIG.replace(classes=3))
     assert labelled_pictures(pictures, three, None)[1].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert labelled_pictures(pictures / "drei", shared_model(), NAMES)[1] is None
+    for other in (shared_model(CONFIG.replace(classes=None)), small_depth_model()):  # no class for an image
+        images, labels = labelled_pictures(pictures, other, None)
+        assert len(images) == 9 and labels is None
     (pictures / "vier").mkdir()
     with pytest.raises(ValueError, match="no pictures"):
         labelled_pictures(pictures / "vier", shared_model(), NAMES)

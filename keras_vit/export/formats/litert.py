@@ -27,7 +27,7 @@ CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept mea
 
 
 def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
-    """The smallest and largest value of each tensor of a file over some images, by the tensor's name."""
+    """Returns the smallest and largest value of each tensor of a file over some images, by the tensor's name."""
     from ai_edge_litert.interpreter import Interpreter
     from ai_edge_quantizer import calibrator
     from ai_edge_quantizer.utils import qsv_utils
@@ -76,7 +76,10 @@ class LiteRT(Format):
         path.write_bytes(converter.convert())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with LiteRT (`pip install ai-edge-litert`)."""
+        """Opens a file with LiteRT; returns a function from a batch of images to outputs by name.
+
+        The function changes the interpreter, so that only one thread may call it. ValueError for a damaged file.
+        """
         from ai_edge_litert.interpreter import Interpreter
 
         interpreter = Interpreter(model_path=str(path))
@@ -98,10 +101,11 @@ class LiteRT(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Appends the metadata to the file as a zip archive."""
         append_archive(path, metadata)  # the way TensorFlow Lite packs label files
 
     def operators(self, path: Path) -> Operators:
-        """The operators of the file; foreign are those that are not builtin: Flex operators run TensorFlow's code."""
+        """Returns the operators of the file; foreign are those not built in: Flex operators run TensorFlow's code."""
         from ai_edge_litert import schema_py_generated as schema
 
         model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
@@ -119,7 +123,7 @@ class LiteRT(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Makes a file of another precision from one in float32, without TensorFlow.
+        """Writes the file `target`, of another precision, from one in float32, without TensorFlow.
 
         `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"`
         the runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the

@@ -22,7 +22,7 @@ PRODUCTS = ["MatMul", "Gemm"]
 
 
 def _nodes(graph: Any) -> Any:
-    """Yields all nodes of a graph, also those of graphs inside them."""
+    """Yields all nodes of a graph, each before those of the graphs inside it."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -31,7 +31,10 @@ def _nodes(graph: Any) -> Any:
 
 
 def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """Replaces a node by 1 - erf(x): TensorFlow writes the exact GELU with erfc, which ONNX does not have."""
+    """Replaces a node in tf2onnx's graph `context` by 1 - erf(x).
+
+    TensorFlow writes the exact GELU with erfc, which ONNX does not have. tf2onnx gives `name` and `arguments` as well.
+    """
     shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
     context.remove_node(node.name)
     erf = context.make_node("Erf", node.input[:1], shapes=[shape], dtypes=[dtype])
@@ -124,7 +127,7 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with ONNX Runtime (`pip install onnxruntime`)."""
+        """Opens a file with ONNX Runtime on the CPU; returns a function from a batch of images to outputs by name."""
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -140,7 +143,7 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def operators(self, path: Path) -> Operators:
-        """The operators of the file, also in subgraphs; foreign are those of another domain than ONNX's."""
+        """Returns the operators of the file, also in subgraphs; foreign are those of another domain than ONNX's."""
         import onnx
 
         standard, foreign = set(), set()

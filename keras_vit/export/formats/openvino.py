@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values divided by their scales, one for each index of `axis`, as the nearest of -127..127; and the scales."""
+    """Returns values as int8 of -127..127, and float32 scales to multiply them with, one for each index of `axis`.
+
+    The scales have the same number of axes; where all values are 0 the scale is 1.
+    """
     others = tuple(other for other in range(values.ndim) if other != axis)
     scales = np.abs(values).max(others, keepdims=True) / 127
     scales = np.where(scales > 0, scales, 1).astype("float32")
@@ -26,7 +29,10 @@ def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _weights(operator: Any) -> tuple[np.ndarray, int] | None:
-    """The float32 weights of a matrix product or a convolution, and the axis of their outputs; None without weights."""
+    """Returns the float32 weights of a matrix product or convolution and the axis of their outputs.
+
+    None for other operators, and where both factors are computed.
+    """
     kind = operator.get_type_name()
     if kind not in ("MatMul", "Convolution"):
         return None
@@ -65,7 +71,7 @@ class OpenVINO(Format):
     }
 
     def import_runtime(self) -> None:
-        """Imports OpenVINO, which reports to its makers from a forked process where it finds a package for that."""
+        """Imports OpenVINO, and hides the package with which it would report to its makers from a forked process."""
         sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
         super().import_runtime()
 
@@ -88,7 +94,10 @@ class OpenVINO(Format):
         openvino.save_model(converted, str(path), compress_to_fp16=False)
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with OpenVINO (`pip install openvino`). The `.bin` file lies beside the `.xml` file."""
+        """Opens a `.xml` file, with the `.bin` beside it, with OpenVINO on the CPU in float32.
+
+        Returns a function from a batch of images to outputs by name.
+        """
         self.import_runtime()
         import openvino
 
@@ -113,7 +122,7 @@ class OpenVINO(Format):
         tree.write(path, encoding="utf-8", xml_declaration=True)
 
     def operators(self, path: Path) -> Operators:
-        """The operators of the model; foreign are those of no opset of OpenVINO's."""
+        """Returns the operators of the model; foreign are those of no opset of OpenVINO's."""
         layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
         kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
         foreign = {name for name, version in kinds if not version.startswith("opset")}
@@ -122,7 +131,7 @@ class OpenVINO(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Makes a file of smaller constants from one in float32, by OpenVINO itself: no other package is needed.
+        """Writes the file `target` and its `.bin`, with smaller constants, from one in float32, by OpenVINO itself.
 
         In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix products
         and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are multiplied

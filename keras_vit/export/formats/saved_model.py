@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tensorflow_module(model: "keras.Model", signature: "Signature", *, whole_products: bool = True) -> Any:
-    """A `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs; needs TensorFlow.
+    """Returns a `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs.
 
     It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. With
     `whole_products`, a product of a sequence and a matrix is one operation, as other runtimes expect it: while
@@ -45,7 +45,7 @@ def tensorflow_module(model: "keras.Model", signature: "Signature", *, whole_pro
 
 
 def _whole_product(layer: Any, inputs: Any, training: bool | None = None) -> Any:
-    """What `keras.layers.Dense.call` computes, as one operation.
+    """Returns what `keras.layers.Dense.call` computes, as one operation.
 
     Keras 3.15 multiplies a sequence by a matrix with `tf.tensordot`, which flattens the sequence to a shape that it
     computes at run time: ten operations, which converters keep, and which cut the graph into pieces for LiteRT.
@@ -70,13 +70,14 @@ class SavedModel(Format):
     precisions = only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files.")
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the folder, with `serve` as the signature `serving_default`."""
         import tensorflow as tf
 
         module = tensorflow_module(model, signature, whole_products=False)
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a SavedModel with TensorFlow."""
+        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name."""
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))
@@ -89,6 +90,7 @@ class SavedModel(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Writes the metadata as files into the folder's `assets.extra`."""
         folder = path / "assets.extra"  # the folder in a SavedModel that is anybody's to fill
         folder.mkdir(exist_ok=True)
         for name, text in as_files(metadata).items():

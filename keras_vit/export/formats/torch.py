@@ -64,7 +64,10 @@ class Torch(Format):
         torch.export.save(program, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with PyTorch."""
+        """Opens a file with PyTorch; returns a function from a batch of images to outputs by name.
+
+        The name of a single output is not stored in the file: it is `"output"`.
+        """
         import torch
 
         module = torch.export.load(str(path)).module()
@@ -78,6 +81,7 @@ class Torch(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Writes the file anew, with the metadata as extra files inside."""
         import torch
 
         torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))
