@@ -163,7 +163,7 @@ MAPS = (
     option("--weights", "a model that does it, or a backbone with --head", required=True, metavar="WEIGHTS"),
     option("--head", "the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI", metavar="FILE"),
     option("--output", "a .png or .npy for one picture, otherwise a folder", short="-o", required=True, metavar="OUT"),
-    option("--format", "of the files in a folder", choices=("png", "npy"), default="png"),
+    option("--format", "of the files in a folder (default: png)", choices=("png", "npy")),
     switch("--flip", "average with the mirror image (not for masks of queries)"),
     switch("--plot", "write figures with names or a scale instead of maps"),
     switch("--skip-unreadable", "leave out files that are no pictures, and say which"),
@@ -177,10 +177,15 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
 
     `load` returns the model; `write` takes it, the pixels of a picture, its path and the file to write, and returns the
     picture's row. Raises, before Keras is imported, FileNotFoundError for a missing path or folder, FileExistsError for
-    an output that is there, ValueError for no pictures or an unknown model; later ValueError or OSError for a picture
-    that cannot be read, unless such are skipped.
+    an output that is there, ValueError for no pictures, an unknown model or a `--format` that does not fit; later
+    ValueError or OSError for a picture that cannot be read, unless such are skipped.
     """
-    pairs = files_to_write(options.images, options.output, f".{options.format}", options.overwrite)
+    if options.plot and options.format == "npy":
+        raise ValueError("--plot writes figures, not numbers: leave --format npy out.")
+    ending = f".{options.format or 'png'}"
+    pairs = files_to_write(options.images, options.output, ending, options.overwrite)
+    if options.format is not None and pairs[0][1].suffix != ending:
+        raise ValueError(f"--format {options.format} is for files in a folder, but OUT is {options.output}.")
     check_source(options.weights)
     check_exists(options.head)
     check_folder(pairs[0][1].parent if len(pairs) == 1 else options.output)

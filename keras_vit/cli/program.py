@@ -79,12 +79,12 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The attribute of argparse's namespace that has the value: `batch_size` for `--batch-size`."""
+        """Returns the attribute of argparse's namespace that has the value: `batch_size` for `--batch-size`."""
         return self.settings.get("dest", self.flags[-1].strip("-").replace("-", "_"))
 
     @property
     def default(self) -> Any:
-        """The value where the option is not given."""
+        """Returns the value where the option is not given."""
         return self.settings.get("default", False if self.settings.get("action") == "store_true" else None)
 
 
@@ -524,6 +524,7 @@ def _in_options(error: BaseException | str, command: Command | None) -> str:
     flags = [] if command is None else command.flags()
 
     def in_option(code: str) -> str:
+        """Returns Python code such as `batch_size=32` as an option, if the command has it, or as it is."""
         name, _, value = code.partition("=")
         flag = f"--{name.replace('_', '-')}"
         if flag in flags:

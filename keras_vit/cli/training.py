@@ -453,7 +453,7 @@ def verify(options: Namespace) -> Result:
     examples=("cifar", "'pretrain B/16'"),
 )
 def recipes(options: Namespace) -> Result:
-    """Lists the recipes that match the query; ValueError if there are none."""
+    """Returns the recipes that match the query; ValueError if there are none."""
     from keras_vit.training import list_recipes
 
     rows = list_recipes(options.query)

@@ -77,7 +77,7 @@ class AccuracyResult(ClassesResult):
             more than `CONFUSION_CLASSES` classes.
         class_names: What the classes are called, or None.
         seconds: How long it took, with reading the data.
-        mistakes: The worst ones, where they were asked for.
+        mistakes: The worst ones, as many as `evaluate` was to keep.
 
     Examples:
         >>> result = evaluation.evaluate(small, (small_images, labels), top=(1,), progress=False)
@@ -153,7 +153,9 @@ def evaluate(
     distribution: str | None = None,
     progress: bool = True,
 ) -> Any:
-    """Measures a classifier on labelled images, batch by batch: no more than a batch is held in memory.
+    """Returns the accuracy of a classifier on labelled images; for other targets mAP and F1, or errors of a regression.
+
+    Images go through batch by batch: no more than a batch is held in memory.
 
     Args:
         model: A Keras model with outputs `(batch, classes)`, a function from images to such, or what `keras_vit.load`
@@ -475,8 +477,9 @@ def batches(
         >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]
         [(3, 8, 8, 3), (1, 8, 8, 3)]
     """
-    labels, bar = None if isinstance(data, ImageStream) else target, title if progress else None
-    with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=labels) as opened:
+    known = None if isinstance(data, ImageStream) else target  # a stream has its own
+    bar = title if progress else None
+    with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=known) as opened:
         yield from opened.pairs
 
 
@@ -626,6 +629,7 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     model = local_model(model) if isinstance(model, keras.Model) else model
 
     def predict(inputs: np.ndarray) -> np.ndarray:
+        """Returns the row of outputs for each input; ValueError unless there is one finite vector for each."""
         nonlocal length
         count = len(inputs)
         length = max(length, math.ceil(count / shares) * shares)

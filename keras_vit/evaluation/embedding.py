@@ -242,6 +242,7 @@ def _read_ahead(
     """
 
     def read(name: str) -> np.ndarray | None:
+        """Returns a prepared image, or None, with a warning, for a file that cannot be read unless `stop`."""
         try:
             return model.preprocess(files[name])[0]
         except (MemoryError, ImportError):  # of no file in particular

@@ -140,34 +140,19 @@ def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list
 
 
 def _row(
-    repository: str,
-    path: str | os.PathLike[str],
-    output: str,
-    source: str,
-    *,
-    expected: list[Any] | None = None,
-    answer: list[Any] | None = None,
-    difference: float | None = None,
-    allowed: float | None = None,
-    agrees: bool = False,
-    figures: str = "",
-    error: Exception | None = None,
+    about: tuple[str, Any, str, str], *, figures: str = "", error: Exception | None = None, **found: Any
 ) -> dict[str, Any]:
-    """Returns one row of a `VerificationTable`; with an error, the reason why nothing could be compared."""
-    result = f"{'agrees' if agrees else 'differs'}{figures}" if error is None else f"failed: {printable(error, 120)}"
-    return {
-        "repository": repository,
-        "input": os.path.basename(path),
-        "output": output,
-        "source": source,
-        "expected": expected,
-        "answer": answer,
-        "difference": difference,
-        "allowed": allowed,
-        "agrees": agrees,
-        "result": result,
-        "error": None if error is None else printable(error, 500),
-    }
+    """Returns one row of a `VerificationTable`: `found` has what was compared; with an error, the reason why not.
+
+    `about` is the repository, the path of the input, the kind of output, and its source.
+    """
+    repository, path, output, source = about
+    row = {"repository": repository, "input": os.path.basename(path), "output": output, "source": source}
+    row |= dict.fromkeys(("expected", "answer", "difference", "allowed")) | {"agrees": False} | found
+    result = f"{'agrees' if row['agrees'] else 'differs'}{figures}"
+    if error is not None:
+        result = f"failed: {printable(error, 120)}"
+    return {**row, "result": result, "error": None if error is None else printable(error, 500)}
 
 
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
@@ -178,12 +163,12 @@ def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, An
         if answer.shape != expected.shape:
             raise ValueError(f"the answer has the shape {answer.shape}, expected {expected.shape}")
     except _FAILURES as error:
-        return _row(*about, error=error)
+        return _row(about, error=error)
     differences = np.abs(answer.astype("float64") - expected)
     limits = published.absolute + published.relative * np.abs(expected)
     worst = int(np.argmax(np.nan_to_num(differences / limits, nan=math.inf)))
     return _row(
-        *about,
+        about,
         expected=expected.tolist(),
         answer=answer.tolist(),
         difference=float(differences.flat[worst]),
@@ -325,11 +310,11 @@ def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[s
     try:
         figure = compute(published, data, batch_size)
     except _FAILURES as error:
-        return _row(*about, **wanted, error=error)
+        return _row(about, **wanted, error=error)
     difference = abs(figure - published["published"])
     figures = f": {figure:.4g}, published {published['published']:g}"
     agrees = difference <= allowed
-    return _row(*about, **wanted, answer=[figure], difference=difference, agrees=agrees, figures=figures)
+    return _row(about, **wanted, answer=[figure], difference=difference, agrees=agrees, figures=figures)
 
 
 def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:

@@ -99,7 +99,7 @@ class Signature:
             value_range = (0, 255)
         elif uint8 and config is not None:
             scale, offset = map(tuple, pixel_scaling(config.pipeline))
-        elif uint8 and find_model(model) is None:
+        elif uint8 and sum(isinstance(layer, (VisionTransformer, BiT)) for layer in layers_inside(model)) != 1:
             words = f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say"
             raise ValueError(f"{words}: put keras.layers.Rescaling before it.")
         return cls(
@@ -125,12 +125,6 @@ def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
     elif outputs == ("features",):
         has = "no head"
     raise ValueError(f"softmax=True needs a model that returns logits, but {model.name} has {has}.")
-
-
-def find_model(model: keras.Model) -> VisionTransformer | BiT | None:
-    """Returns the `VisionTransformer` or `BiT` that a model is or has inside; None where there is none or several."""
-    inside = [layer for layer in layers_inside(model) if isinstance(layer, (VisionTransformer, BiT))]
-    return inside[0] if len(inside) == 1 else None
 
 
 def input_config(model: keras.Model) -> Config | None:

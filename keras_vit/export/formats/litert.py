@@ -88,6 +88,7 @@ class LiteRT(Format):
         shape = None
 
         def run(images: np.ndarray) -> Answers:
+            """Returns the outputs for a batch of images by name."""
             nonlocal shape
             if shape != images.shape:
                 # A file for any batch is stored for a batch of 1 and is resized to the one that comes.

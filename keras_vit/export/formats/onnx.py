@@ -187,7 +187,7 @@ class ONNX(Format):
                 parts = batches(calibration, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1)
 
                 def get_next(self) -> dict[str, np.ndarray] | None:
-                    """The next batch; None after the last one."""
+                    """Returns the next batch as inputs by name; None after the last one."""
                     part = next(self.parts, None)
                     return None if part is None else {"images": part}
 

@@ -105,6 +105,7 @@ class OpenVINO(Format):
         compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
         def run(images: np.ndarray) -> Answers:
+            """Returns the outputs for a batch of images by name."""
             answers = compiled(images)
             return {output.get_any_name(): np.asarray(answers[output]) for output in compiled.outputs}
 
