@@ -265,9 +265,7 @@ def export(
     reference = plain_model(model)
     signature = Signature.of(reference, batch_size, uint8_input, softmax)
     compared = compared_images(model, signature, images, labels, calibration)
-    classes = len(names) if names else classes_of(model)
-    if len(signature.outputs) > 1:
-        classes = None
+    classes = _count_classes(model, signature, names)
     if compared.labels is not None:
         check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
     expected = [_answers(reference, signature, batch) for batch in compared.taken("float32")]
@@ -392,6 +390,13 @@ def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[
     if len(shapes) != 1 or shapes[0] != (None, len(class_names)) or isinstance(class_names, str):
         raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
     return [*class_names]
+
+
+def _count_classes(model: keras.Model, signature: Signature, names: list[str] | None) -> int | None:
+    """Returns the number of classes that the one output has scores of; None for several outputs or other models."""
+    if len(signature.outputs) > 1:
+        return None
+    return len(names) if names else classes_of(model)
 
 
 def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
