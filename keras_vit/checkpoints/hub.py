@@ -16,6 +16,7 @@ import tempfile
 import urllib.parse
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +25,10 @@ from keras_vit._arguments import printable, warn_caller
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
 from keras_vit.checkpoints.files import ENDINGS, NOT_WEIGHTS, SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
-from keras_vit.models import BiT, ModelConfig, VisionTransformer, variant_of
+from keras_vit.models import ModelConfig, variant_of
+
+if TYPE_CHECKING:  # their files import Keras
+    from keras_vit.models import BiT, VisionTransformer
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(
@@ -265,7 +269,7 @@ _OTHERS = {
 
 
 def push_to_hub(
-    model: VisionTransformer | BiT,
+    model: "VisionTransformer | BiT",
     repository: str,
     *,
     layout: str | None = None,
@@ -305,7 +309,7 @@ def push_to_hub(
         Traceback (most recent call last):
         ValueError: ...
     """
-    if not isinstance(model, (VisionTransformer, BiT)):
+    if not isinstance(model, (models.VisionTransformer, models.BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     if not isinstance(repository, str):
         raise TypeError(f"repository must be text such as 'owner/name', but {repository!r} was given.")
