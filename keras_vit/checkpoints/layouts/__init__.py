@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.checkpoints.accounting import Layout
-from keras_vit.checkpoints.layouts import bit, clip, dense, depth, eomt, flax, huggingface, pe, timm, tips
+from keras_vit.checkpoints.layouts import bit, clip, dense, eomt, flax, huggingface, pe, timm, tips
 from keras_vit.models import DPTConfig, EoMTConfig
 
 # Layouts of dense models, which are asked first: a backbone's arrays are among theirs.
-DENSE = (eomt.LAYOUT, depth.LAYOUT, dense.LINEAR)
+DENSE = (eomt.LAYOUT, dense.DEPTH, dense.LINEAR)
 # By their configs, those that other libraries read: the layout in which a model is written, or a ValueError.
-WRITTEN: dict[type[Any], Callable[[Any], Layout]] = {EoMTConfig: eomt.to_write, DPTConfig: depth.to_write}
+WRITTEN: dict[type[Any], Callable[[Any], Layout]] = {EoMTConfig: eomt.to_write, DPTConfig: dense.depth_to_write}
 # Models for segmentation that are no plain ViT with a head: what they are called, by how names of their arrays begin.
 FOREIGN: dict[str, str] = {
     "model.pixel_level_module.": "Mask2Former",

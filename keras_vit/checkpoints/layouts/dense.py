@@ -1,26 +1,30 @@
-"""The layouts of dense models: what those of two files share, and the linear heads of DINOv2 and DINOv3."""
+"""The layouts of dense models other than EoMT: linear heads for segmentation, Depth Anything, and DINOv2's depth heads.
+
+The backbone's arrays have the names of its own layout, after a prefix or in a file of their own beside the head's.
+"""
 
 import dataclasses
 import functools
 import os
+import pathlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_vit.checkpoints.accounting import Layout, Plan, Row, having, shape_of
+from keras_vit._arguments import printable
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import timm
-from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION
+from keras_vit.checkpoints.layouts import huggingface, library_configs, timm
+from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
+from keras_vit.checkpoints.layouts.sidecars import Fields, is_length, mapping, not_done, number
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import LinearSegmenterConfig, ViTConfig
+from keras_vit.layers.choices import REASSEMBLE_FACTORS
+from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import LABEL_SETS, label_set
 
-_BACKBONE = "backbone."  # in files that mmsegmentation has saved
-_MULTISCALE = 4  # how many of the last blocks DINOv2's larger heads read
 
-
-def with_head(
+def _with_head(
     backbone: Plan,
     config: Any,
     rows: Callable[[Any], list[Row]],
@@ -28,10 +32,10 @@ def with_head(
     title: str,
     unused: Sequence[str] = (),
 ) -> Plan:
-    """The plan to read a dense model of two files: that of its backbone, with the rows and arrays of the head added.
+    """Returns the plan of a dense model: that of its backbone, with the head's rows and arrays added.
 
-    Arrays of the backbone's file that the dense model does not need, such as those of a classification head, become
-    unused ones. What is assumed of the backbone is a note instead of a warning.
+    Arrays that only the backbone by itself needs, such as those of a classification head, count as unused. What was
+    assumed of the backbone becomes a note, of which loading does not warn.
     """
     below = backbone.layout
     wanted = {row.name for row in below.rows(config.backbone)}
@@ -44,9 +48,8 @@ def with_head(
         settled_by="",
         config_type=type(config),
     )
-    remarks = [
-        dataclasses.replace(remark, kind="note") if remark.kind == "assumed" else remark for remark in backbone.warnings
-    ]
+    # Remarks on the size at which the backbone is used by itself do not hold here.
+    remarks = [remark for remark in backbone.warnings if remark.field != "image_size"]
     return dataclasses.replace(
         backbone,
         layout=layout,
@@ -54,56 +57,65 @@ def with_head(
         stored=config,
         arrays={**kept, **arrays},
         unused=[*backbone.unused, *left, *unused],
-        # Those about the size at which the backbone is used by itself do not hold here.
-        warnings=[remark for remark in remarks if remark.field != "image_size"],
+        warnings=[dataclasses.replace(r, kind="note") if r.kind == "assumed" else r for r in remarks],
         head=(),
     )
 
 
-# Linear heads for segmentation
+# Linear heads for segmentation, of DINOv2 and DINOv3
+
+_BACKBONE = "backbone."  # in files that mmsegmentation has saved
+_MULTISCALE = 4  # how many of the last blocks DINOv2's larger heads read
 
 
 @dataclasses.dataclass(frozen=True)
-class Names:
+class LinearNames:
     """What a publisher calls the parts of a linear head, and how it is used.
 
     Attributes:
         matrix: The convolution of 1 x 1.
         norm: The batch normalisation.
-        fields: Of the config, for a head on the last block; of one on four blocks, where the publisher has such.
-        fields_of_four: Likewise.
+        fields: Of the config, for a head on the last block.
+        fields_of_four: The same for a head on four blocks; None where the publisher has no such head.
     """
 
     matrix: str
     norm: str
     fields: Mapping[str, Any]
-    fields_of_four: Mapping[str, Any] | None
+    fields_of_four: Mapping[str, Any] | None = None
 
 
-_LARGER = {"pictures": "dinov2", "short_side": 640, "crop_size": 640, "stride": 320}
 HEADS = (
-    Names("decode_head.conv_seg", "decode_head.bn", {"pictures": "dinov2"}, _LARGER),
-    Names(
+    LinearNames(
+        "decode_head.conv_seg",
+        "decode_head.bn",
+        {"pictures": "dinov2"},
+        {"pictures": "dinov2", "short_side": 640, "crop_size": 640, "stride": 320},
+    ),
+    LinearNames(
         "segmentation_model.1.conv",
         "segmentation_model.1.batchnorm_layer",
         {"pictures": "dinov3", "dropout": 0.1},
-        None,
     ),
 )
 
 
-def _rows(config: LinearSegmenterConfig, names: Names) -> list[Row]:
-    """The rows of a linear segmentation head: its batch normalisation and its matrix."""
+def _segmentation_rows(config: LinearSegmenterConfig, names: LinearNames) -> list[Row]:
+    """Returns the rows of a linear segmentation head: its batch normalisation and its matrix."""
     into = config.backbone.width * len(config.blocks)
     parts = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
     rows = [Row(f"{names.norm}.{part}", f"head_norm/{path}", (into,)) for part, path in parts.items()]
-    rows.append(Row(f"{names.matrix}.weight", "head/kernel", (config.classes, into, 1, 1), CONVOLUTION))
-    return [*rows, Row(f"{names.matrix}.bias", "head/bias", (config.classes,))]
+    return rows + _convolution(names.matrix, "head", config.classes, into, 1)
 
 
-def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars, backbone: ViTConfig) -> LinearSegmenterConfig:
-    """The config of a head and its backbone; ValueError where they do not belong together."""
-    names = _names(arrays)
+def _segmentation_config(
+    arrays: Mapping[str, StoredArray], names: LinearNames, backbone: ViTConfig, path: str
+) -> LinearSegmenterConfig:
+    """Returns the config of a head and its backbone; `path` may name the data set of the classes.
+
+    Raises ValueError where the head's matrix is missing, reads another number of channels than one or four blocks of
+    this backbone have, or reads four blocks and its publisher has no such head.
+    """
     vit = backbone.replace(**WITHOUT_TOP, dynamic=True)
     classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
     blocks = into // vit.width
@@ -113,17 +125,23 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars, backbone: ViTC
     fields = names.fields if blocks == 1 else names.fields_of_four
     if fields is None:
         raise ValueError("its head reads four blocks, and nothing tells which: DINOv3's published ones read the last.")
+    data_set = re.search("|".join(LABEL_SETS), os.path.basename(path).lower())
+    labels = label_set(data_set[0]).names if data_set else ()
     return LinearSegmenterConfig(
         backbone=vit,
         classes=classes,
-        class_names=_class_names(sidecars.name, classes),
+        class_names=labels if len(labels) == classes else None,
         blocks=tuple(range(vit.depth - blocks, vit.depth)),
         **fields,
     )
 
 
-def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan by which a head and its backbone are read; ValueError where the backbone is missing or does not fit."""
+def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """Returns the plan of a linear head and its backbone, which is in the same file or is `sidecars.backbone`.
+
+    Raises ValueError where there is no backbone, it is no Vision Transformer that is known, or the head does not fit.
+    """
+    names = next(names for names in HEADS if f"{names.matrix}.weight" in file)
     backbone, arrays = sidecars.backbone, dict(file)
     if backbone is None:
         inside = {name.removeprefix(_BACKBONE): a for name, a in file.items() if name.startswith(_BACKBONE)}
@@ -136,26 +154,388 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         backbone = timm.plan(inside, known)
     if not isinstance(backbone.stored, ViTConfig):
         raise ValueError("its backbone is no Vision Transformer.")
-    names, stored = _names(file), config(arrays, sidecars, backbone.stored)
+    stored = _segmentation_config(arrays, names, backbone.stored, sidecars.name)
     counter = f"{names.norm}.num_batches_tracked"
     unused = [arrays.pop(counter).name] if counter in arrays else []
-    return with_head(backbone, stored, functools.partial(_rows, names=names), arrays, "linear segmentation", unused)
-
-
-def _names(arrays: Collection[str]) -> Names:
-    return next(names for names in HEADS if f"{names.matrix}.weight" in arrays)
-
-
-def _class_names(path: str, classes: int) -> tuple[str, ...] | None:
-    """The names of the data set that a file's name says, where it has as many classes."""
-    data_set = re.search("|".join(LABEL_SETS), os.path.basename(path).lower())
-    found = label_set(data_set[0]).names if data_set else ()
-    return found if len(found) == classes else None
+    rows = functools.partial(_segmentation_rows, names=names)
+    return _with_head(backbone, stored, rows, arrays, "linear segmentation", unused)
 
 
 LINEAR = Layout(
     "linear segmentation",
-    functools.partial(_rows, names=HEADS[0]),
+    functools.partial(_segmentation_rows, names=HEADS[0]),
     having(*(f"{head.matrix}.weight" for head in HEADS)),
-    plan,
+    plan_of_segmentation,
+)
+
+
+# Depth: names
+
+
+@dataclasses.dataclass(frozen=True)
+class DPTNames:
+    """What a publisher calls the parts of a DPT; `{i}` counts maps from the shallowest, `{j}` from 1, `{r}` back.
+
+    Attributes:
+        backbone: What stands before the backbone's names.
+        anchor: The array that only such files have.
+        deepest: Whether files hold the first unit of the deepest fusion, which computes nothing.
+        head: The convolutions of the end.
+    """
+
+    backbone: str
+    anchor: str
+    projection: str
+    resized: str
+    neck: str
+    fusion: str
+    units: tuple[str, ...]
+    fusion_projection: str
+    deepest: bool
+    head: tuple[str, ...]
+    readout: str = ""
+    project: str = ""
+
+
+_SCRATCH, _DECODER = "depth_head.scratch.", "decode_head."
+_STAGE, _BLOCKS = "neck.reassemble_stage.layers.{i}.", "decode_head.reassemble_blocks."
+DPT_NAMES = {
+    "authors": DPTNames(
+        backbone="pretrained.",
+        anchor="depth_head.scratch.output_conv1.weight",
+        projection="depth_head.projects.{i}",
+        resized="depth_head.resize_layers.{i}",
+        neck=f"{_SCRATCH}layer{{j}}_rn",
+        fusion=f"{_SCRATCH}refinenet{{r}}.",
+        units=tuple(f"resConfUnit{n}.conv{m}" for n in (1, 2) for m in (1, 2)),
+        fusion_projection="out_conv",
+        deepest=True,
+        head=tuple(f"{_SCRATCH}output_conv{n}" for n in ("1", "2.0", "2.2")),
+    ),
+    "transformers": DPTNames(
+        backbone="backbone.",
+        anchor="neck.reassemble_stage.layers.0.projection.weight",
+        projection=f"{_STAGE}projection",
+        resized=f"{_STAGE}resize",
+        neck="neck.convs.{i}",
+        fusion="neck.fusion_stage.layers.{i}.",
+        units=tuple(f"residual_layer{n}.convolution{m}" for n in (1, 2) for m in (1, 2)),
+        fusion_projection="projection",
+        deepest=True,
+        head=("head.conv1", "head.conv2", "head.conv3"),
+    ),
+    "dinov2": DPTNames(
+        backbone="backbone.",
+        anchor="decode_head.conv_depth.head.0.weight",
+        projection=f"{_BLOCKS}projects.{{i}}.conv",
+        resized=f"{_BLOCKS}resize_layers.{{i}}",
+        neck=f"{_DECODER}convs.{{i}}.conv",
+        fusion=f"{_DECODER}fusion_blocks.{{i}}.",
+        units=tuple(f"res_conv_unit{n}.conv{m}.conv" for n in (1, 2) for m in (1, 2)),
+        fusion_projection="project.conv",
+        deepest=False,
+        head=tuple(f"{_DECODER}conv_depth.head.{n}" for n in (0, 2, 4)),
+        readout=f"{_BLOCKS}readout_projects.{{i}}.0",
+        project=f"{_DECODER}project.conv",
+    ),
+}
+LINEAR_ANCHOR = "decode_head.conv_depth.weight"
+# The blocks that are read, by how many there are (0: the last one).
+BLOCKS = {12: (2, 5, 8, 11), 24: (4, 11, 17, 23), 40: (9, 19, 29, 39)}
+# What the file's name says of the scene, in metres. Nothing in the file does.
+RANGES = {"nyu": 10.0, "kitti": 80.0, "hypersim": 20.0, "vkitti": 80.0}
+
+# Depth: reading
+
+
+def _convolution(name: str, path: str, out: int, into: int, size: int, bias: bool = True) -> list[Row]:
+    """Returns the rows of a convolution: its kernel, and its bias where it has one."""
+    rows = [Row(f"{name}.weight", f"{path}/kernel", (out, into, size, size), CONVOLUTION)]
+    return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
+
+
+def _linear_depth_rows(config: LinearDepthConfig) -> list[Row]:
+    """Returns the rows of DINOv2's linear depth head."""
+    into = 2 * config.backbone.width * len(config.blocks)
+    return _convolution(LINEAR_ANCHOR.removesuffix(".weight"), "depth_bins/scores", config.bins, into, 1)
+
+
+def _dpt_rows(config: DPTConfig, names: DPTNames) -> list[Row]:
+    """Returns the rows of a DPT head in the names of a publisher."""
+    rows, width, fused, is_dinov2 = [], config.backbone.width, config.fusion_width, config.design == "dinov2"
+    for i, channels in enumerate(config.widths):
+        path, at = f"reassemble_{i}", {"i": i, "j": i + 1, "r": 4 - i}
+        if is_dinov2:
+            rows += linear(names.readout.format(**at), f"{path}/readout_projection", width, 2 * width)
+        rows += _convolution(names.projection.format(**at), f"{path}/projection", channels, width, 1)
+        size, name = REASSEMBLE_FACTORS[i], names.resized.format(**at)
+        if size > 1:  # transposed: inputs come first there, and last in Keras
+            rows += _convolution(name, f"{path}/resized", channels, channels, int(size))
+        elif size < 1:
+            rows += _convolution(name, f"{path}/resized", channels, channels, 3)
+        rows += _convolution(names.neck.format(**at), f"neck_{i}", fused, channels, 3, bias=False)
+        fusion = names.fusion.format(**at)
+        for unit, conv, part in zip((1, 1, 2, 2), (1, 2, 1, 2), names.units, strict=True):
+            path = f"fusion_{i}/unit{unit}/conv{conv}"
+            of_unit = _convolution(f"{fusion}{part}", path, fused, fused, 3, bias=not is_dinov2)
+            if i or unit == 2:
+                rows += of_unit
+            elif names.deepest:
+                rows += [dataclasses.replace(row, path=None) for row in of_unit]
+        rows += _convolution(f"{fusion}{names.fusion_projection}", f"fusion_{i}/projection", fused, fused, 1)
+    if is_dinov2:
+        rows += _convolution(names.project, "project", fused, fused, 3)
+    channels = (fused, fused // 2, config.head_width, 1)
+    for i, name in enumerate(names.head):
+        rows += _convolution(name, f"depth_head/conv{i + 1}", channels[i + 1], channels[i], 3 if i < 2 else 1)
+    return rows
+
+
+def _depth_config(
+    arrays: Mapping[str, StoredArray], kind: str, sidecars: Sidecars, backbone: ViTConfig
+) -> tuple[DPTConfig | LinearDepthConfig, list[Remark]]:
+    """Returns the config that the arrays of a head and the JSON files tell, and remarks on what was assumed.
+
+    `kind` is a key of `DPT_NAMES` or `"linear"`. Raises ValueError where the head is of another backbone, lacks arrays,
+    nothing tells how far it reaches, or the JSON files say what is not computed here.
+    """
+    is_hub, is_dinov2 = kind == "transformers", kind in ("linear", "dinov2")
+    vit = backbone.replace(**WITHOUT_TOP, dynamic=True)
+    if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
+        vit = vit.replace(final_norm="none")
+    fields: Fields = {"backbone": vit, "pictures": "dinov2" if is_dinov2 else "depth_anything"}
+    remarks: list[Remark] = []
+    if is_hub:
+        if sidecars.max_depth is not None:
+            raise ValueError("its config.json says how far it reaches. Leave max_depth=... out, or change the model.")
+        fields |= _stated(sidecars.config, sidecars.preprocessor or {})
+    else:
+        reach, remarks = _range(is_dinov2, sidecars)
+        fields |= reach
+    if kind == "linear":
+        fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
+        if into not in (2 * vit.width, 8 * vit.width):
+            raise ValueError(f"it reads {into} numbers of a place, one or four times twice the width {vit.width}.")
+        if into == 2 * vit.width:  # it reads the last block alone
+            return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), remarks
+    if not is_hub:
+        fields["blocks"] = BLOCKS.get(vit.depth)
+        if fields["blocks"] is None:
+            fields["blocks"] = tuple(vit.depth * n // 4 - 1 for n in (1, 2, 3, 4))
+            text = f"no published model has {vit.depth} blocks; its head is taken to read {fields['blocks']}"
+            remarks = [*remarks, Remark(text, "blocks", "assumed")]
+    if kind == "linear":
+        return LinearDepthConfig(**fields), remarks
+    names = DPT_NAMES[kind]
+    shapes = [shape_of(arrays, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
+    if shapes[0][1] != vit.width:
+        raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one has {vit.width}.")
+    fields |= {
+        "design": "dinov2" if is_dinov2 else "depth_anything",
+        "widths": tuple(shape[0] for shape in shapes),
+        "fusion_width": shape_of(arrays, f"{names.neck.format(i=0, j=1)}.weight", 4)[0],
+        "head_width": shape_of(arrays, f"{names.head[1]}.weight", 4)[0],
+    }
+    return DPTConfig(**fields), remarks
+
+
+def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """Returns the plan of a depth model, or of a head whose backbone is `sidecars.backbone`.
+
+    Raises ValueError where there is no backbone of a known kind, `head=` was given a whole model, the parts do not fit,
+    or nothing tells how far a head reaches.
+    """
+    kind = next((kind for kind, names in DPT_NAMES.items() if names.anchor in file), "linear")
+    start = DPT_NAMES["dinov2" if kind == "linear" else kind].backbone
+    inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
+    if sidecars.backbone is None:
+        backbone = _backbone(inside, sidecars, start, kind == "transformers")
+    elif inside or kind not in ("linear", "dinov2"):
+        raise ValueError("it is no head, but a whole depth model: leave head=... out.")
+    else:
+        backbone = sidecars.backbone
+    arrays = {name: array for name, array in file.items() if not name.startswith(start)}
+    stored, remarks = _depth_config(arrays, kind, sidecars, backbone.stored)
+    rows = _linear_depth_rows if kind == "linear" else functools.partial(_dpt_rows, names=DPT_NAMES[kind])
+    made = _with_head(backbone, stored, rows, arrays, f"depth, {kind}")
+    return dataclasses.replace(made, warnings=[*made.warnings, *remarks])
+
+
+def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
+    """Returns the plan of the backbone in a file of both, whose names come after `start`.
+
+    `is_hub` is for a file of transformers. Raises ValueError if config.json is of another model, or there is no
+    backbone of a known kind.
+    """
+    like = None if sidecars.architecture else sidecars.like
+    known = Sidecars(like=like, heads=sidecars.heads, grid_size=sidecars.grid_size)
+    if is_hub:
+        _check(sidecars.config, "model_type", "depth_anything")
+        layout = huggingface.LAYOUT
+        known = dataclasses.replace(known, config=mapping(sidecars.config, "backbone_config"))
+    else:  # of Facebook's models, any of which tells that heads have 64 channels
+        layout = timm.LAYOUT
+        known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
+    if not layout.recognise(arrays, known):
+        raise ValueError("it has no backbone of a known kind. A head alone: keras_vit.load(backbone, head=file).")
+    found = layout.plan(arrays, known)
+    inner = found.layout
+    return dataclasses.replace(
+        found,
+        arrays={f"{start}{name}": array for name, array in found.arrays.items()},
+        layout=dataclasses.replace(inner, rows=lambda vit: _after(start, inner.rows(vit))),
+    )
+
+
+def _after(start: str, rows: list[Row]) -> list[Row]:
+    """Returns the rows with `start` before the names of their arrays."""
+    return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
+
+
+def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
+    """Returns the fields `metric` and `max_depth`, and remarks on what was assumed of them.
+
+    They follow from the user's `max_depth`, else from the file's name; without either, Depth Anything's depth is
+    relative. Raises ValueError for a head of DINOv2 without either, or a `max_depth` that is no number of metres (nor,
+    for Depth Anything, `"relative"`).
+    """
+    given, name = sidecars.max_depth, pathlib.Path(sidecars.name).name.lower()
+    relative: Fields = {"metric": False, "max_depth": 1.0}
+    if given == "relative" and not is_dinov2:
+        return relative, []
+    if given is not None:
+        is_distance = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf")
+        if not is_distance:
+            wanted = "a number of metres" if is_dinov2 else "a number of metres or 'relative'"
+            raise ValueError(f"max_depth must be {wanted}, but {given!r} was given.")
+        return {"metric": True, "max_depth": float(given)}, []
+    scene = re.search("vkitti|hypersim|nyu|kitti", name)
+    if scene is not None:
+        metres = RANGES[scene[0]]
+        suggested = f"its name has {scene[0]!r}, so its depth is taken to reach {metres:g} m"
+        text = f"{suggested}; max_depth={metres:g} or another number settles it"
+        return {"metric": True, "max_depth": metres}, [Remark(text, "max_depth", "assumed")]
+    if is_dinov2:
+        raise ValueError(
+            "nothing in it tells how far it reaches. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
+        )
+    if re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
+        return relative, []
+    unknown = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
+    text = f"{unknown}; max_depth='relative' or a number of metres settles it"
+    return relative, [Remark(text, "metric", "assumed")]
+
+
+# Depth Anything: the JSON files of transformers
+
+# What is computed here of what they may say.
+_STATED = {"reassemble_factors": [4, 2, 1, 0.5], "head_in_index": -1}
+_PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "keep_aspect_ratio"), True)
+_PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None}
+
+
+def _check(config: Mapping[str, Any], key: str, *expected: Any) -> Any:
+    """Returns what config.json says for a key, by default the first value of `expected`; ValueError for others."""
+    value = config.get(key, expected[0])
+    if value not in expected:
+        raise ValueError(f"its config.json says {key}={printable(value, 60)}; one of {[*expected]} was expected.")
+    return value
+
+
+def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
+    """Returns the fields that config.json says of depth, and preprocessor_config.json (`pictures`) of preprocessing.
+
+    Raises ValueError for what is not computed here, and where they do not name the four blocks that are read.
+    """
+    for key, value in _STATED.items():
+        _check(config, key, value)
+    backbone = mapping(config, "backbone_config")
+    for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
+        if pictures.get(key, value) != value:
+            raise not_done(key, pictures[key])
+    size = mapping(pictures, "size")
+    edges = (size.get("height", 518), size.get("width", 518))
+    if not all(map(is_length, edges)):
+        raise not_done("size", pictures["size"])
+    # transformers counts blocks from 1.
+    stages = backbone.get("out_indices")
+    if not stages:
+        stages = [str(name).removeprefix("stage") for name in backbone.get("out_features") or []]
+    if len(stages) != 4 or not all(str(stage).isdecimal() and int(stage) for stage in stages):
+        given = f"its config.json says out_indices={printable(stages, 60)}"
+        raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
+    return {
+        "metric": _check(config, "depth_estimation_type", "relative", "metric") == "metric",
+        "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
+        "pictures": "depth_anything_transformers",
+        "picture_size": edges,
+        "blocks": tuple(int(stage) - 1 for stage in stages),
+    }
+
+
+def depth_to_write(config: Any) -> Layout:
+    """Returns the layout in which transformers reads a DPT (a `DPTConfig`); ValueError where it has no such model.
+
+    It has Depth Anything's design on a DINOv2, with a whole number of metres as `max_depth`.
+    """
+    problems = [] if float(config.max_depth).is_integer() else ["there max_depth is a whole number"]
+    what = "'huggingface', which would write a DepthAnything,"
+    check_fields(config, what, {"design": ("depth_anything",)}, problems)
+    vit, names, below = config.backbone, DPT_NAMES["transformers"], huggingface.LAYOUT
+    below.check_writable(vit)
+    if library_configs.family_to_write(vit) not in ("dinov2", "dinov2_with_registers"):
+        raise ValueError("transformers has no DepthAnything on another backbone than DINOv2. Save the model as .keras.")
+
+    def restate(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
+        stored, changed = below.restate(config.backbone, read)
+        return config.replace(backbone=stored), changed
+
+    return Layout(
+        "huggingface",
+        lambda config: _after(names.backbone, below.rows(config.backbone)) + _dpt_rows(config, names),
+        restate=restate,
+        sidecars=_depth_sidecars,
+        config_type=DPTConfig,
+    )
+
+
+def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
+    """Returns the config.json and preprocessor_config.json of transformers for a Depth Anything."""
+    vit = config.backbone
+    backbone = dict(library_configs.transformers_sidecars(vit)["config.json"])
+    del backbone["architectures"]
+    stages = [block + 1 for block in config.blocks]
+    backbone |= {"out_indices": stages, "out_features": [f"stage{n}" for n in stages]}
+    backbone |= {"apply_layernorm": True, "reshape_hidden_states": False}
+    stated = {
+        "architectures": ["DepthAnythingForDepthEstimation"],
+        "model_type": "depth_anything",
+        "backbone_config": backbone,
+        "depth_estimation_type": "metric" if config.metric else "relative",
+        "max_depth": int(config.max_depth),
+        "fusion_hidden_size": config.fusion_width,
+        "head_hidden_size": config.head_width,
+        "neck_hidden_sizes": list(config.widths),
+        "reassemble_hidden_size": vit.width,
+        "patch_size": vit.patch_size[0],
+        "dtype": "float32",
+        **_STATED,
+    }
+    pictures = {
+        "image_processor_type": "DPTImageProcessor",
+        **{key: value for key, value in _PREPARED.items() if value is not None},
+        "ensure_multiple_of": vit.patch_size[0],
+        "size": dict(zip(("height", "width"), config.picture_size, strict=True)),
+        "rescale_factor": 1 / 255,
+        "image_mean": list(vit.pixel_mean),
+        "image_std": list(vit.pixel_std),
+    }
+    return {"config.json": stated, "preprocessor_config.json": pictures}
+
+
+DEPTH = Layout(
+    "depth",
+    _linear_depth_rows,
+    having(LINEAR_ANCHOR, *(names.anchor for names in DPT_NAMES.values())),
+    plan_of_depth,
 )
