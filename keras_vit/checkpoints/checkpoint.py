@@ -37,7 +37,7 @@ from keras_vit.checkpoints.files import (
     write_with_sidecars,
 )
 from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, pe, tips
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, clip, tips
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
@@ -524,7 +524,7 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
     if stored.rotary_grid not in (None, stored.grid_size):
         words = f"counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}"
         raise ValueError(f"numerics='official', but no model of Meta is like {source}: it {words}.")
-    official = {"rotary_grid": None, "interpolation": pe.FAMILY.interpolation, **pe.FAMILY.preparation}
+    official = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
     remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
     return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=remarks)
 

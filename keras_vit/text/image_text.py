@@ -30,7 +30,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, like_of_options
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
-from keras_vit.checkpoints.layouts import pe
+from keras_vit.checkpoints.layouts import clip, timm
 from keras_vit.checkpoints.layouts.sidecars import mapping, number
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -476,7 +476,7 @@ def load_image_text(
     if official in ("openai", "open_clip") and tokenizer is not None:
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
-    of_images = "official" if official == "big_vision" or (official and pe.is_open_clips(file)) else None
+    of_images = "official" if official == "big_vision" or (official and timm.is_pe_of_open_clip(file)) else None
     of_file = {"like": like} if architecture is None else {"architecture": architecture}
     images = load(path, **of_file, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
@@ -534,7 +534,7 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
 
     Raises the errors of `open_file`.
     """
-    file, text = pe.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
+    file, text = clip.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
         return file
     return {**file, **open_file(path.with_name(text))}

@@ -327,6 +327,18 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
 
 
 @pytest.mark.once
+@pytest.mark.once
+def test_what_the_user_says_of_the_backbone_is_used_or_refused(golden):
+    folder = golden(HUB).folder
+    with pytest.raises(ValueError, match="its backbone is a DINOv2, but like='vit_base_patch16_clip_224'"):
+        keras_vit.load(folder, like="vit_base_patch16_clip_224")
+    rows, columns = keras_vit.inspect_checkpoint(folder).config.backbone.grid_size
+    with pytest.raises(ValueError, match=r"grid_size=\(1, 2\) was given, but its position embeddings are for"):
+        keras_vit.inspect_checkpoint(folder, grid_size=(1, 2))
+    long = (1, rows * columns)
+    assert keras_vit.inspect_checkpoint(folder, grid_size=long).config.backbone.grid_size == long
+
+
 def test_weights_that_are_not_free_for_commerce():
     from keras_vit.checkpoints.hub import DownloadError, fetch_from_hub
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.checkpoints.accounting import Layout
-from keras_vit.checkpoints.layouts import bit, clip, dense, eomt, flax, huggingface, pe, timm, tips
+from keras_vit.checkpoints.layouts import clip, dense, eomt, flax, huggingface, timm, tips
 from keras_vit.models import DPTConfig, EoMTConfig
 
 # Layouts of dense models, which are asked first: a backbone's arrays are among theirs.
@@ -26,9 +26,9 @@ LAYOUTS: dict[str, Layout] = {
     for layout in (
         flax.BIG_VISION,
         flax.VIT_JAX,
-        bit.BIT_TF,
-        bit.BIT_BV,
-        pe.LAYOUT,
+        flax.BIT_TF,
+        flax.BIT_BV,
+        clip.PE,
         clip.LAYOUT,
         huggingface.LAYOUT,
         timm.LAYOUT,

@@ -1,6 +1,11 @@
-"""The layout of CLIP's image tower in the names of OpenAI's code, which open_clip has, too."""
+"""The layouts of image towers in the names of OpenAI's code: CLIP (open_clip, too), and Meta's Perception Encoder.
 
-from collections.abc import Collection, Mapping
+A Perception Encoder has other parts than a CLIP. A Core has attention pooling and a projection; Lang and Spatial end
+with their last block. No array tells its heads.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
@@ -8,10 +13,12 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, plain_values, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import pytorch
+from keras_vit.checkpoints.layouts.flax import renamed
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
     FILTER_NAMES,
+    HALF,
     image_size_in,
     mapping,
     number,
@@ -22,6 +29,15 @@ from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
 _ANCHOR = "conv1.weight"
+
+
+def _projection_rows(config: ViTConfig) -> list[Row]:
+    """Returns the row of the projection to the texts' space; none for a model without one."""
+    return [Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else []
+
+
+# CLIP
+
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # what only OpenAI's own files hold
 _BESIDE = rf"{'|'.join(_OPENAI)}|attn_mask"
 _POOLINGS = {"tok": "token", "token": "token", "avg": "avg"}
@@ -44,19 +60,16 @@ FAMILY = Family(
 )
 
 
-def _rows(config: ViTConfig) -> list[Row]:
-    rows = pytorch.trunk_rows(config, FAMILY)
-    return [*rows, Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else rows
-
-
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether an image tower of CLIP is among the arrays."""
-    starts = (name.removesuffix(_ANCHOR) for name in names if name.endswith(_ANCHOR))
-    return any(f"{start}class_embedding" in names for start in starts) and bool(pytorch.prefixes_of(names, _ANCHOR))
+    """Returns whether an image tower of CLIP is among the arrays."""
+    return any(f"{prefix}class_embedding" in names for prefix in pytorch.prefixes_of(names, _ANCHOR))
 
 
-def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
-    """The config that arrays and open_clip_config.json tell, and what was assumed; ValueError for what is not known."""
+def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
+    """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed.
+
+    Raises ValueError for what is not computed here, a JSON file that contradicts the arrays, or missing arrays.
+    """
     model = mapping(sidecars.open_clip, "model_cfg")
     vision = mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
@@ -79,15 +92,19 @@ def config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTCo
         "projection": shape_of(arrays, "proj", 2)[1] if "proj" in arrays else None,
         **preparation_in(mapping(sidecars.open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
     }
-    check_stated(vision, "vision_cfg", fields)
-    check_stated(model, "model_cfg", fields)
+    check_open_clip(vision, "vision_cfg", fields)
+    check_open_clip(model, "model_cfg", fields)
     return ViTConfig(**fields), trunk
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan by which an image tower of CLIP is read; ValueError for what is not computed here."""
+    """Returns the plan by which an image tower of CLIP is read.
+
+    Raises ValueError for several towers, arrays or options of open_clip that are not computed here, JSON files that
+    contradict the arrays, or a `like` that is no CLIP.
+    """
     found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
-    stored, trunk = config(found.arrays, sidecars)
+    stored, trunk = _config(found.arrays, sidecars)
     remarks = list(trunk.remarks)
     if not (sidecars.open_clip or sidecars.architecture):
         if any(name.rpartition(".")[2] in _OPENAI for name in (*found.arrays, *found.unused)):
@@ -107,8 +124,11 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     return pytorch.without_unused(made, "" if found.module else _BESIDE)
 
 
-def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have."""
+def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
+    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have.
+
+    `place` is the part's key, and `fields` are those of the tower's config. What the part leaves out is not compared.
+    """
     width, hidden = fields["width"], fields["mlp_width"]
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
     if fields.get("projection"):
@@ -126,9 +146,9 @@ def check_stated(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any
 
 
 def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
-    """Which GELU it computes: as its JSON file or `like` says, OpenAI's where nothing does.
+    """Returns which GELU a CLIP computes (a `ViTConfig.gelu`), as `like` or open_clip_config.json says.
 
-    Raises ValueError if `like` names another kind of model.
+    Where nothing says it, OpenAI's `"quick"`. Raises ValueError if `like` names another kind of model.
     """
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
@@ -142,7 +162,7 @@ def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
 
 
 def _pooling(vision: Mapping[str, Any]) -> str:
-    """The pooling that open_clip's `vision_cfg` says; ValueError for one that is not computed here."""
+    """Returns the pooling that open_clip's `vision_cfg` says; ValueError for what is not computed here."""
     for key, harmless in _HARMLESS.items():
         if vision.get(key, harmless) not in (harmless, None):
             raise _not_known(key, vision[key])
@@ -154,6 +174,7 @@ def _pooling(vision: Mapping[str, Any]) -> str:
 
 
 def _not_known(key: str, value: Any) -> ValueError:
+    """Returns the error for a value of open_clip_config.json that is not computed here."""
     return ValueError(f"its open_clip_config.json says {key}={printable(value, 60)}, which is not known here.")
 
 
@@ -168,7 +189,7 @@ _ACCEPTED = {
 
 
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """The `open_clip_config.json` of an image tower."""
+    """Returns the open_clip_config.json of an image tower, by its name."""
     vision = {
         "image_size": list(config.image_size),
         "layers": config.depth,
@@ -193,11 +214,157 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
 
 LAYOUT = Layout(
     "clip",
-    _rows,
+    lambda config: pytorch.trunk_rows(config, FAMILY) + _projection_rows(config),
     recognise,
     plan,
     lambda config: check_fields(config, "'clip'", _ACCEPTED),
     accounting.with_prefix_positions,
     sidecars=_sidecars,
     settled_by="Pass like=..., or put its open_clip_config.json beside it.",
+)
+
+
+# Perception Encoder
+
+_PE_BESIDE = r"logit_scale"
+# Every published model computes this, and has a pooling of 8 heads.
+PE_COMPUTES = {
+    "gelu": "exact",
+    "layer_norm_epsilon": 1e-5,
+    "pre_norm": True,
+    "rotary_embedding": "pe",
+    "rotary_grid": None,
+}
+PE_POOLING_HEADS = 8
+PE_HEADS = {1536: 16}  # where a head has not 64 channels
+_FIRST_SCALE = 0.1
+PE_FAMILY = dataclasses.replace(
+    FAMILY,
+    title="Meta",
+    scales=("ls_1.gamma", "ls_2.gamma"),
+    heads_by_width=PE_HEADS,
+    interpolation="bilinear",
+    preparation=preparation(HALF, "squash", 1.0, "bilinear_pillow"),
+)
+
+
+def _pe_rows(config: ViTConfig) -> list[Row]:
+    """Returns the rows of a Perception Encoder in Meta's names: trunk, attention pooling and projection."""
+    rows = pytorch.trunk_rows(config, PE_FAMILY)
+    if config.pooling == "map":
+        rows += pytorch.packed("attn_pool.attn.in_proj_", pytorch.POOLED_ATTENTION, config.width, config.width)
+        out, mlp = "attn_pool.attn.out_proj", ("attn_pool.mlp.c_fc", "attn_pool.mlp.c_proj")
+        rows += pytorch.attention_pooling(config, "attn_pool.probe", out, "attn_pool.layernorm", mlp)
+    return rows + _projection_rows(config)
+
+
+def _unwrapped(name: str) -> str:
+    """Returns the name of an array without what wrappers of PyTorch put in, anywhere, as Meta's loader does."""
+    return name.replace("module.", "")
+
+
+def with_unwrapped_names(file: Mapping[str, StoredArray]) -> Mapping[str, StoredArray]:
+    """Returns the arrays of Meta's file without the names of PyTorch's wrappers; any other file as it is.
+
+    Raises ValueError where two arrays get the same name.
+    """
+    if not recognise_pe(file, Sidecars()):
+        return file
+    return {name: dataclasses.replace(array, name=name) for name, array in renamed(dict(file), _unwrapped).items()}
+
+
+def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:
+    """Returns whether a Perception Encoder is there: OpenAI's names, and a probe or no last normalisation."""
+    names = {_unwrapped(name) for name in names}
+    for prefix in pytorch.prefixes_of(names, _ANCHOR):
+        pools, has_norm = f"{prefix}attn_pool.probe" in names, f"{prefix}ln_post.weight" in names
+        if f"{prefix}ln_pre.weight" in names and (pools or not has_norm):
+            return True
+    return False
+
+
+def _pe_config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
+    """Returns the config that the arrays tell, and the `Trunk` with what was assumed.
+
+    Raises ValueError for missing arrays, or an attention pooling that no Perception Encoder has.
+    """
+    pools = "attn_pool.probe" in arrays
+    if PE_FAMILY.positions not in arrays:
+        raise ValueError(f"it has no array {PE_FAMILY.positions!r}, which every perception encoder has.")
+    if any(name.startswith("attn_pool.") for name in arrays) and not pools:
+        raise ValueError("it has 'attn_pool' without 'attn_pool.probe', which no known family has.")
+    if pools and shape_of(arrays, "attn_pool.probe", 3)[:2] != (1, 1):
+        shape = arrays["attn_pool.probe"].shape
+        raise ValueError(f"the shape of its 'attn_pool.probe' is {shape}; one probe (1, 1, width) was expected.")
+    trunk = pytorch.trunk_of(arrays, sidecars, PE_FAMILY, size=None, heads=None, is_named=True)
+    fields: dict[str, Any] = {**trunk.fields, **PE_COMPUTES, **PE_FAMILY.preparation, "pooling": "none"}
+    fields["final_norm"] = "tokens" if "ln_post.weight" in arrays else "none"
+    fields["pooling_heads"] = PE_POOLING_HEADS
+    if pools:
+        hidden = shape_of(arrays, "attn_pool.mlp.c_fc.weight", 2)[0]
+        fields |= {"pooling": "map", "pooling_mlp_width": None if hidden == fields["mlp_width"] else hidden}
+    if "proj" in arrays:
+        fields["projection"] = shape_of(arrays, "proj", 2)[1]
+    if f"{PE_FAMILY.blocks}0.{PE_FAMILY.scales[0]}" in arrays:
+        fields["layer_scale"] = _FIRST_SCALE
+    return ViTConfig(**fields), trunk
+
+
+def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """Returns the plan by which a Perception Encoder is read.
+
+    Raises ValueError for several models, missing arrays, arrays without a place in such a model, or two of one name.
+    """
+    found = pytorch.collect(renamed(dict(file), _unwrapped), _ANCHOR, ("visual.",), _PE_BESIDE)
+    stored, trunk = _pe_config(found.arrays, sidecars)
+    made = Plan(
+        layout=PE,
+        dialect=PE_FAMILY.title,
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays=found.arrays,
+        unused=[file_name for file_name in file if _unwrapped(file_name) in found.unused],
+        warnings=trunk.remarks,
+        is_grid_known=trunk.is_grid_known,
+    )
+    return pytorch.without_unused(made, "" if found.module else _PE_BESIDE)
+
+
+_PE_ACCEPTED = {
+    **plain_values("stem_stages", "distillation_token", "register_tokens", "mlp", "tokens_mlp_width"),
+    **plain_values("attention_bias", "attention_norm", "representation_size", "classes", "projection_bias"),
+    **{field: (value,) for field, value in PE_COMPUTES.items() if field != "rotary_grid"},
+    "position_embedding": ("learned", "learned_patches"),
+    "patch_bias": (False,),
+    "pooling": ("map", "none"),
+    "final_norm": ("tokens", "none"),
+    "map_prefix": (True,),
+}
+
+
+def _pe_problems(config: ViTConfig) -> Iterator[str]:
+    """Yields the reasons for which Meta's files have no place for a model with this config."""
+    if config.rotary_grid not in (None, config.grid_size):
+        yield "Meta's code counts places in patches, not in cells of a reference grid"
+    if config.heads != PE_HEADS.get(config.width, config.width // 64):
+        yield f"no array tells its {config.heads} heads, and Meta's models of that width have others"
+    pooling_heads = config.pooling_heads or config.heads
+    if config.pooling == "map" and pooling_heads != PE_POOLING_HEADS:
+        yield f"its attention pooling has {pooling_heads} heads, not {PE_POOLING_HEADS}"
+    if config.pooling == "map" and config.final_norm != "tokens":
+        yield "its attention pooling reads tokens without a last normalisation"
+    if config.pooling == "none" and config.final_norm == "tokens":
+        yield "with a last normalisation and no attention pooling its arrays are those of a CLIP"
+
+
+PE = Layout(
+    "pe",
+    _pe_rows,
+    recognise_pe,
+    plan_of_pe,
+    lambda config: check_fields(config, "'pe'", _PE_ACCEPTED, _pe_problems(config)),
+    accounting.with_prefix_positions,
+    sidecars=lambda config: {},
+    unstated=lambda config: {**PE_FAMILY.preparation, "interpolation": PE_FAMILY.interpolation},
+    settled_by="Pass like=..., such as 'PE-Core-B/16'.",
 )

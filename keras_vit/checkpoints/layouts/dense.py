@@ -5,6 +5,7 @@ The backbone's arrays have the names of its own layout, after a prefix or in a f
 
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import re
@@ -19,7 +20,7 @@ from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
 from keras_vit.checkpoints.layouts.sidecars import Fields, is_length, mapping, not_done, number
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
+from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig, pair
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import LABEL_SETS, label_set
 
@@ -59,6 +60,21 @@ def _with_head(
         unused=[*backbone.unused, *left, *unused],
         warnings=[dataclasses.replace(r, kind="note") if r.kind == "assumed" else r for r in remarks],
         head=(),
+    )
+
+
+def _with_grid(backbone: Plan, grid_size: Any) -> Plan:
+    """Returns the plan of a backbone with the grid of patches that the user says; unchanged where that is None.
+
+    Raises ValueError where it has another number of patches, or is no pair of positive integers.
+    """
+    if grid_size is None:
+        return backbone
+    stored, grid = backbone.stored, pair("grid_size", grid_size)
+    if math.prod(grid) != math.prod(stored.grid_size):
+        raise ValueError(f"grid_size={grid} was given, but its position embeddings are for {stored.grid_size} patches.")
+    return dataclasses.replace(
+        backbone, stored=stored.replace(image_size=stored.image_size_of(grid)), is_grid_known=True
     )
 
 
@@ -146,12 +162,12 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
     if backbone is None:
         inside = {name.removeprefix(_BACKBONE): a for name, a in file.items() if name.startswith(_BACKBONE)}
         arrays = {name: array for name, array in file.items() if not name.startswith(_BACKBONE)}
-        known = Sidecars(like=sidecars.like, heads=sidecars.heads, grid_size=sidecars.grid_size)
+        known = Sidecars(like=sidecars.like, heads=sidecars.heads)
         if not timm.recognise(inside, known):
             raise ValueError(
                 "it is a head without its backbone: load(backbone, head=...), or both files in one folder."
             )
-        backbone = timm.plan(inside, known)
+        backbone = _with_grid(timm.plan(inside, known), sidecars.grid_size)
     if not isinstance(backbone.stored, ViTConfig):
         raise ValueError("its backbone is no Vision Transformer.")
     stored = _segmentation_config(arrays, names, backbone.stored, sidecars.name)
@@ -364,11 +380,13 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
     """Returns the plan of the backbone in a file of both, whose names come after `start`.
 
-    `is_hub` is for a file of transformers. Raises ValueError if config.json is of another model, or there is no
-    backbone of a known kind.
+    `is_hub` is for a file of transformers. Raises ValueError if config.json or `like` is of another model, there is no
+    backbone of a known kind, or `grid_size` has another number of patches.
     """
+    if sidecars.architecture and "dinov2" not in sidecars.architecture:
+        raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
     like = None if sidecars.architecture else sidecars.like
-    known = Sidecars(like=like, heads=sidecars.heads, grid_size=sidecars.grid_size)
+    known = Sidecars(like=like, heads=sidecars.heads)
     if is_hub:
         _check(sidecars.config, "model_type", "depth_anything")
         layout = huggingface.LAYOUT
@@ -378,7 +396,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
         known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
     if not layout.recognise(arrays, known):
         raise ValueError("it has no backbone of a known kind. A head alone: keras_vit.load(backbone, head=file).")
-    found = layout.plan(arrays, known)
+    found = _with_grid(layout.plan(arrays, known), sidecars.grid_size)
     inner = found.layout
     return dataclasses.replace(
         found,

@@ -1,4 +1,4 @@
-"""The layouts of Flax: the official `vit_models/*.npz` (vit_jax) and big_vision's `models/vit.py`.
+"""The layouts of Flax and of the published `.npz` files: vit_jax, big_vision's `models/vit.py`, MLP-Mixer, and BiT.
 
 vit_jax and big_vision have the same modules. Published files of vit_jax number all modules of a block with one counter;
 today's Flax (Linen) has one counter per class, and so has big_vision. What else differs in big_vision: position
@@ -25,10 +25,10 @@ import numpy as np
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import mixer, naflex
+from keras_vit.checkpoints.layouts import library_configs
 from keras_vit.checkpoints.layouts.pytorch import square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import TextConfig, ViTConfig, convolutions
+from keras_vit.models import BiTConfig, TextConfig, ViTConfig, convolutions
 
 Arrays = dict[str, StoredArray]
 
@@ -49,18 +49,21 @@ _PUBLISHED = {linen: published for published, linen in _LINEN.items()}
 _IN_BLOCK = re.compile(rf"({_BLOCK}\d+/)(\w+)(/.*)")
 _POOLING = re.compile(r"(MAPHead_0/)?(probe|((?:MlpBlock|MultiHeadDotProductAttention|LayerNorm)_)\d+(/.*))")
 _DEFAULT_SIZE = 224  # pixels: what the published files without position embeddings were trained at
+_MIXER_ANCHOR = "MixerBlock_0/channel_mixing/Dense_0/kernel"
+# What big_vision computes in a NaFlex, which resizes pictures to floats; no array tells it.
+_NAFLEX = {"interpolation": "bilinear_antialias", "filter": "bilinear_antialias"}
 
 
 # Rows
 
 
 def _rows(config: ViTConfig, layout: str) -> list[Row]:
-    """The rows of a Vision Transformer in the names of big_vision, or of vit_jax, whose blocks are called otherwise."""
+    """Returns the rows of a ViT or an MLP-Mixer in the names of `"big_vision"`, or in the published ones of vit_jax."""
     if config.tokens_mlp_width is not None:
-        return mixer.flax_rows(config)
+        return _mixer_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
-    is_flat = layout == "big_vision" and naflex.is_naflex(config)
+    is_flat = layout == "big_vision" and library_configs.is_naflex(config)
     kernel: tuple[int, ...] = (*config.patch_size, config.feature_map_channels)
     if is_flat:  # a linear layer on the numbers of a patch
         kernel = (math.prod(kernel),)
@@ -78,8 +81,7 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
         rows += attention_and_mlp_rows(f"{name}/", "LayerNorm_1", f"{path}/", "norm2", config)
     rows += norm_rows("Transformer/encoder_norm", "encoder_norm", width)
     if config.pooling == "map":
-        rows.append(Row("MAPHead_0/probe", "pooling/probe", (1, 1, width)))
-        rows += attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
+        rows += attention_pooling_rows(config)
     features = config.representation_size or width
     if config.representation_size:
         rows += dense_rows("pre_logits", "pre_logits", width, features)
@@ -95,7 +97,11 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
 def attention_and_mlp_rows(
     name: str, norm: str, path: str, norm_path: str, config: ViTConfig | TextConfig
 ) -> list[Row]:
-    """The rows of attention, of the normalisation after it, and of the MLP."""
+    """Returns the rows of attention, of the normalisation after it, and of the MLP.
+
+    `name` and `path` are what stands before their names in the file and in the model, `norm` and `norm_path` what the
+    normalisation is called there.
+    """
     width, heads, size = config.width, config.heads, config.head_size
     attention, rows = f"{name}MultiHeadDotProductAttention_0", []
     for part in ("query", "key", "value"):
@@ -107,18 +113,24 @@ def attention_and_mlp_rows(
     return rows + dense_rows(f"{name}MlpBlock_0/Dense_1", f"{path}mlp/fc2", config.mlp_width, width)
 
 
+def attention_pooling_rows(config: ViTConfig | TextConfig) -> list[Row]:
+    """Returns the rows of attention pooling: the probe, attention, a normalisation and an MLP."""
+    probe = Row("MAPHead_0/probe", "pooling/probe", (1, 1, config.width))
+    return [probe, *attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)]
+
+
 def dense_rows(name: str, path: str, into: int, *out: int) -> list[Row]:
-    """The rows of a dense layer, whose kernel may have more axes than two."""
+    """Returns the rows of a dense layer: a kernel `(into, *out)` and a bias `out`."""
     return [Row(f"{name}/kernel", f"{path}/kernel", (into, *out)), Row(f"{name}/bias", f"{path}/bias", out)]
 
 
 def norm_rows(name: str, path: str, *shape: int) -> list[Row]:
-    """The rows of a normalisation."""
+    """Returns the rows of a normalisation: scale and bias, both of this shape."""
     return [Row(f"{name}/scale", f"{path}/gamma", shape), Row(f"{name}/bias", f"{path}/beta", shape)]
 
 
 def _stem(config: ViTConfig) -> list[Row]:
-    """The ResNet of the hybrids. Published files give group normalisation four axes (Flax before 0.3.6)."""
+    """Returns the rows of a hybrid's ResNet. Published files have group normalisation of four axes (old Flax)."""
     rows = []
     for conv in convolutions(config):
         path, norm = conv.unit_path, conv.layer.replace("conv", "gn")
@@ -128,7 +140,33 @@ def _stem(config: ViTConfig) -> list[Row]:
     return rows
 
 
+def _mixer_rows(config: ViTConfig, old: bool = False) -> list[Row]:
+    """Returns the rows of an MLP-Mixer in the official names.
+
+    The official code has had two spellings of the perceptron across tokens: dense layers in a module `token_mixing`,
+    which published files have, and (`old`) arrays of the block itself, with the length of their input in their names.
+    """
+    width, tokens, mixed = config.width, math.prod(config.grid_size), config.tokens_mlp_width or 0
+    rows = [Row("stem/kernel", "embedding/kernel", (*config.patch_size, config.channels, width))]
+    rows.append(Row("stem/bias", "embedding/bias", (width,)))
+    for i in range(config.depth):
+        name, path = f"MixerBlock_{i}", f"block_{i}"
+        for number, (into, out) in enumerate(((tokens, mixed), (mixed, tokens))):
+            layer = f"{path}/token_mixing/fc{number + 1}"
+            if old:
+                rows.append(Row(f"{name}/kernel{into}", f"{layer}/kernel", (into, out)))
+                rows.append(Row(f"{name}/bias{into}", f"{layer}/bias", (1, out, 1)))
+            else:
+                rows += dense_rows(f"{name}/token_mixing/Dense_{number}", layer, into, out)
+            rows += norm_rows(f"{name}/LayerNorm_{number}", f"{path}/norm{number + 1}", width)
+        rows += dense_rows(f"{name}/channel_mixing/Dense_0", f"{path}/mlp/fc1", width, config.mlp_width)
+        rows += dense_rows(f"{name}/channel_mixing/Dense_1", f"{path}/mlp/fc2", config.mlp_width, width)
+    rows += norm_rows("pre_head_layer_norm", "encoder_norm", width)
+    return rows + (dense_rows("head", "head", width, config.classes) if config.classes else [])
+
+
 def _in_block(name: str, modules: Mapping[str, str]) -> str:
+    """Returns the name of an array with the module within a block called as `modules` says; others as they are."""
     return _IN_BLOCK.sub(lambda match: f"{match[1]}{modules.get(match[2], match[2])}{match[3]}", name)
 
 
@@ -136,112 +174,91 @@ def _in_block(name: str, modules: Mapping[str, str]) -> str:
 
 
 def _prefixes(names: Collection[str]) -> set[str]:
-    """What stands before the models that a file holds."""
+    """Returns what stands before the ViTs that a file holds."""
     starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
     patches = [name for name in names if name == _PATCHES or name.endswith(f"/{_PATCHES}")]
     prefixes = {name.removesuffix(_PATCHES) for name in patches}
     return {prefix for prefix in prefixes if any(f"{prefix}{start}" in names for start in starts)}
 
 
-def best_prefix(prefixes: set[str]) -> str:
-    """The prefix that loaders know best, else the first."""
+def _mixer_prefixes(names: Collection[str]) -> set[str]:
+    """Returns what stands before the MLP-Mixers that a file holds."""
+    return {name.removesuffix(_MIXER_ANCHOR) for name in names if name.endswith(_MIXER_ANCHOR)}
+
+
+def _best_prefix(prefixes: set[str]) -> str:
+    """Returns the prefix that loaders know best, else the first of the alphabet; there is at least one."""
     return next((prefix for prefix in _PREFIXES if prefix in prefixes), min(prefixes))
 
 
-def check_single(prefixes: set[str]) -> None:
-    """Raises ValueError for several models whose prefixes no loader knows."""
+def _model_in(file: Mapping[str, StoredArray], prefixes: set[str]) -> tuple[str, Arrays]:
+    """Returns the prefix of the model that is read, and the model's arrays by their names after it.
+
+    Raises ValueError for several models whose prefixes no loader knows.
+    """
     if len(prefixes) > 1 and not prefixes & {*_PREFIXES}:
         raise ValueError(f"The file holds several models, under the prefixes {sorted(prefixes)}; keep one of them.")
-
-
-def model_under(prefix: str, file: Mapping[str, StoredArray]) -> Arrays:
-    """The model's arrays by their names after the prefix."""
+    prefix = _best_prefix(prefixes)
     inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
     # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
-    return {name: array for name, array in inside.items() if prefix or not _BESIDE.fullmatch(name)}
+    return prefix, {name: array for name, array in inside.items() if prefix or not _BESIDE.fullmatch(name)}
 
 
-def _mixers(names: Collection[str]) -> set[str]:
-    return {name.removesuffix(mixer.FLAX_ANCHOR) for name in names if name.endswith(mixer.FLAX_ANCHOR)}
-
-
-def recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
-    """Whether a model of vit_jax, or of big_vision, is among the arrays."""
-    if _mixers(names):
+def _recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
+    """Returns whether a model of `layout`, `"vit_jax"` or `"big_vision"`, is among the arrays; Mixers are vit_jax's."""
+    if _mixer_prefixes(names):
         return layout == "vit_jax"
     prefixes = _prefixes(names)
     if not prefixes:
         return False
-    prefix = best_prefix(prefixes)
+    prefix = _best_prefix(prefixes)
     inside = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     return _is_big_vision(inside) == (layout == "big_vision")
 
 
-def plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """The plan by which a model in Flax's names is read; ValueError for models that are not computed here."""
-    mixers = _mixers(file)
-    check_single(mixers or _prefixes(file))
-    if mixers:
-        return _plan_of_mixer(file, best_prefix(mixers), sidecars.grid_size)
-    prefix = best_prefix(_prefixes(file))
-    arrays = model_under(prefix, file)
+def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
+    """Returns the plan by which a model in Flax's names is read.
+
+    Raises ValueError for several models, missing arrays, two arrays of one name, or models that are not computed here.
+    """
+    mixers = _mixer_prefixes(file)
+    prefix, arrays = _model_in(file, mixers or _prefixes(file))
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    arrays, dialect = in_linen(arrays)
-    of_two = prefix.endswith("img/") and f"{prefix.removesuffix('img/')}txt/Embed_0/embedding" in file
-    remarks: list[Remark] = []
-    is_naflex = layout == "big_vision" and len(arrays[_PATCHES].shape) == 2
-    if is_naflex:
-        stored = _naflex_config(arrays, of_two)
-        grid = stored.grid_size
-    elif layout == "vit_jax":
-        grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
-        stored = config(arrays, grid, "learned", of_two)
-        arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
+    read_as, remarks, is_grid_known = (VIT_JAX if layout == "vit_jax" else BIG_VISION), [], True
+    if mixers:
+        stored, is_old = _mixer_config(arrays, sidecars.grid_size)
+        if is_old:
+            read_as = dataclasses.replace(VIT_JAX, rows=functools.partial(_mixer_rows, old=True))
+        dialect, is_grid_known = "old" if is_old else "published", stored.grid_size[0] == stored.grid_size[1]
     else:
-        for old in _OLD_POSITIONS:
-            if old in arrays and _POSITION not in arrays:
-                arrays = {_POSITION if name == old else name: array for name, array in arrays.items()}
-        grid, table, remarks = _grid(arrays, sidecars.grid_size)
-        position = "sincos2d"
-        if table is not None:
-            arrays = {**arrays, _POSITION: table}
-            has_token_row = table.shape[1] > math.prod(grid)
-            # Without a class token the two kinds are the same.
-            position = "learned" if has_token_row or "cls" not in arrays else "learned_patches"
-        stored = config(arrays, grid, position, of_two)
+        arrays, dialect = in_linen(arrays)
+        of_two = prefix.endswith("img/") and f"{prefix.removesuffix('img/')}txt/Embed_0/embedding" in file
+        if layout == "big_vision" and len(arrays[_PATCHES].shape) == 2:
+            stored = _naflex_config(arrays, of_two)
+        elif layout == "vit_jax":
+            grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
+            stored = _config(arrays, grid, "learned", of_two)
+            arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
+            is_grid_known = grid[0] == grid[1]
+        else:
+            arrays, grid, position, remarks = _big_vision_positions(arrays, sidecars.grid_size)
+            stored = _config(arrays, grid, position, of_two)
+            is_grid_known = grid[0] == grid[1] or not stored.position_rows
     return Plan(
-        layout=VIT_JAX if layout == "vit_jax" else BIG_VISION,
+        layout=read_as,
         dialect=dialect,
         prefix=prefix,
         stored=stored,
         arrays=arrays,
         unused=unused,
         warnings=remarks,
-        is_grid_known=is_naflex or grid[0] == grid[1] or not stored.position_rows,
+        is_grid_known=is_grid_known,
         head=("head/bias", "head/kernel"),
     )
 
 
-def _plan_of_mixer(file: Mapping[str, StoredArray], prefix: str, grid: tuple[int, int] | None) -> Plan:
-    """The plan by which an MLP-Mixer in Flax's names is read; ValueError for arrays that no Mixer has."""
-    arrays = model_under(prefix, file)
-    stored, is_old = mixer.flax_config(arrays, grid)
-    rows = functools.partial(mixer.flax_rows, old=is_old)
-    return Plan(
-        layout=dataclasses.replace(VIT_JAX, rows=rows) if is_old else VIT_JAX,
-        dialect="old" if is_old else "published",
-        prefix=prefix,
-        stored=stored,
-        arrays=arrays,
-        unused=sorted(file.keys() - {array.name for array in arrays.values()}),
-        is_grid_known=stored.grid_size[0] == stored.grid_size[1],
-        head=("head/bias", "head/kernel"),
-    )
-
-
-def _is_big_vision(names: Iterable[str]) -> bool:
-    """Whether a Flax model is of this layout and not of vit_jax, whose models know but one way to hold positions."""
-    names = set(names)
+def _is_big_vision(names: set[str]) -> bool:
+    """Returns whether a ViT of Flax is big_vision's and not vit_jax's, which knows but one way to hold positions."""
     if names & {"MAPHead_0/probe", "probe", _POSITION, _OLD_POSITIONS[1]} or any(n.startswith(_STACK) for n in names):
         return True
     # Without any position embeddings: computed ones, unless the file is a vit_jax one that lacks an array.
@@ -249,27 +266,34 @@ def _is_big_vision(names: Iterable[str]) -> bool:
 
 
 def _is_linen(names: Iterable[str]) -> bool:
+    """Returns whether a module has the name that only Linen gives it."""
     return any(f"/{module}/" in name for name in names for module in _PUBLISHED if module != "LayerNorm_1")
 
 
 def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
-    """The arrays by Linen's names, block by block, and what the file's own names are."""
+    """Returns the arrays by Linen's names, block by block, and the file's names: Linen, published or stacked.
+
+    Raises ValueError where two arrays get the same name, or stacked blocks have another number of axes or are too many.
+    """
     dialect = "Linen" if _is_linen(arrays) else "published"
     if any(name.startswith(_STACK) for name in arrays):
         arrays, dialect = _unstacked(arrays), "stacked"
     elif dialect == "published":
         arrays = renamed(arrays, lambda name: _in_block(name, _LINEN))
-    pools = "probe" in arrays or "MAPHead_0/probe" in arrays
+    if not arrays.keys() & {"probe", "MAPHead_0/probe"}:
+        return arrays, dialect
 
-    def pooling(name: str) -> str:
-        match = _POOLING.fullmatch(name) if pools else None
-        return name if match is None else f"MAPHead_0/{f'{match[3]}0{match[4]}' if match[3] else match[2]}"
+    def in_pooling(name: str) -> str:
+        match = _POOLING.fullmatch(name)
+        if match is None:
+            return name
+        return f"MAPHead_0/{match[3]}0{match[4]}" if match[3] else f"MAPHead_0/{match[2]}"
 
-    return renamed(arrays, pooling), dialect
+    return renamed(arrays, in_pooling), dialect
 
 
 def renamed(arrays: Arrays, name: Callable[[str], str]) -> Arrays:
-    """The arrays by other names; ValueError where two of them become the same."""
+    """Returns the arrays by other names, which the function makes; ValueError where two of them become the same."""
     new = {name(old): array for old, array in arrays.items()}
     if len(new) < len(arrays):
         raise ValueError("It has several arrays whose names differ in nothing but a number that has no meaning.")
@@ -277,7 +301,10 @@ def renamed(arrays: Arrays, name: Callable[[str], str]) -> Arrays:
 
 
 def _unstacked(arrays: Arrays) -> Arrays:
-    """The same with each array of all blocks as one array per block, of which only its part is read."""
+    """Returns the arrays with one per block in place of each stacked one, of which only its part is read.
+
+    Raises ValueError where the first normalisations are missing or no stack, or there are too many blocks.
+    """
     depth = bounded(shape_of(arrays, f"{_STACK}LayerNorm_0/scale", 2)[0])
     single = {}
     for name, array in arrays.items():
@@ -293,22 +320,25 @@ def _unstacked(arrays: Arrays) -> Arrays:
 # Configs
 
 
-def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
-    """The model that the arrays' shapes tell of; the head of an image tower beside a text tower is a projection."""
+def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
+    """Returns the config that the shapes of a ViT's arrays tell, for a grid of patches and a kind of positions.
+
+    `of_two` is for an image tower beside a text tower, whose head is a projection. Raises ValueError for missing arrays
+    or wrong numbers of axes, too many blocks, units that are left out, or sizes that make no model.
+    """
     height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
-    fields: dict[str, Any] = {
-        field: shape_of(arrays, f"{name}/kernel", 2)[1]
-        for field, name in (("representation_size", "pre_logits"), ("projection" if of_two else "classes", "head"))
-        if f"{name}/kernel" in arrays
-    }
+    fields: dict[str, Any] = {}
+    if "pre_logits/kernel" in arrays:
+        fields["representation_size"] = shape_of(arrays, "pre_logits/kernel", 2)[1]
+    if "head/kernel" in arrays:
+        fields["projection" if of_two else "classes"] = shape_of(arrays, "head/kernel", 2)[1]
     step = 1  # any size that divides will do until the grid is known
     if "conv_root/kernel" in arrays:
         _, _, channels, fields["stem_width"] = shape_of(arrays, "conv_root/kernel", 4)
-        fields["stem_stages"] = stages(arrays)
+        fields["stem_stages"] = _stages(arrays)
         step = 4 * 2 ** len(fields["stem_stages"])
-    fields["projection_bias"] = "projection" in fields
     numbers = re.findall(rf"^{_BLOCK}(\d+)/", "\n".join(arrays), re.MULTILINE)
-    token = "cls" in arrays
+    pooling = "token" if "cls" in arrays else "avg"
     config = ViTConfig(
         image_size=(height * step, width * step),
         patch_size=(height, width),
@@ -317,53 +347,70 @@ def config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -
         heads=shape_of(arrays, f"{_BLOCK}0/MultiHeadDotProductAttention_0/query/kernel", 3)[1],
         mlp_width=shape_of(arrays, f"{_BLOCK}0/MlpBlock_0/Dense_0/kernel", 2)[1],
         channels=channels,
-        class_token=token,
+        class_token="cls" in arrays,
         position_embedding=position,
-        pooling="map" if "MAPHead_0/probe" in arrays else "token" if token else "avg",
+        pooling="map" if "MAPHead_0/probe" in arrays else pooling,
+        projection_bias="projection" in fields,
         **fields,
     )
     return config.replace(image_size=config.image_size_of(grid))
 
 
 def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
-    """The model of a NaFlex file; ValueError for one that has other parts than the published ones."""
+    """Returns the config of a NaFlex file (`of_two` as for `_config`).
+
+    Raises ValueError for one that has other parts than the published ones, and as `_config` does.
+    """
     rows, columns, _ = shape_of(arrays, _POSITION, 3)
     if rows == 1 < columns:
         raise ValueError(f"its patches go through a matrix, but {_POSITION!r} has no rows and columns of patches.")
     values, width = shape_of(arrays, _PATCHES, 2)
     kernel = dataclasses.replace(arrays[_PATCHES], shape=(*square_patch(values), 3, width))  # that of a convolution
-    found = config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**naflex.BIG_VISION)
-    if not naflex.is_naflex(found):
+    found = _config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**_NAFLEX)
+    if not library_configs.is_naflex(found):
         raise ValueError("its patches go through a matrix, but it is no NaFlex: a class token, or no 'MAPHead_0'.")
     return found
 
 
-def _grid(arrays: Arrays, known: tuple[int, int] | None) -> tuple[tuple[int, int], StoredArray | None, list[Remark]]:
-    """The grid of patches of a big_vision model, the table of position embeddings, and what a user should know.
+def _big_vision_positions(
+    arrays: Arrays, known: tuple[int, int] | None
+) -> tuple[Arrays, tuple[int, int], str, list[Remark]]:
+    """Returns what tells the positions of a big_vision model, whose grid of patches the user may know (`known`).
 
-    A class token's row without a class token is taken away.
+    These are the arrays with the table under today's name, and without a class token's row that no class token has; the
+    grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know. Raises ValueError where
+    the table or the patch embedding has another number of axes.
     """
+    for old in _OLD_POSITIONS:
+        if old in arrays and _POSITION not in arrays:
+            arrays = {_POSITION if name == old else name: array for name, array in arrays.items()}
     if _POSITION not in arrays:
         if known:
-            return known, None, []
+            return arrays, known, "sincos2d", []
         height, width, *_ = shape_of(arrays, _PATCHES, 4)
         grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
         words = "its position embeddings are computed, so the file does not tell the image size"
         guess = f"{grid[0] * height} x {grid[1] * width}"
-        return grid, None, [Remark(f"{words}; {guess} is a guess", "image_size")]
-    table, (_, rows, width) = arrays[_POSITION], shape_of(arrays, _POSITION, 3)
+        return arrays, grid, "sincos2d", [Remark(f"{words}; {guess} is a guess", "image_size")]
+    _, rows, width = shape_of(arrays, _POSITION, 3)
     patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
     if known and math.prod(known) in (rows, rows - 1):
         patches = math.prod(known)
     grid = accounting.squarest_grid(patches)
-    if patches == rows or "cls" in arrays:
-        return grid, table, []
+    if "cls" in arrays:
+        return arrays, grid, "learned_patches" if patches == rows else "learned", []
+    if patches == rows:  # without a class token the two kinds are the same
+        return arrays, grid, "learned", []
     text = "the first row of its position embeddings is of a class token that it has not"
-    return grid, table.piece(width, (1, patches, width)), [Remark(text)]
+    table = arrays[_POSITION].piece(width, (1, patches, width))
+    return {**arrays, _POSITION: table}, grid, "learned", [Remark(text)]
 
 
-def stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
-    """How many units each stage of the ResNet has, by the numbers in names; ValueError if numbers are left out."""
+def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
+    """Returns how many units each stage of a ResNet has, by the numbers that the pattern finds in names.
+
+    Raises ValueError if numbers are left out or too high.
+    """
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     highest = bounded(max(map(max, units), default=0))
     if highest > len(units):
@@ -372,16 +419,52 @@ def stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[in
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 
+def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
+    """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
+
+    Raises ValueError for missing arrays, or where the old spelling does not tell patches from hidden units.
+    """
+    height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
+    old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
+    if old:  # whose names do not say which of two numbers is that of the patches
+        default_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))
+        ranks = {n: (n == default_tokens, math.isqrt(n) ** 2 == n) for n in old}
+        *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
+        if len(old) != 2 or ranks[mixed] == ranks[tokens]:
+            words = f"nothing tells which of {old}, the sizes of its matrices, is the number of patches"
+            raise ValueError(f"{words}: pass grid_size=(rows, columns).")
+    else:
+        tokens, mixed = shape_of(arrays, "MixerBlock_0/token_mixing/Dense_0/kernel", 2)
+    classes = shape_of(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None
+    sizes = {"width": hidden, "mlp_width": shape_of(arrays, _MIXER_ANCHOR, 2)[1], "tokens_mlp_width": mixed}
+    fields = {"patch_size": (height, width), "channels": channels, "classes": classes, **sizes}
+    return mixer_config(arrays, r"^MixerBlock_(\d+)/", tokens, fields), bool(old)
+
+
+def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
+    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
+
+    `block` is a pattern for the numbers of the blocks. Raises ValueError for too many blocks.
+    """
+    depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
+    size = tuple(n * patch for n, patch in zip(accounting.squarest_grid(tokens), fields["patch_size"], strict=True))
+    mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg"}
+    return ViTConfig(image_size=size, depth=depth, **mixer, **fields)  # ty: ignore[invalid-argument-type]
+
+
+# Writing
+
 # What the models of vit_jax and big_vision all have.
 _COMMON = accounting.plain_values(
     *("stem_epsilons", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding", "pre_norm"),
     *("attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "layer_norm_epsilon", "final_norm"),
     *("projection", "pooling_heads", "pooling_mlp_width"),
 )
-FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
+_FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
 
 
 def _check_writable(config: ViTConfig, layout: str) -> None:
+    """Raises ValueError unless the code of `layout` computes what a ViT or Mixer with this config computes."""
     check_fields(config, repr(layout), _COMMON, _problems(config, layout))
 
 
@@ -389,7 +472,7 @@ def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
     """Yields the reasons for which a layout has no place for a model."""
     token, position, mixes = config.class_token, config.position_embedding, config.tokens_mlp_width is not None
     if config.stem_folded:
-        yield FOLDED
+        yield _FOLDED
     if config.classes and config.pooling == "none":
         yield "it has a head for every token"
     if config.pooling == "map" and token and not config.map_prefix:
@@ -407,12 +490,15 @@ def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
         yield "position_embedding='sincos2d', but 'big_vision' has"
     if layout == "big_vision" and config.stem_stages is not None:
         yield "a ResNet, but 'vit_jax' has"
-    if layout == "big_vision" and naflex.is_naflex(config):
-        yield from naflex.problems(config)
+    if layout == "big_vision" and library_configs.is_naflex(config):
+        yield from library_configs.naflex_problems(config)
 
 
 def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
-    """Keeps the class token's position where big_vision's loader understands it, with n^2 patches; else adds it."""
+    """Returns a config and changed weights whose class token has no position in the table; unchanged where none has.
+
+    The position stays where big_vision's loader understands it, with n^2 patches; else it is added to the token.
+    """
     if not (config.class_token and config.position_embedding == "learned"):
         return config, {}
     table, token = read(TABLE), read("class_token/token")
@@ -424,12 +510,12 @@ def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) ->
 
 
 def _layout(name: str, restate: Any, **functions: Any) -> Layout:
-    """A layout whose functions know its name."""
+    """Returns a layout of ViTs whose functions know its name."""
     return Layout(
         name,
         functools.partial(_rows, layout=name),
-        functools.partial(recognise, layout=name),
-        functools.partial(plan, layout=name),
+        functools.partial(_recognise, layout=name),
+        functools.partial(_plan, layout=name),
         functools.partial(_check_writable, layout=name),
         restate,
         **functions,
@@ -441,10 +527,126 @@ BIG_VISION = _layout(
     "big_vision",
     _restate_big_vision,
     stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name),
-    unstated=lambda config: naflex.BIG_VISION if naflex.is_naflex(config) else {},
+    unstated=lambda config: _NAFLEX if library_configs.is_naflex(config) else {},
 )
 # Beside a text tower, the head of an image tower is a projection to the texts' space.
 IMAGE_TOWER = dataclasses.replace(
     BIG_VISION,
     check_writable=lambda config: _check_writable(config.replace(projection=None, projection_bias=False), "big_vision"),
 )
+
+
+# BiT, the ResNet that the first paper compares with, in the names of the TensorFlow code that trained the published
+# `bit_models/*.npz` (`bit_tf`), or of big_vision's `models/bit_paper.py` (`bit_bv`). The arrays are the same but for
+# axes of length 1.
+
+_CONV = "standardized_conv2d"
+# What the two layouts call the model's layers, where that is another name.
+_BIT_NAMES = {
+    "bit_tf": {
+        "conv_root": f"root_block/{_CONV}",
+        "conv_proj": f"a/proj/{_CONV}",
+        **{f"conv{i}": f"{letter}/{_CONV}" for i, letter in enumerate("abc", start=1)},
+        **{f"gn{i}": f"{letter}/group_norm" for i, letter in enumerate("abc", start=1)},
+        "norm_pre_head": "group_norm",
+        "head": "head/conv2d",
+    },
+    "bit_bv": {
+        "conv_root": "root_block/conv_root",
+        "norm_pre_head": "norm-pre-head",
+        "gamma": "scale",
+        "beta": "bias",
+    },
+}
+_BIT_TOP = {"bit_tf": "resnet/", "bit_bv": ""}
+
+
+def _bit_name(path: str, layout: str) -> str:
+    """Returns what a layout calls a weight of a BiT."""
+    parts = [_BIT_NAMES[layout].get(part, part) for part in path.split("/")]
+    name = re.sub(r"block(\d+)_unit(\d+)", lambda m: f"block{m[1]}/unit{int(m[2]):02d}", "/".join(parts))
+    return f"{_BIT_TOP[layout]}{name}"
+
+
+def _bit_rows(config: BiTConfig, layout: str) -> list[Row]:
+    """Returns the rows of a BiT in a layout, for `"bit_tf"` with axes of length 1 where the older code has them."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    vector, matrix = ((), (1, 1)) if layout == "bit_tf" else ((1, 1, 1), ())
+    for conv in convolutions(config):
+        shapes[f"{conv.unit_path}{conv.layer}/kernel"] = (conv.size, conv.size, conv.inputs, conv.filters)
+        if conv.layer in ("conv1", "conv2", "conv3"):  # with a normalisation before it
+            norm = f"{conv.unit_path}{conv.layer.replace('conv', 'gn')}"
+            shapes |= {f"{norm}/gamma": (*vector, conv.inputs), f"{norm}/beta": (*vector, conv.inputs)}
+    shapes |= {f"norm_pre_head/{weight}": (*vector, config.features) for weight in ("gamma", "beta")}
+    if config.classes:
+        shapes |= {"head/kernel": (*matrix, config.features, config.classes), "head/bias": (config.classes,)}
+    return [Row(_bit_name(path, layout), path, shape) for path, shape in shapes.items()]
+
+
+def _without_number(name: str) -> str:
+    """Returns a name without the number of a convolution, which some published files have; big_vision drops it too."""
+    return re.sub(rf"/{_CONV}_\d+/", f"/{_CONV}/", name)
+
+
+def _bit_prefixes(names: Collection[str], layout: str) -> set[str]:
+    """Returns what stands before the BiTs that a file holds."""
+    plain = [_without_number(name) for name in names]
+    ends = [_bit_name(path, layout) for path in ("conv_root/kernel", "block1_unit1/conv1/kernel")]
+    roots, units = ({name.removesuffix(end) for name in plain if name.endswith(end)} for end in ends)
+    return {prefix for prefix in roots & units if not prefix or prefix.endswith("/")}
+
+
+def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
+    """Returns the plan by which a BiT is read.
+
+    Raises ValueError for several models, missing arrays, two arrays of one name, or sizes that make no BiT.
+    """
+    top = _BIT_TOP[layout]
+    prefix, arrays = _model_in(renamed(dict(file), _without_number), _bit_prefixes(file, layout))
+    arrays = {name: array for name, array in arrays.items() if name.startswith(top)}
+    is_numbered = any(array.name != f"{prefix}{name}" for name, array in arrays.items())
+    head = (_bit_name("head/kernel", layout), _bit_name("head/bias", layout))
+    *_, channels, width = shape_of(arrays, _bit_name("conv_root/kernel", layout), 4)
+    dialects = {"bit_tf": "published", "bit_bv": "big_vision"}
+    stored = BiTConfig(
+        stages=_stages(arrays, rf"^{top}block(\d+)/unit(\d+)/"),
+        width=width,
+        channels=channels,
+        dynamic=True,
+        classes=shape_of(arrays, head[0], 4 if layout == "bit_tf" else 2)[-1] if head[0] in arrays else None,
+    )
+    return Plan(
+        layout=BIT_TF if layout == "bit_tf" else BIT_BV,
+        dialect="numbered" if is_numbered else dialects[layout],
+        prefix=prefix,
+        stored=stored,
+        arrays=arrays,
+        unused=sorted(file.keys() - {array.name for array in arrays.values()}),
+        head=head,
+    )
+
+
+def _bit_problems(config: BiTConfig, layout: str) -> Iterator[str]:
+    """Yields the reasons for which a layout has no place for a BiT."""
+    if config.folded:
+        yield _FOLDED
+    if config.classes and config.pooling == "none":
+        yield "it has a head at every place"
+    if layout == "bit_bv" and config.pool_padding != "-inf":
+        padding = f"pool_padding={config.pool_padding!r}"
+        yield f"{padding}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
+
+
+def _bit_layout(name: str) -> Layout:
+    """Returns a layout of BiTs, `"bit_tf"` or `"bit_bv"`."""
+    return Layout(
+        name,
+        functools.partial(_bit_rows, layout=name),
+        lambda names, sidecars: bool(_bit_prefixes(names, name)),
+        functools.partial(_plan_of_bit, layout=name),
+        lambda config: check_fields(config, repr(name), {}, _bit_problems(config, name)),
+        config_type=BiTConfig,
+    )
+
+
+BIT_TF, BIT_BV = _bit_layout("bit_tf"), _bit_layout("bit_bv")

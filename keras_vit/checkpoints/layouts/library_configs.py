@@ -4,14 +4,34 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.checkpoints.accounting import check_fields, plain_values
-from keras_vit.checkpoints.layouts import mixer, naflex
 from keras_vit.checkpoints.layouts.pytorch import mlp_ratio
 from keras_vit.checkpoints.layouts.sidecars import FILTER_NAMES, FILTER_NUMBERS, RESAMPLE_FLOATS
 from keras_vit.models import ViTConfig
 
+# SigLIP 2 NaFlex at one size. Its patches go through a matrix, pixel by pixel, channels last. Its table of positions is
+# that of a square, and is resized bilinearly with antialiasing. All else is a SigLIP.
+
+
+def is_naflex(config: ViTConfig) -> bool:
+    """Returns whether a model is a SigLIP that resizes positions as NaFlex does, unlike the SigLIPs of one size."""
+    siglip = config.pooling == "map" and config.mlp == "plain" and config.gelu == "tanh" and config.patch_bias
+    plain = config.prefix_tokens == 0 and config.stem_stages is None and config.rotary_embedding is None
+    scaled = config.layer_scale is not None or config.pre_norm or config.layer_norm_epsilon != 1e-6
+    return siglip and plain and not scaled and config.interpolation == "bilinear_antialias"
+
+
+def naflex_problems(config: ViTConfig) -> Iterator[str]:
+    """Yields the reasons for which no file has a place for a NaFlex model."""
+    if config.patch_size[0] != config.patch_size[1] or config.channels != 3:
+        yield "patches of NaFlex models are squares of three channels"
+    if config.grid_size[0] != config.grid_size[1]:
+        yield "positions of NaFlex models are those of a square image (with_config(image_size=...))"
+
+
 # timm
 
 TIMM_ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+NAFLEX_ARCHITECTURE = "naflexvit_base_patch16_siglip"
 _TIMM_POOLINGS = {"token": "token", "token_dist": "token", "avg": "avg", "map": "map", "none": ""}
 # timm's hybrids, by the units in the stages of their ResNet: no argument changes them.
 _HYBRIDS = {
@@ -26,6 +46,17 @@ _TIMM_ACCEPTED = {
     "position_embedding": ("learned", "learned_patches", "learned_without_registers", "none"),
     "pooling": tuple(_TIMM_POOLINGS),
     "layer_norm_epsilon": (1e-5, 1e-6),
+}
+# timm's MLP-Mixers by patch, depth and width, which no argument changes.
+_MIXERS = {
+    **{(patch, 8, 512): f"mixer_s{patch}_224" for patch in (16, 32)},
+    **{(patch, 12, 768): f"mixer_b{patch}_224" for patch in (16, 32)},
+    **{(patch, 24, 1024): f"mixer_l{patch}_224" for patch in (16, 32)},
+}
+_MIXER_ACCEPTED = {
+    "gelu": ("exact",),
+    "pooling": ("avg", "none"),
+    **plain_values("layer_norm_epsilon", "patch_bias", "pre_norm", "final_norm", "projection", "representation_size"),
 }
 
 
@@ -43,11 +74,19 @@ def is_eva(config: ViTConfig) -> bool:
 def check_writable_by_timm(config: ViTConfig) -> None:
     """Raises ValueError unless timm can compute what the model computes."""
     if config.tokens_mlp_width is not None:
-        mixer.check_writable_by_timm(config)
-        return
+        accepted, problems = _MIXER_ACCEPTED, _mixer_problems(config)
+    else:
+        accepted = _TIMM_ACCEPTED
+        problems = _pe_problems(config) if config.rotary_embedding == "pe" else _timm_problems(config)
     advice = "timm has no others. Change it with model.with_config({field}=...) where that is what you mean. "
-    problems = _pe_problems(config) if config.rotary_embedding == "pe" else _timm_problems(config)
-    check_fields(config, "'timm'", _TIMM_ACCEPTED, problems, advice)
+    check_fields(config, "'timm'", accepted, problems, advice)
+
+
+def _mixer_problems(config: ViTConfig) -> Iterator[str]:
+    """Yields the reason for which timm's files have no place for an MLP-Mixer: its sizes."""
+    size = (config.patch_size[0], config.depth, config.width)
+    if size not in _MIXERS or len(set(config.patch_size)) > 1:
+        yield f"timm has no Mixer of {config.depth} blocks, {config.width} wide, for patches of {config.patch_size}"
 
 
 def _pe_problems(config: ViTConfig) -> Iterator[str]:
@@ -68,8 +107,8 @@ def _pe_problems(config: ViTConfig) -> Iterator[str]:
 
 def _timm_problems(config: ViTConfig) -> Iterator[str]:
     """Yields the reasons for which timm's files have no place for a model."""
-    if naflex.is_naflex(config):
-        yield from naflex.problems(config)
+    if is_naflex(config):
+        yield from naflex_problems(config)
     eva, distilled, epsilon = is_eva(config), config.distillation_token, config.layer_norm_epsilon
     classes, pooling, norm = config.classes, config.pooling, config.final_norm
     rotary, mlp = config.rotary_embedding, config.mlp
@@ -153,9 +192,19 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "qkv_bias": config.attention_bias != "none",
     }
     if config.tokens_mlp_width is not None:
-        (architecture, arguments), more = mixer.timm_architecture(config), {}
-    elif naflex.is_naflex(config):
-        architecture, more = naflex.TIMM_ARCHITECTURE, {"pos_embed_grid_size": list(config.grid_size)}
+        architecture, arguments = (
+            _MIXERS[config.patch_size[0], config.depth, config.width],
+            {
+                "img_size": list(config.image_size),
+                "in_chans": config.channels,
+                "num_classes": outputs,
+                "mlp_ratio": [mlp_ratio(n, config.width) for n in (config.tokens_mlp_width, config.mlp_width)],
+                "global_pool": _TIMM_POOLINGS[config.pooling],
+            },
+        )
+        more = {}
+    elif is_naflex(config):
+        architecture, more = NAFLEX_ARCHITECTURE, {"pos_embed_grid_size": list(config.grid_size)}
         del arguments["img_size"]
     else:
         architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
@@ -176,7 +225,7 @@ def _first_conv(config: ViTConfig) -> str:
     """The name of timm's module that the patches go through first."""
     if config.tokens_mlp_width is not None:
         return "stem.proj"
-    if naflex.is_naflex(config):
+    if is_naflex(config):
         return "embeds.proj"
     if config.stem_stages is None:
         return "patch_embed.proj"
@@ -307,7 +356,7 @@ def family_to_write(config: ViTConfig) -> str:
         return "clip"
     if config.distillation_token:
         return "deit"
-    if naflex.is_naflex(config):
+    if is_naflex(config):
         return "siglip2"
     if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
         return "siglip"
@@ -361,7 +410,11 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
     if config.prefix_tokens and averages:
         yield "it has tokens before the patches"
     if name == "siglip2":
-        yield from naflex.transformers_problems(config)
+        yield from naflex_problems(config)
+        if config.classes or config.projection:
+            yield "there the head reads the mean of the patches"
+        if config.resize != "squash" or config.crop_ratio != 1:
+            yield "pictures are not cropped there (with_config(resize='squash', crop_ratio=1.0))"
 
 
 def transformers_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -454,9 +507,20 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:
     """The preprocessor_config.json of transformers for a model."""
+    if is_naflex(config):
+        return {
+            "image_processor_type": "Siglip2ImageProcessor",
+            "do_resize": True,
+            "resample": FILTER_NUMBERS[config.filter],
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(config.pixel_mean),
+            "image_std": list(config.pixel_std),
+            "patch_size": config.patch_size[0],
+            "max_num_patches": config.position_rows,
+        }
     height, width = config.pipeline.prepared_size
-    if naflex.is_naflex(config):
-        return naflex.preprocessor(config)
     resized = [int(size / config.crop_ratio) for size in (height, width)]
     shortest = config.resize == "shortest"
     # The class that resamples floats cannot cut out the centre.

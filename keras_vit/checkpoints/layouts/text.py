@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import clip, flax, huggingface, pe, pytorch
+from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number
@@ -177,7 +177,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     gelu = None
     if any(name.rpartition(".")[2] == "context_length" for name in unused):  # a number in OpenAI's own files
         gelu = "quick"
-    elif pe.recognise(file, sidecars):
+    elif clip.recognise_pe(file, sidecars):
         gelu, kind = "exact", "pe"
     fields = _fields(arrays, sidecars, kind, names, linear_projection, gelu)
     by_arrays = names.is_matrix or names.is_flax or names.is_tips
@@ -285,8 +285,8 @@ def _fields(
         model = mapping(sidecars.open_clip, "model_cfg")
         stated = mapping(model, "text_cfg")
         _check_context(stated.get("context_length", context), context)
-        clip.check_stated(stated, "text_cfg", fields)
-        clip.check_stated(model, "model_cfg", fields)
+        clip.check_open_clip(stated, "text_cfg", fields)
+        clip.check_open_clip(model, "model_cfg", fields)
         return fields | _from_open_clip(model, stated, sidecars, width, gelu)
     stated = mapping(sidecars.config, "text_config")
     _check_context(stated.get("max_position_embeddings", context), context)

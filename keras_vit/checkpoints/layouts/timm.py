@@ -1,11 +1,13 @@
 """The layout of timm's Vision Transformers, and of Facebook's own files (DINO, DINOv2, DINOv3, MAE, DeiT-III, I-JEPA).
 
 They have the same names but for a few. open_clip's files whose image tower is timm's (SigLIP, EVA-02-CLIP) have them
-under `visual.trunk.`. What no array tells is told by `architecture` in a repository's config.json.
+under `visual.trunk.`. What no array tells is told by `architecture` in a repository's config.json. timm's MLP-Mixers
+and SigLIP 2 NaFlex have names of their own.
 """
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs, mixer, naflex, pe, pytorch
+from keras_vit.checkpoints.layouts import clip, library_configs, pytorch
+from keras_vit.checkpoints.layouts.flax import mixer_config
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
@@ -35,7 +38,8 @@ from keras_vit.checkpoints.layouts.sidecars import (
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
-_ANCHOR = "patch_embed.proj.weight"
+_ANCHOR, _NAFLEX_ANCHOR = "patch_embed.proj.weight", "embeds.proj.weight"
+_MIXER_ANCHOR = "blocks.0.mlp_tokens.fc1.weight"
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 # What a self-distillation learns besides its backbone.
@@ -44,6 +48,15 @@ _UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|deco
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
 _POOLINGS = {"token": "token", "tok": "token", "avg": "avg", "map": "map", "": "none"}
 _TIMM = Family(title="timm", interpolation="bicubic")
+_NAFLEX = Family(
+    title="timm",
+    patches="embeds.proj",
+    positions="embeds.pos_embed",
+    interpolation="bilinear_antialias",
+    linear_patches=True,
+    grid_table=True,
+    heads_by_width=pytorch.HEADS_OF_SIGLIP,
+)
 # What files call their parts. A key never has a bias where the others have none in common.
 _CHOICES = {
     "register_tokens": ("storage_tokens", "register_tokens", "reg_token"),
@@ -90,10 +103,12 @@ _PREPARATIONS = {
     r"^mixer_": preparation(HALF, "shortest", 0.875),
     r"": preparation(HALF, "shortest", 0.9),
 }
+# The grids in which Perception Encoders count places, where no `ref_feat_shape` says it.
+_PE_GRIDS = {r"vit_pe_core_base": (14, 14), r"vit_pe_core_(tiny|small|large)": (24, 24), r"vit_pe_": (32, 32)}
 
 
 def _first(table: Mapping[str, Any], architecture: str) -> Any:
-    """Of a table by patterns what belongs to an architecture; None where it has nothing."""
+    """Returns the value of the first pattern of a table that is found in an architecture's name; None for none."""
     return next((value for pattern, value in table.items() if re.search(pattern, architecture)), None)
 
 
@@ -101,9 +116,9 @@ def _first(table: Mapping[str, Any], architecture: str) -> Any:
 
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
-    """The rows in the names of a family; None for those that timm itself has for a model."""
+    """Returns the rows in the names of a family; None for the names that timm itself has for such a model."""
     if config.tokens_mlp_width is not None:
-        return mixer.timm_rows(config)
+        return _mixer_rows(config)
     width = config.width
     rows = [] if config.stem_stages is None else _stem_rows(config)
     rows += pytorch.trunk_rows(config, family or _names_to_write(config))
@@ -122,9 +137,9 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 
 def _names_to_write(config: ViTConfig) -> Family:
-    """The names that timm itself has for a model."""
-    if naflex.is_naflex(config):
-        return naflex.TIMM
+    """Returns the names that timm itself has for a model."""
+    if library_configs.is_naflex(config):
+        return _NAFLEX
     eva, separate = library_configs.is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
     return dataclasses.replace(
@@ -138,8 +153,8 @@ def _names_to_write(config: ViTConfig) -> Family:
 
 
 def _stem_rows(config: ViTConfig) -> list[Row]:
-    """The rows of a hybrid's ResNet in timm's names."""
-    rows = []  # as timm's `models/resnetv2.py` has them
+    """Returns the rows of a hybrid's ResNet in the names of timm's `models/resnetv2.py`."""
+    rows = []
     for conv in convolutions(config):
         if not conv.stage:  # without stages, it stands in no module of its own
             name, number = f"{_STEM}stem." if config.stem_stages else _STEM, ""
@@ -153,44 +168,66 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
     return rows
 
 
+def _mixer_rows(config: ViTConfig) -> list[Row]:
+    """Returns the rows of an MLP-Mixer in timm's names."""
+    width, kernel = config.width, (config.width, config.channels, *config.patch_size)
+    rows = [Row("stem.proj.weight", "embedding/kernel", kernel, pytorch.CONVOLUTION)]
+    rows.append(Row("stem.proj.bias", "embedding/bias", (width,)))
+    tokens = ("tokens", "token_mixing", math.prod(config.grid_size), config.tokens_mlp_width or 0)
+    channels = ("channels", "mlp", width, config.mlp_width)
+    for i in range(config.depth):
+        for number, (name, layer, size, hidden) in enumerate((tokens, channels), 1):
+            rows += norm(f"blocks.{i}.norm{number}", f"block_{i}/norm{number}", width)
+            rows += linear(f"blocks.{i}.mlp_{name}.fc1", f"block_{i}/{layer}/fc1", hidden, size)
+            rows += linear(f"blocks.{i}.mlp_{name}.fc2", f"block_{i}/{layer}/fc2", size, hidden)
+    rows += norm("norm", "encoder_norm", width)
+    return rows + (linear("head", "head", config.classes, width) if config.classes else [])
+
+
 # Reading
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether timm's patch embedding, its NaFlex's or its Mixer's, is among the arrays."""
-    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, naflex.TIMM_ANCHOR, mixer.TIMM_ANCHOR))
+    """Returns whether timm's patch embedding, its NaFlex's or its Mixer's, is among the arrays."""
+    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, _NAFLEX_ANCHOR, _MIXER_ANCHOR))
 
 
-def config(
+def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family
 ) -> tuple[ViTConfig, Trunk]:
-    """The config that arrays and JSON files tell, and what was assumed; ValueError for what is not computed here.
+    """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed.
 
-    `family` is who has published the file and what it calls its parts.
+    `family` is who has published the file and what it calls its parts. Raises ValueError for missing arrays, and for
+    what is not computed here.
     """
     _refuse(arrays, family, stated.architecture)
     trunk = _trunk(arrays, sidecars, stated, family)
     end, of_end = _end(arrays, stated, family, trunk.fields)
-    prepared, of_pictures = _preparation(stated, trunk.fields, family)
-    return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(
-        trunk, remarks=[*trunk.remarks, *of_end, *of_pictures]
-    )
+    default = _default_preparation(stated.architecture, trunk.fields, family)
+    is_tested = stated.test_size is not None and stated.image_size is None
+    prepared, of_pictures = _preparation(stated, default, "test_crop_pct" if is_tested else "crop_pct")
+    remarks = [*trunk.remarks, *of_end, *of_pictures]
+    return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, remarks=remarks)
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan by which a file in timm's names is read; ValueError for models that are not computed here."""
-    is_naflex = bool(pytorch.prefixes_of(file, naflex.TIMM_ANCHOR))
+    """Returns the plan by which a file in timm's names is read.
+
+    Raises ValueError for several models, missing arrays, arrays without a place in the model, JSON files that
+    contradict them, or a computation that does not exist here.
+    """
+    is_naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
     if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
-        return mixer.timm_plan(file, sidecars, LAYOUT, _MODULES, functools.partial(_first, _PREPARATIONS))
-    found = pytorch.collect(file, naflex.TIMM_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
+        return _plan_of_mixer(file, sidecars)
+    found = pytorch.collect(file, _NAFLEX_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
     arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in found.arrays.items()}
     stated = timm_stated(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
-    family = naflex.TIMM if is_naflex else _family({*arrays, *found.unused}, container)
+    family = _NAFLEX if is_naflex else _family({*arrays, *found.unused}, container)
     if is_naflex and not stated.architecture:  # its arrays tell it
-        stated = dataclasses.replace(stated, architecture=naflex.TIMM_ARCHITECTURE)
-    stored, trunk = config(arrays, sidecars, stated, family)
+        stated = dataclasses.replace(stated, architecture=library_configs.NAFLEX_ARCHITECTURE)
+    stored, trunk = _config(arrays, sidecars, stated, family)
     if not is_naflex:  # which has no size of its own
         stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
     size, patch, used, of_size = stated.test_size, stored.image_size_of((1, 1)), None, []
@@ -212,8 +249,52 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
 
 
+def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """Returns the plan by which an MLP-Mixer in timm's names is read, which computes the exact GELU.
+
+    Raises ValueError for several models, missing arrays, arrays without a place in a Mixer, or contradicting options.
+    """
+    found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
+    arrays, stated = found.arrays, timm_stated(sidecars, False)
+    width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
+    mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
+    classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
+    prepared, remarks = _preparation(stated, _first(_PREPARATIONS, stated.architecture or "mixer_"), "crop_pct")
+    fields = {
+        "patch_size": tuple(patch),
+        "channels": channels,
+        "width": width,
+        "mlp_width": shape_of(arrays, "blocks.0.mlp_channels.fc1.weight", 2)[0],
+        "tokens_mlp_width": mixed,
+        "classes": classes,
+        "class_names": class_names(stated.labels, classes or 0) or None,
+        "gelu": "exact",
+        "interpolation": "bicubic",
+        **prepared,
+    }
+    stored = mixer_config(arrays, r"^blocks\.(\d+)\.", tokens, fields)
+    if stated.pooling == "":
+        stored = stored.replace(pooling="none")
+    size = stated.image_size or stated.input_size
+    grid = (0, 0) if size is None else (size[0] // patch[0], size[1] // patch[1])
+    if math.prod(grid) == tokens:
+        stored = stored.replace(image_size=stored.image_size_of(grid))
+    made = Plan(
+        layout=LAYOUT,
+        dialect="timm",
+        prefix=f"{found.outer}{found.module}",
+        stored=stored,
+        arrays=arrays,
+        unused=found.unused,
+        warnings=[*stated.remarks, *remarks],
+        is_grid_known=math.prod(grid) == tokens or stored.grid_size[0] == stored.grid_size[1],
+        head=("head.bias", "head.weight"),
+    )
+    return pytorch.without_unused(made, "")
+
+
 def _family(names: Collection[str], container: str) -> Family:
-    """Who has published a file, and what it calls its parts; `container` is the dict that the model was in."""
+    """Returns who has published a file, and what it calls its parts; `container` is the dict that the model was in."""
     has = names.__contains__
     own_biases = _OWN_BIASES if has("blocks.0.attn.q_bias") else ()
     family = dataclasses.replace(
@@ -223,7 +304,7 @@ def _family(names: Collection[str], container: str) -> Family:
 
 
 def _publisher(names: Collection[str], container: str) -> str:
-    """The title of the family that has published a file, such as `"Facebook DINOv2"`, by its arrays."""
+    """Returns the title of who has published a file with these arrays, such as `"Facebook DINOv2"`, or `"timm"`."""
     has = names.__contains__
     bias = has("blocks.0.attn.qkv.bias")
     if has("storage_tokens") or has("rope_embed.periods"):
@@ -243,16 +324,16 @@ def _publisher(names: Collection[str], container: str) -> str:
 
 
 def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str) -> None:
-    """Raises ValueError where the names are known and the computation is another."""
+    """Raises ValueError where the names are known and the computation is another, by the arrays or the architecture."""
     has = arrays.keys().__contains__
-    if family.linear_patches:
-        naflex.refuse_timms(arrays, architecture)
+    if family is _NAFLEX:
+        _refuse_naflex(arrays, architecture)
         return
     why = _first(_REFUSED, architecture)
     if why:
         raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
     has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
-    if "vit_pe_" in architecture and not pe.is_timms(arrays):
+    if "vit_pe_" in architecture and not _is_perception_encoder(arrays):
         raise ValueError(f"its config says {printable(architecture, 100)}, but it has not the arrays of one.")
     if has("attn_pool.latent") and not has_norm:
         raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
@@ -271,31 +352,82 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
         )
 
 
+def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
+    """Raises ValueError for what is no SigLIP 2 NaFlex but has the array of its patches."""
+    if architecture and not re.search(r"^naflexvit_\w+_siglip$", architecture):
+        why = "is no NaFlex, and its arrays are those of one"
+        if architecture.startswith("naflexvit_"):
+            why = "is a NaFlex with another table of positions, tokens or pooling than SigLIP 2's"
+        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
+    if "attn_pool.latent" not in arrays or _NAFLEX.positions not in arrays:
+        raise ValueError(
+            "it is a NaFlex of timm's without attention pooling or without a learned table of positions; SigLIP 2's "
+            "have both. It cannot be computed here."
+        )
+
+
 def _has_separate_biases(arrays: Collection[str]) -> bool:
-    """Whether queries and values have biases of their own, as in timm's EVA."""
+    """Returns whether queries and values have biases of their own, as in timm's EVA."""
     return "blocks.0.attn.q_bias" in arrays or "blocks.0.attn.q_proj.weight" in arrays
 
 
 # Configs
 
 
+def is_pe_of_open_clip(names: Collection[str]) -> bool:
+    """Returns whether the image tower of a file of open_clip is a Perception Encoder in timm's names."""
+    return {"norm_pre.weight", "attn_pool.latent"} <= {name.rpartition(_TRUNK)[2] for name in names}
+
+
+def _is_perception_encoder(arrays: Collection[str]) -> bool:
+    """Returns whether arrays in timm's names are a Perception Encoder's.
+
+    No other model has a normalisation before the blocks and attention pooling, or such a one and no last normalisation.
+    """
+    has_norm = "norm.weight" in arrays or "fc_norm.weight" in arrays
+    return "norm_pre.weight" in arrays and ("attn_pool.latent" in arrays or not has_norm)
+
+
+def _pe_fields(
+    arrays: Mapping[str, StoredArray], architecture: str, arguments: Mapping[str, Any], fields: Fields
+) -> Fields:
+    """Returns what timm computes in a Perception Encoder; `fields` are those that the arrays tell.
+
+    Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
+    Raises ValueError where the attention pooling lacks an array.
+    """
+    grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
+    found: Fields = {
+        **clip.PE_COMPUTES,
+        "rotary_grid": image_size_in(arguments.get("ref_feat_shape")) or _first(_PE_GRIDS, architecture) or grid,
+        "pooling_heads": arguments.get("attn_pool_num_heads") or clip.PE_POOLING_HEADS,
+    }
+    if "attn_pool.latent" in arrays:
+        hidden = shape_of(arrays, "attn_pool.mlp.fc1.weight", 2)[0]
+        found["pooling_mlp_width"] = None if hidden == fields["mlp_width"] else hidden
+    return found
+
+
 def _is_dinov3(arrays: Collection[str], family: Family, architecture: str) -> bool:
-    """Whether its rotary embedding is DINOv3's."""
+    """Returns whether a model has the rotary embedding of DINOv3, by its arrays or its architecture."""
     has = arrays.__contains__
     by_tokens = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
     return family.periods or "dinov3" in architecture or by_tokens
 
 
 def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family) -> Trunk:
-    """The fields from the patches to the last normalisation, with what architectures and arguments tell of them."""
+    """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation.
+
+    Raises ValueError for missing arrays or wrong numbers of axes, unknown activations, or heads that nothing tells.
+    """
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
-    stem, dinov3, is_pe = _stem_fields(arrays), _is_dinov3(arrays, family, architecture), pe.is_timms(arrays)
+    stem, dinov3, is_pe = _stem_fields(arrays), _is_dinov3(arrays, family, architecture), _is_perception_encoder(arrays)
     width = arrays[f"{family.patches}.weight"].shape[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     if not family.linear_patches:
-        heads = pe.HEADS if is_pe else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
+        heads = clip.PE_HEADS if is_pe else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
         family = dataclasses.replace(
             family,
             interpolation=_interpolation(architecture, family, has(family.register_tokens)),
@@ -321,7 +453,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     fields["gelu"] = _gelu(architecture, arguments)
     fields["layer_norm_epsilon"] = 1e-5 if dinov3 or _has_large_epsilon(architecture, fields) else 1e-6
     if is_pe:
-        fields |= pe.timm_fields(arrays, architecture, arguments, fields)
+        fields |= _pe_fields(arrays, architecture, arguments, fields)
     if has(f"blocks.0.{family.scales[0]}"):
         value = arguments.get("init_values")
         fields["layer_scale"] = float(value) if is_number(value) else pytorch.LAYER_SCALE
@@ -338,14 +470,14 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
 
 
 def _has_large_epsilon(architecture: str, fields: Fields) -> bool:
-    """Whether the normalisations have the epsilon of CLIP's or BEiT-3's: by the name if there is one."""
+    """Returns whether normalisations have the epsilon of CLIP's or BEiT-3's: by the name, or the fields without one."""
     if architecture:
         return re.match(r"vit_.*_clip_|beit3_", architecture) is not None
     return fields["pre_norm"] or fields["mlp"] == "plain_norm"
 
 
 def _heads(stated: TimmStated, width: int) -> Any:
-    """The number of heads that arguments or the architecture tell; None where they do not."""
+    """Returns the heads that timm's arguments (whatever stands there) or the architecture tell; None for neither."""
     size = _first(_HEAD_SIZES, stated.architecture)
     size = size.get(width) if isinstance(size, dict) else size
     heads = stated.arguments.get("num_heads")
@@ -353,7 +485,10 @@ def _heads(stated: TimmStated, width: int) -> Any:
 
 
 def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
-    """Which GELU timm computes, by a model's arguments or else by its name; ValueError for an unknown one."""
+    """Returns which GELU timm computes (a `ViTConfig.gelu`), by a model's arguments or else by its name.
+
+    Raises ValueError for another activation.
+    """
     activation = arguments.get("act_layer")
     if activation is None:
         return _first(_GELUS, architecture)
@@ -364,9 +499,9 @@ def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
-    """The fields of the config that say which ResNet a file has; none for a file without one.
+    """Returns the fields of the config that say which ResNet a file has; empty for a file without one.
 
-    Raises ValueError for more stages than any known model has.
+    Raises ValueError for more stages or units than known models have, or without the first convolution.
     """
     if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in arrays):
         return {}
@@ -383,7 +518,7 @@ def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
 
 
 def _interpolation(architecture: str, family: Family, registers: bool) -> str:
-    """The rule by which the code of those who trained a model resizes its position embeddings."""
+    """Returns how the code of those who trained a model resizes its position embeddings; `registers`: it has some."""
     if family.title in ("Facebook MAE", "Facebook I-JEPA"):
         return "bicubic_hf"
     if family.title == "Facebook DINO" or (family.title == "Facebook DINOv2" and not registers):
@@ -394,9 +529,9 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
 def _end(
     arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields
 ) -> tuple[Fields, list[Remark]]:
-    """The fields for what follows the blocks, and remarks on what was assumed.
+    """Returns the fields for what follows the blocks (`trunk` are the others), and remarks on what was assumed.
 
-    Raises ValueError for a pooling that is not computed here.
+    Raises ValueError for a pooling that is not computed here, or a head that is no matrix.
     """
     has, stated_pooling = arrays.keys().__contains__, stated.pooling
     if stated_pooling not in (None, *_POOLINGS):
@@ -413,7 +548,7 @@ def _end(
             fields["map_prefix"] = "norm_pre.weight" in arrays or pools_all or is_test_vit3
     elif pooling is None:
         averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
-        mean = has("fc_norm.weight") or not has("cls_token") or averages or pe.is_timms(arrays)
+        mean = has("fc_norm.weight") or not has("cls_token") or averages or _is_perception_encoder(arrays)
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
@@ -433,7 +568,10 @@ def _end(
 
 
 def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields, list[Remark]]:
-    """What `head` is: of classes, or a projection to the texts' space."""
+    """Returns the fields that the array `head.weight` tells, of classes or a projection to the texts' space; remarks.
+
+    Raises ValueError if it is no matrix.
+    """
     out = shape_of(arrays, "head.weight", 2)[0]
     bias = arrays.get("head.bias")
     biased = bias is not None and bool(bias.read().any())
@@ -444,32 +582,39 @@ def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields
     return {"classes": out, "class_names": class_names(stated.labels, out), "distillation_head": distilled}, []
 
 
-def _preparation(stated: TimmStated, fields: Fields, family: Family) -> tuple[Fields, list[Remark]]:
-    """The fields for how images are prepared, and remarks on what was assumed."""
+def _default_preparation(architecture: str, fields: Fields, family: Family) -> Fields:
+    """Returns how images are prepared where no JSON file says it; `fields` tell it where no architecture is known."""
+    if architecture:
+        return _first(_PREPARATIONS, architecture)
+    if fields["rotary_embedding"] == "pe":
+        return _first(_PREPARATIONS, "vit_pe_")
+    if fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
+        return preparation(CLIP, "shortest", 1.0)
+    if fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
+        return preparation(IMAGENET, "shortest", 1.0)
+    if family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
+        return preparation(IMAGENET, "shortest", 0.9)
+    return preparation(HALF, "shortest", 0.9)
+
+
+def _preparation(stated: TimmStated, default: Fields, crop_key: str) -> tuple[Fields, list[Remark]]:
+    """Returns the fields for how images are prepared, and remarks on what was assumed.
+
+    `crop_key` is the key of timm's share to crop. Raises ValueError for what is not done here.
+    """
     if stated.preprocess:
         return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
-    if stated.architecture:
-        default = _first(_PREPARATIONS, stated.architecture)
-    elif fields["rotary_embedding"] == "pe":
-        default = _first(_PREPARATIONS, "vit_pe_")
-    elif fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
-        default = preparation(CLIP, "shortest", 1.0)
-    elif fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
-        default = preparation(IMAGENET, "shortest", 1.0)
-    elif family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
-        default = preparation(IMAGENET, "shortest", 0.9)
-    else:
-        default = preparation(HALF, "shortest", 0.9)
     remarks = []
     if not stated.published.get("mean"):
         remarks.append(pytorch.assumption("crop_ratio", pytorch.UNPREPARED, stated.architecture))
-    tests = stated.test_size is not None and stated.image_size is None
-    crop_key = "test_crop_pct" if tests else "crop_pct"
     return preparation_in(stated.published, default, crop_key=crop_key), remarks
 
 
 def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
-    """Adds the positions of class and distillation token to them, where timm's models with registers have none."""
+    """Returns a config and weights whose tokens before the registers have no positions in the table.
+
+    timm's models with registers have none: they are added to the tokens. Unchanged for models without registers.
+    """
     if config.position_embedding != "learned_without_registers" or not config.register_tokens:
         return config, {}
     table = read(TABLE)
@@ -481,7 +626,7 @@ def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTC
 
 
 def _layout(family: Family | None = None) -> Layout:
-    """The layout in the names of a family; None for those that timm itself has for a model."""
+    """Returns the layout in the names of a family; None for the names that timm itself has for a model."""
     stores_periods = family is not None and family.periods
     return Layout(
         "timm",
