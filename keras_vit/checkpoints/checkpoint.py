@@ -37,7 +37,7 @@ from keras_vit.checkpoints.files import (
     write_with_sidecars,
 )
 from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, WRITTEN, clip, tips
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, WRITTEN, clip
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
@@ -138,8 +138,7 @@ def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
     """
     layout = DESCRIBED if "model" in file.note else None
     if layout is None:
-        _refuse_foreign(file)
-        tips.refuse_dense(sidecars)
+        _refuse_foreign(file, sidecars)
         layout = next((layout for layout in DENSE if layout.recognise(file, sidecars)), None)
     if layout is None:
         return None
@@ -158,22 +157,28 @@ def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
     return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, remark])
 
 
-def _refuse_foreign(names: Collection[str]) -> None:
-    """Raises ValueError if an array's name begins like those of one of the `FOREIGN` models, which are not read."""
-    for start, title in FOREIGN.items():
-        if any(name.startswith(start) for name in names):
-            raise ValueError(
-                f"it holds {title}, which is not read. Of models for segmentation and depth these are: EoMT, linear "
-                "heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
-            )
+def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
+    """Raises ValueError for the arrays, or the config.json, of models that are `FOREIGN`."""
+    kind = str(sidecars.config.get("model_type"))
+    titles = [title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)]
+    titles += [title for start, title in FOREIGN_TYPES.items() if kind.startswith(start)]
+    if titles:
+        raise ValueError(
+            f"it holds {titles[0]}, which is not read. Of models for segmentation and depth these are: EoMT, linear "
+            "heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
+        )
 
 
 def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
-    """Returns all layouts in the order in which they are tried: TIPS, those whose JSON files lie beside, the others."""
-    first = ["tips"]  # which config.json, or the .npz, tells from a DINOv2 with one register
-    if not any("/" in name for name in names):  # only Flax's names have slashes
+    """Returns the layouts in the order in which they are tried: first those whose JSON files lie beside.
+
+    Names with slashes are Flax's, which has no such files.
+    """
+    first = []
+    if not any("/" in name for name in names):
         first += ["clip"] if sidecars.open_clip else []
-        first += ["timm"] if sidecars.config.get("architecture") else []
+        # A TIPS is told from a DINOv2 with one register by transformers' config.json, or the ending .npz.
+        first += ["timm"] if sidecars.config.get("architecture") else ["tips"]
         first += ["huggingface"] if sidecars.config else []
     return [LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS])]
 

@@ -133,7 +133,8 @@ def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, 
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
     if fields.get("projection"):
         sizes["embed_dim"] = fields["projection"]
-    if patch := list(fields.get("patch_size", ())):  # open_clip takes one number, or two
+    patch = list(fields.get("patch_size", ()))
+    if patch:  # open_clip takes one number, or two
         is_one = patch[0] == patch[1] and not isinstance(stated.get("patch_size"), list)
         sizes["patch_size"] = patch[0] if is_one else patch
     wrong = {key: size for key, size in sizes.items() if stated.get(key) not in (None, size)}

@@ -71,7 +71,7 @@ FAMILIES: dict[str, Family] = {
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What a kind of file calls the parts of the head."""
+    """What a kind of file calls the parts of the head; `masking` says how probably each block masks attention."""
 
     queries: str
     classes: str
@@ -101,7 +101,7 @@ _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_em
 
 
 def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = False) -> list[Row]:
-    """The rows of a file; one that is `written` has position embeddings without the first axis."""
+    """Returns the rows of an EoMT; a file that is `written` has position embeddings without the first axis."""
     width, backbone = config.backbone.width, pytorch.trunk_rows(config.backbone, family)
     rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
     rows.append(Row(names.queries, "queries/tokens", (config.queries, width)))
@@ -119,10 +119,13 @@ def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = Fals
     return rows
 
 
-def config(
+def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[EoMTConfig, Trunk]:
-    """The config that arrays and JSON files tell, and what was assumed; ValueError for what is not computed here."""
+    """Returns the config that arrays and JSON files tell, and the `Trunk` of its backbone with what was assumed.
+
+    Raises ValueError for missing arrays, JSON files that contradict them, or what is not computed here.
+    """
     names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
     stated = sidecars.config
     backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
@@ -152,12 +155,17 @@ def config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan by which an EoMT is read; ValueError where it is no finished one on a known backbone."""
+    """Returns the plan by which an EoMT is read.
+
+    Raises ValueError where it is no finished one on a DINOv2 or DINOv3, transformers' config.json is missing or
+    contradicts the arrays, arrays are missing or have no place, or an option makes no sense for it.
+    """
     if sidecars.backbone is not None:
         raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
-    for name, value in (("grid_size", sidecars.grid_size), ("like", sidecars.architecture or None)):
-        if value is not None:
-            raise ValueError(f"{name}={value!r} makes no sense for an EoMT: leave it out.")
+    if sidecars.grid_size is not None:
+        raise ValueError(f"grid_size={sidecars.grid_size!r} makes no sense for an EoMT: leave it out.")
+    if sidecars.architecture:
+        raise ValueError(f"like={sidecars.architecture!r} makes no sense for an EoMT: leave it out.")
     anchor = next((name for name in FAMILIES if name in file), None)
     if anchor is None:
         raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")
@@ -175,7 +183,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         table = inside[family.positions]
         inside = {**inside, family.positions: table.piece(0, (1, *table.shape))}
     found = family.as_in({name for name in inside if name.startswith(family.blocks)}, {"mlp": huggingface.MLPS})
-    stored, trunk = config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
+    stored, trunk = _config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
         layout=_layout(found, names, number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)),
         dialect=family.title,
@@ -193,7 +201,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
-    """Raises ValueError where masks or weights are not those of a finished run."""
+    """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas)."""
     if names.masking not in file:
         raise ValueError(
             f"it has no array {names.masking!r}, which says whether its blocks still mask attention: convert it anew."
@@ -213,7 +221,7 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
 
 
 def _check_stated(config: Mapping[str, Any], stored: EoMTConfig) -> None:
-    """Raises ValueError where config.json says other sizes than the arrays: it belongs to another file."""
+    """Raises ValueError where config.json says other sizes than the arrays; what it leaves out is not compared."""
     backbone = stored.backbone
     sizes = {
         "hidden_size": backbone.width,
@@ -232,7 +240,10 @@ def _check_stated(config: Mapping[str, Any], stored: EoMTConfig) -> None:
 
 
 def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
-    """What preprocessor_config.json says of pictures; ValueError where it is not done here."""
+    """Returns the means and deviations that preprocessor_config.json says; `side` is the length of the edges.
+
+    Raises ValueError for another preparation than an EoMT's.
+    """
     size = mapping(stated, "size")
     done = {"do_resize": True, "do_rescale": True, "do_normalize": True}
     for key, value in done.items():
@@ -251,9 +262,10 @@ def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
 def _backbone(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[ViTConfig, Trunk]:
-    """The config of the Vision Transformer, and what was assumed of it.
+    """Returns the config of the Vision Transformer, and its `Trunk` with what was assumed.
 
-    Raises ValueError if an array is missing, or JSON files and arrays contradict each other.
+    Raises ValueError if an array is missing, JSON files and arrays contradict each other or say what is not computed
+    here, or nothing tells the size of the images.
     """
     stated = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
@@ -266,7 +278,9 @@ def _backbone(
         size = (side * patch[0], side * patch[1])
     if is_rotary and size is None:
         raise ValueError("nothing tells the size of its images: pass image_size=..., such as 640 (see its name).")
-    heads = stated.get("num_attention_heads", 16) if family.types else None if width % 64 else width // 64
+    heads = None if width % 64 else width // 64
+    if family.types:
+        heads = stated.get("num_attention_heads", 16)
     trunk = pytorch.trunk_of(arrays, sidecars, family, size=size, heads=heads, is_named=True)
     fields: Fields = dict(trunk.fields)
     if sidecars.preprocessor:
@@ -299,7 +313,7 @@ def _backbone(
 
 
 def _activation(config: Mapping[str, Any]) -> str:
-    """The activation that config.json says; ValueError for an unknown one."""
+    """Returns the activation that config.json says, by default the exact GELU; ValueError for an unknown one."""
     value = config.get("hidden_act", "gelu")
     known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
     if not isinstance(value, str) or value not in known:
@@ -308,7 +322,10 @@ def _activation(config: Mapping[str, Any]) -> str:
 
 
 def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:
-    """The layout of an EoMT whose backbone has the names of a family; `theta` is the base of rotary periods."""
+    """Returns the layout of an EoMT whose backbone has the names of a family.
+
+    `theta` is the base of rotary periods; `written` is for files that are written (see `_rows`).
+    """
     return Layout(
         "eomt",
         functools.partial(_rows, family=family, names=names, written=written),
@@ -319,7 +336,7 @@ def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = 
 
 
 def to_write(config: EoMTConfig) -> Layout:
-    """The layout in which transformers reads a model; ValueError where it cannot."""
+    """Returns the layout in which transformers reads an EoMT; ValueError for a backbone that it does not have there."""
     backbone = config.backbone
     rotary, gated = backbone.rotary_embedding is not None, backbone.mlp == "swiglu"
     family = FAMILIES[f"embeddings.patch_embeddings{'' if rotary else '.projection'}.weight"]
@@ -346,14 +363,14 @@ def to_write(config: EoMTConfig) -> Layout:
 
 
 def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
-    """Which blocks mask attention (none), and how much a class counts in training."""
+    """Returns the arrays beside the weights: which blocks mask attention (none), and class weights for training."""
     weights = np.ones(config.classes + 1, "float32")
     weights[-1] = 0.1
     return {"attn_mask_probs": np.zeros(config.query_blocks, "float32"), "criterion.empty_weight": weights}
 
 
 def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
-    """The config.json and preprocessor_config.json of transformers for an EoMT."""
+    """Returns the config.json and preprocessor_config.json of transformers for an EoMT."""
     backbone, size = config.backbone, config.image_size[0]
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
     names = {**library_configs.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}

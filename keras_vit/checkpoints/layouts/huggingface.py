@@ -108,7 +108,7 @@ _SIGLIP = {
 
 
 def _family(title: str, *types: str, **fields: Any) -> Family:
-    """A family by what it has other than ViT."""
+    """Returns a family by what it has other than ViT."""
     return dataclasses.replace(_VIT, title=title, types=types, **fields)
 
 
@@ -175,7 +175,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
-    """The rows in the names of a family; None for those that a model's family has on the Hub."""
+    """Returns the rows in the names of a family; None for the names that a model's family has on the Hub."""
     if family is None and library_configs.is_tips(config):
         return tips.rows(config, hub=True)
     names = family or FAMILIES[library_configs.family_to_write(config)]
@@ -210,22 +210,23 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether one of the families' patch embeddings is among the arrays."""
+    """Returns whether one of the families' patch embeddings is among the arrays."""
     return _anchor(names) is not None
 
 
 def _anchor(names: Collection[str]) -> str | None:
-    """The array of the patch embedding."""
+    """Returns the name of the patch embedding that a file has, without a prefix; None for none that is known."""
     anchors = dict.fromkeys(f"{family.patches}.weight" for family in FAMILIES.values())
     return next((anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)), None)
 
 
-def config(
+def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, name: str, family: Family
 ) -> tuple[ViTConfig, Trunk, list[str]]:
-    """The config that arrays and JSON files tell, its trunk with remarks on what was assumed, arrays without effect.
+    """Returns the config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect.
 
-    `name` and `family` are what the names of the arrays tell. Raises ValueError for what is not computed here.
+    `name` and `family` are what the names of the arrays tell. Raises ValueError for missing arrays, JSON files that
+    contradict them, and what is not computed here.
     """
     stated = _stated(sidecars, family)
     has = arrays.keys().__contains__
@@ -257,11 +258,9 @@ def config(
     if has(family.register_tokens) and not fields["register_tokens"]:
         without = [*without, family.register_tokens]  # of length 0
     check_stated(stated, "config.json", {"patch_size": fields["patch_size"]})
-    prepared = (
-        family.preparation
-        if sidecars.preprocessor is None
-        else transformers_preparation(sidecars.preprocessor, family.preparation)
-    )
+    prepared = family.preparation
+    if sidecars.preprocessor is not None:
+        prepared = transformers_preparation(sidecars.preprocessor, prepared)
     if prepared["resize"] == "shortest" or prepared["crop_ratio"] < 1:
         # transformers' image_transforms.center_crop, with Pillow and torchvision
         prepared = {**prepared, "crop_rounding": "floor"}
@@ -269,10 +268,11 @@ def config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan to read a file of transformers: layout, config, arrays, unused arrays and warnings.
+    """Returns the plan by which a file of transformers is read.
 
-    The family follows from the names of the arrays and from `model_type` in config.json. Raises ValueError if
-    config.json is that of another model, contradicts the arrays, or names a computation that does not exist here.
+    The family follows from the names of the arrays and from `model_type` in config.json. Raises ValueError for several
+    models, arrays that are missing or have no place in the model, JSON files that are another model's or contradict the
+    arrays, a computation that does not exist here, or a `like` of timm's where it is not needed.
     """
     anchor: Any = _anchor(file)
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
@@ -281,7 +281,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
-    stored, trunk, unneeded = config(found.arrays, sidecars, name, family)
+    stored, trunk, unneeded = _config(found.arrays, sidecars, name, family)
     stored, used_size, size_remarks = used_at(stored, transformers_size(sidecars.preprocessor or {}))
     # Version 5 of transformers changed the names of blocks and attention, and of CLIP's and SigLIP's module.
     if family.flat:
@@ -304,7 +304,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
-    """The name of the family whose arrays a file has."""
+    """Returns the key in `FAMILIES` of the family whose arrays a file has; `file` are all its names."""
     has = arrays.keys().__contains__
     if has("embeddings.patch_embedding.weight"):
         if has("embeddings.class_embedding"):
@@ -322,7 +322,10 @@ def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
 
 
 def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
-    """What config.json says of the image model; empty where there is none. ValueError if it is of another model."""
+    """Returns what config.json says of the image model; empty where there is none.
+
+    Raises ValueError if it is of another kind of model, or `like` is a name of timm's and the file no bare CLIP.
+    """
     stated = sidecars.config
     if sidecars.architecture and (stated or family.title != "CLIP"):
         advice = "leave it out, and put the repository's config.json beside the file"
@@ -339,7 +342,7 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
 
 
 def _assumed(sidecars: Sidecars, stated: Mapping[str, Any], family: Family) -> list[Remark]:
-    """What a user should know of JSON files that are missing."""
+    """Returns remarks on what is assumed because JSON files are missing."""
     remarks, is_clip = [], family.title == "CLIP"
     if not stated and is_clip and not sidecars.architecture:
         remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
@@ -357,23 +360,30 @@ def _assumed(sidecars: Sidecars, stated: Mapping[str, Any], family: Family) -> l
 
 
 def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
+    """Raises ValueError if config.json says another size than the arrays have."""
     if stated.get(key) not in (None, size):
         given = f"it says {key}={printable(stated[key], 60)}, but the arrays have {size}"
         raise ValueError(f"The config.json beside it belongs to another file: {given}.")
 
 
 def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
-    """Which GELU it computes."""
+    """Returns which GELU a model computes (a `ViTConfig.gelu`), as `like` or config.json says, else its family's.
+
+    Raises ValueError for an activation that is not computed here.
+    """
     if sidecars.architecture:  # of a CLIP without config.json
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
     activation = stated.get("hidden_act", "silu" if gated else family.activation)
-    # A gated MLP has no GELU; DINOv2's config names one nevertheless.
-    expected = ["silu"] if gated and name == "dinov3_vit" else [] if gated else list(ACTIVATIONS)
-    _check_value("hidden_act", activation, expected or [activation])
-    return "exact" if gated else ACTIVATIONS[activation]
+    if not gated:
+        _check_value("hidden_act", activation, [*ACTIVATIONS])
+        return ACTIVATIONS[activation]
+    if name == "dinov3_vit":  # other gated MLPs have no GELU either, but DINOv2's config names one
+        _check_value("hidden_act", activation, ["silu"])
+    return "exact"
 
 
 def _check_value(key: str, value: Any, expected: list[str]) -> None:
+    """Raises ValueError for a value of config.json that is none of the expected ones."""
     if value not in expected:
         raise ValueError(f"its config.json says {key}={printable(value, 60)}; one of {expected} was expected.")
 
@@ -381,7 +391,7 @@ def _check_value(key: str, value: Any, expected: list[str]) -> None:
 def _end(
     arrays: Mapping[str, StoredArray], stated: Mapping[str, Any], name: str, family: Family
 ) -> tuple[Fields, list[str]]:
-    """The fields for what follows the blocks, and the arrays that take no part in it.
+    """Returns the fields for what follows the blocks, and the names of arrays that take no part in it.
 
     Raises ValueError for a head that such a model does not have, or another activation of its pooler.
     """
@@ -414,7 +424,7 @@ def _end(
 
 
 def _class_names(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
-    """What the outputs stand for, where config.json says more than their numbers."""
+    """Returns the names of the classes in config.json; None where it has not as many, or only numbers them."""
     labels = mapping(stated, "id2label")
     if len(labels) != classes:
         return None
@@ -423,7 +433,10 @@ def _class_names(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | N
 
 
 def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
-    """The layout in the names of a file; None for those that a model's family has on the Hub."""
+    """Returns the layout in the names of a family; None for the names that a model's family has on the Hub.
+
+    `theta` is the base of the rotary periods.
+    """
     return Layout(
         "huggingface",
         functools.partial(_rows, family=family),

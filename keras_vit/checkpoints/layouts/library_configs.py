@@ -61,7 +61,7 @@ _MIXER_ACCEPTED = {
 
 
 def is_eva(config: ViTConfig) -> bool:
-    """Whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
+    """Returns whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
     gated = config.mlp.startswith("swiglu")
     return (
         config.rotary_embedding is not None
@@ -161,7 +161,7 @@ def _timm_problems(config: ViTConfig) -> Iterator[str]:
 
 
 def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """The files beside the weights, by name, as timm's `push_to_hf_hub` writes them."""
+    """Returns the files beside the weights, by name, as timm's `push_to_hf_hub` writes them; the config is writable."""
     height, width = config.pipeline.prepared_size
     outputs = config.projection or config.classes or 0
     published = {
@@ -179,7 +179,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     }
     arguments: dict[str, Any] = {
         "img_size": [height, width],
-        "patch_size": config.patch_size[0] if len(set(config.patch_size)) == 1 else list(config.patch_size),
+        "patch_size": _one_or_two(config.patch_size),
         "in_chans": config.channels,
         "num_classes": outputs,
         "global_pool": _TIMM_POOLINGS[config.pooling],
@@ -192,17 +192,14 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "qkv_bias": config.attention_bias != "none",
     }
     if config.tokens_mlp_width is not None:
-        architecture, arguments = (
-            _MIXERS[config.patch_size[0], config.depth, config.width],
-            {
-                "img_size": list(config.image_size),
-                "in_chans": config.channels,
-                "num_classes": outputs,
-                "mlp_ratio": [mlp_ratio(n, config.width) for n in (config.tokens_mlp_width, config.mlp_width)],
-                "global_pool": _TIMM_POOLINGS[config.pooling],
-            },
-        )
-        more = {}
+        architecture, more = _MIXERS[config.patch_size[0], config.depth, config.width], {}
+        arguments = {
+            "img_size": list(config.image_size),
+            "in_chans": config.channels,
+            "num_classes": outputs,
+            "mlp_ratio": [mlp_ratio(n, config.width) for n in (config.tokens_mlp_width, config.mlp_width)],
+            "global_pool": _TIMM_POOLINGS[config.pooling],
+        }
     elif is_naflex(config):
         architecture, more = NAFLEX_ARCHITECTURE, {"pos_embed_grid_size": list(config.grid_size)}
         del arguments["img_size"]
@@ -222,7 +219,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
 
 
 def _first_conv(config: ViTConfig) -> str:
-    """The name of timm's module that the patches go through first."""
+    """Returns the name of timm's module that the patches go through first."""
     if config.tokens_mlp_width is not None:
         return "stem.proj"
     if is_naflex(config):
@@ -233,7 +230,7 @@ def _first_conv(config: ViTConfig) -> str:
 
 
 def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """The name of one of timm's models that has the same code, and the arguments that make it this one."""
+    """Returns the name of one of timm's models that has the same code, and the arguments that make it this one."""
     registers, gelu, large_epsilon = config.register_tokens, config.gelu, config.layer_norm_epsilon == 1e-5
     arguments: dict[str, Any] = {
         "reg_tokens": registers,
@@ -263,14 +260,14 @@ def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 
 
 def _only_patches_have_positions(config: ViTConfig) -> bool:
-    """Whether the table that is written has no rows for the tokens before the patches (see `_restate`)."""
+    """Returns whether the table that is written for timm has no rows for the tokens before the patches."""
     kind = config.position_embedding
     without = kind == "learned_patches" or (kind == "learned_without_registers" and config.register_tokens > 0)
     return without and config.prefix_tokens > 0
 
 
 def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """The name of a timm model of the class Eva, and the arguments that make it this one."""
+    """Returns the name of a timm model of the class `Eva`, and the arguments that make it this one."""
     if config.rotary_embedding == "pe":
         return _pe_arguments(config)
     arguments: dict[str, Any] = {
@@ -294,7 +291,7 @@ def _eva_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 
 
 def _pe_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """As `_eva_arguments` for a perception encoder, whose normalisations and pooling are arguments too."""
+    """Returns the name of a Perception Encoder of timm, and the arguments that make it this one."""
     return "vit_pe_core_base_patch16_224", {
         "num_reg_tokens": 0,
         "no_embed_class": _only_patches_have_positions(config),
@@ -318,11 +315,8 @@ _PLAIN = {**_COMMON, **plain_values("mlp", "layer_scale", "register_tokens", "ro
 _BIASES = {"attention_bias": ("all", "none")}
 _NO_TOWER = plain_values("patch_bias", "pre_norm", "projection")
 _LEARNED = {"position_embedding": ("learned", "learned_patches", "learned_without_registers")}
-_NO_POOLER, _NO_CLASSES, _BY_TOKEN = (
-    plain_values("representation_size"),
-    plain_values("classes"),
-    {"pooling": ("token", "none")},
-)
+_NO_POOLER, _NO_CLASSES = plain_values("representation_size"), plain_values("classes")
+_BY_TOKEN = {"pooling": ("token", "none")}
 _SINGLE = {**_PLAIN, **_NO_TOWER, **_LEARNED, **_BIASES}
 _DINO = {**_COMMON, **_NO_TOWER, **_NO_POOLER, **plain_values("class_token"), "mlp": ("plain", "swiglu")}
 _DINOV2 = {**_DINO, **_LEARNED, **_BIASES, **plain_values("rotary_embedding")}
@@ -345,7 +339,7 @@ _TRANSFORMERS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
 
 
 def family_to_write(config: ViTConfig) -> str:
-    """The `model_type` of the family whose code computes what a model computes, if any does."""
+    """Returns the `model_type` of the family whose code computes what a model computes, if any does."""
     if config.rotary_embedding is not None:
         return "dinov3_vit"
     if is_tips(config):
@@ -364,7 +358,7 @@ def family_to_write(config: ViTConfig) -> str:
 
 
 def is_tips(config: ViTConfig) -> bool:
-    """Whether a model is a TIPS with layer scale, which resizes positions otherwise than a DINOv2 with registers."""
+    """Returns whether a model is a TIPS with layer scale, not a DINOv2: one register, positions resized bilinearly."""
     scaled = config.layer_scale is not None
     return scaled and config.register_tokens == 1 and config.interpolation == "bilinear_antialias"
 
@@ -418,7 +412,7 @@ def _transformers_problems(config: ViTConfig, name: str) -> Iterator[str]:
 
 
 def transformers_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """The files beside the weights, by name."""
+    """Returns the config.json and preprocessor_config.json for a model that transformers can compute."""
     return {"config.json": _config(config), "preprocessor_config.json": _preprocessor(config)}
 
 
@@ -427,7 +421,7 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def _config(config: ViTConfig) -> dict[str, Any]:
-    """The config.json of transformers for a model."""
+    """Returns the config.json of transformers for a model."""
     family = family_to_write(config)
     flat, name = family in ("clip", "siglip", "siglip2", "tipsv2"), _TRANSFORMERS[family][0]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
@@ -469,7 +463,7 @@ def _config(config: ViTConfig) -> dict[str, Any]:
 
 
 def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
-    """What the config.json of a family says of a model's blocks."""
+    """Returns what the config.json of a family says of a model's blocks."""
     gated, bias = config.mlp == "swiglu", config.attention_bias
     if family.startswith("dinov2") or family == "tipsv2":
         return {
@@ -496,8 +490,9 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
             "mlp_bias": True,
             "attention_dropout": 0.0,
             "drop_path_rate": 0.0,
-            **({"hidden_act": "silu"} if gated else {}),
         }
+        if gated:
+            stated["hidden_act"] = "silu"
     elif family in ("vit", "deit", "ijepa"):
         stated |= {"qkv_bias": bias == "all", **_RATES}
         if config.representation_size:
@@ -506,7 +501,7 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
 
 
 def _preprocessor(config: ViTConfig) -> dict[str, Any]:
-    """The preprocessor_config.json of transformers for a model."""
+    """Returns the preprocessor_config.json of transformers for a model."""
     if is_naflex(config):
         return {
             "image_processor_type": "Siglip2ImageProcessor",
@@ -542,11 +537,12 @@ def _preprocessor(config: ViTConfig) -> dict[str, Any]:
 
 
 def _one_or_two(size: tuple[int, int]) -> int | list[int]:
+    """Returns a single number for two equal ones, else a list of both."""
     return size[0] if size[0] == size[1] else list(size)
 
 
 def _dinov2_ratio(config: ViTConfig) -> float | None:
-    """The ratio from which transformers computes the width of DINOv2's MLP, which must be an integer."""
+    """Returns the integer ratio from which transformers computes the width of DINOv2's MLP; None if none does."""
     width, hidden = config.width, config.mlp_width
     for ratio in range(1, 17):
         swiglu = (int(int(width * ratio) * 2 / 3) + 7) // 8 * 8

@@ -133,16 +133,6 @@ def recognise_scenic(names: Collection[str], sidecars: Sidecars) -> bool:
     return f"{_SCENIC_TOKENS}embedding/kernel" in names
 
 
-def refuse_dense(sidecars: Sidecars) -> None:
-    """Raises ValueError for TIPS's own dense heads, whose decoder is another than Depth Anything's."""
-    kind = sidecars.config.get("model_type")
-    if isinstance(kind, str) and kind.startswith("tipsv2_dpt"):
-        raise ValueError(
-            f"its config.json says that it is a {printable(kind, 60)}: dense heads of TIPS are not known here. Load "
-            "the TIPS that it was trained on."
-        )
-
-
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """The plan by which a TIPS of PyTorch's is read; ValueError for what is not computed here."""
     named = AUTHORS if pytorch.prefixes_of(file, f"{AUTHORS.patches}.weight") else _TRANSFORMERS
