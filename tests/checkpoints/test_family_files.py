@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
-from keras_vit import ViTConfig, models
+from keras_vit import ViTConfig, load_image_text, models
 from keras_vit.checkpoints import LAYOUTS, inspect_checkpoint, open_checkpoint
 from keras_vit.checkpoints.accounting import check_arrays
 from tests.checkpoints.state_dicts import (
@@ -497,13 +498,14 @@ def test_a_config_of_another_file(tmp_path):
             open_checkpoint(write(tmp_path, shapes, config=config | wrong))
 
 
-@pytest.mark.parametrize("value", [None, True, 0, -1, 1e400, "x", [], {}, [1, 2], {"a": 1}])
+@pytest.mark.parametrize("value", [None, True, 0, -1, 1e400, 10**400, "x", [], {}, [1, 2], {"a": 1}])
 def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
     """Whatever stands where something else was expected: a ValueError that says so, or it does not matter."""
     keys = {
         "hf": "model_type hidden_act layer_norm_eps num_attention_heads image_size hidden_size id2label vision_config",
         "timm": "architecture global_pool model_args pretrained_cfg label_names mean",
         "args": "num_heads img_size act_layer init_values ref_feat_shape pool_include_prefix",
+        "pe": "attn_pool_num_heads ref_feat_shape",
         "open_clip": "image_size head_width norm_kwargs act_kwargs pool_type ls_init_value layers mlp_ratio",
         "preprocessor": "image_mean image_std resample size crop_size do_center_crop rescale_factor",
     }
@@ -512,6 +514,8 @@ def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
     cases += [(vit, {"preprocessor": {key: value}}) for key in keys["preprocessor"].split()]
     cases += [(plain, {"config": {"architecture": "vit", key: value}}) for key in keys["timm"].split()]
     cases += [(plain, {"config": {"architecture": "vit", "model_args": {key: value}}}) for key in keys["args"].split()]
+    pe = timm(pre_norm=True, patch_bias=False, pool=True)
+    cases += [(pe, {"config": {"architecture": "vit_pe_", "model_args": {key: value}}}) for key in keys["pe"].split()]
     cases += [(tower_of_clip, {"open_clip": {key: value}}) for key in ("model_cfg", "preprocess_cfg")]
     vision = [{"model_cfg": {"vision_cfg": {key: value}}} for key in keys["open_clip"].split()]
     cases += [(tower_of_clip, {"open_clip": said}) for said in vision]
@@ -521,6 +525,16 @@ def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
             opened(path)
         except ValueError as error:
             assert str(path) in str(error), sidecars
+
+
+@pytest.mark.parametrize("value", [None, [], {}, 3, "relu"])
+def test_a_text_tower_of_unknown_activation(golden, tmp_path, value):
+    folder = shutil.copytree(golden("txt_hf_clip").folder, tmp_path / "clip")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["hidden_act"] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="its text_config says hidden_act="):
+        load_image_text(folder)
 
 
 def test_what_a_config_of_transformers_says(tmp_path):

@@ -328,13 +328,18 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
 
 @pytest.mark.once
 @pytest.mark.once
-def test_what_the_user_says_of_the_backbone_is_used_or_refused(golden):
+def test_what_is_said_of_the_backbone_is_used_or_refused(golden, written):
     folder = golden(HUB).folder
     with pytest.raises(ValueError, match="its backbone is a DINOv2, but like='vit_base_patch16_clip_224'"):
         keras_vit.load(folder, like="vit_base_patch16_clip_224")
     rows, columns = keras_vit.inspect_checkpoint(folder).config.backbone.grid_size
     with pytest.raises(ValueError, match=r"grid_size=\(1, 2\) was given, but its position embeddings are for"):
         keras_vit.inspect_checkpoint(folder, grid_size=(1, 2))
+    backbone = json.loads((folder / "config.json").read_text())["backbone_config"]
+    for key in ("out_indices", "out_features"):
+        config = {"model_type": "depth_anything", "backbone_config": {**backbone, "out_indices": None, key: 4}}
+        with pytest.raises(ValueError, match="four numbers of blocks were expected"):
+            keras_vit.inspect_checkpoint(written(arrays_of(folder, "model.safetensors"), "x.npz", config=config))
     long = (1, rows * columns)
     assert keras_vit.inspect_checkpoint(folder, grid_size=long).config.backbone.grid_size == long
 

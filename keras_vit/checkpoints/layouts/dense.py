@@ -476,10 +476,10 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     if not all(map(is_length, edges)):
         raise not_done("size", pictures["size"])
     # transformers counts blocks from 1.
-    stages = backbone.get("out_indices")
-    if not stages:
-        stages = [str(name).removeprefix("stage") for name in backbone.get("out_features") or []]
-    if len(stages) != 4 or not all(str(stage).isdecimal() and int(stage) for stage in stages):
+    stages = backbone.get("out_indices") or backbone.get("out_features")
+    if isinstance(stages, list):
+        stages = [str(stage).removeprefix("stage") for stage in stages]
+    if not isinstance(stages, list) or len(stages) != 4 or not all(s.isdecimal() and int(s) for s in stages):
         given = f"its config.json says out_indices={printable(stages, 60)}"
         raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
     return {

@@ -69,16 +69,16 @@ class Found:
 
 
 def prefixes_of(names: Iterable[str], anchor: str) -> set[str]:
-    """What stands before the array `anchor`, which image models of a kind have."""
+    """Returns what stands before each array `anchor`, which image models of a kind have; not those of other towers."""
     prefixes = {name.removesuffix(anchor) for name in names if name == anchor or name.endswith(f".{anchor}")}
     return {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
 
 
 def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str], beside: str, top: str = "") -> Found:
-    """The model that has the array `anchor`; ValueError where there are several that are as likely.
+    """Returns the model that has the array `anchor`, which is in the file, by the order of `CONTAINERS`.
 
-    `modules` has the known ones, the longest first. `top` is a pattern for the image model's arrays outside of its
-    module, `beside` for those without effect on it.
+    `modules` are known ones, the longest first. `top` is a pattern for the image model's arrays outside of its module,
+    `beside` for those without effect on it. Raises ValueError for several models that are as likely.
     """
     prefixes = prefixes_of(file, anchor)
     order = ("", *CONTAINERS)
@@ -106,7 +106,7 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
 
 
 def without_unused(plan: Plan, pattern: str) -> Plan:
-    """The plan without arrays that have no row, whose names match a pattern: they have no effect.
+    """Returns the plan with arrays that have no row counted as unused: their names match a pattern of no effect.
 
     Raises ValueError if other arrays have no row: they may mean another computation.
     """
@@ -181,7 +181,7 @@ class Family:
     grid_table: bool = False
 
     def as_in(self, arrays: Collection[str], choices: Mapping[str, Sequence[Any]]) -> "Family":
-        """This family with what a file calls its parts: of each field's choices the first whose arrays are there."""
+        """Returns this family as a file calls its parts: of each field's choices the first whose arrays are there."""
         found = self
 
         def is_there(field: str, option: Any) -> bool:
@@ -203,27 +203,27 @@ class Family:
 
 
 def linear(name: str, path: str, out: int, into: int, bias: bool = True) -> list[Row]:
-    """The rows of a linear layer."""
+    """Returns the rows of a linear layer: its matrix, and its bias where it has one."""
     rows = [Row(f"{name}.weight", f"{path}/kernel", (out, into), LINEAR)]
     return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
 
 
 def packed(name: str, paths: Sequence[str], out: int, into: int, biased: Collection[int] = (0, 1, 2)) -> list[Row]:
-    """Linear layers that are one in the file, matrices one after the other; `biased` are those that have a bias."""
+    """Returns the rows of linear layers whose matrices are one array in the file; `biased` are those with a bias."""
     n = len(paths)
     rows = [Row(f"{name}weight", f"{path}/kernel", (n * out, into), LINEAR, (i, n)) for i, path in enumerate(paths)]
     return rows + [Row(f"{name}bias", f"{paths[i]}/bias", (n * out,), part=(i, n)) for i in biased if i < n]
 
 
 def norm(name: str, path: str, size: int) -> list[Row]:
-    """The rows of a layer normalisation."""
+    """Returns the rows of a layer normalisation."""
     return [Row(f"{name}.weight", f"{path}/gamma", (size,)), Row(f"{name}.bias", f"{path}/beta", (size,))]
 
 
 def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: str, mlp: tuple[str, str]) -> list[Row]:
-    """Attention pooling but for queries, keys and values, which timm and transformers pack differently.
+    """Returns the rows of attention pooling but for queries, keys and values, which are packed differently.
 
-    `mlp` are the names of its MLP's two layers.
+    The names are those of the probe, the output of the attention, the normalisation, and the MLP's two layers.
     """
     width, hidden = config.width, config.pooling_mlp_width or config.mlp_width
     rows = [Row(probe, "pooling/probe", (1, 1, width)), *linear(out, "pooling/attention/out", width, width)]
@@ -232,7 +232,7 @@ def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: st
 
 
 def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:
-    """The rows from the patches to the last normalisation, without the module's name."""
+    """Returns the rows from the patches to the last normalisation, without the module's name."""
     width, first = config.width, () if family.flat else (1,)
     if family.linear_patches:  # transposed, it has the values of a convolution's kernel in Keras's order
         shape, axes = (width, math.prod(config.patch_size) * config.channels), LINEAR
@@ -260,7 +260,7 @@ def trunk_rows(config: ViTConfig, family: Family) -> list[Row]:
 
 
 def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) -> list[Row]:
-    """The rows of a block; `name` and `path` are what stands before its parts."""
+    """Returns the rows of a block; `name` and `path` are what stands before its parts in the file and the model."""
     width, hidden = config.width, config.mlp_width
     biased = {"all": (0, 1, 2), "no_key": (0, 2), "none": ()}[config.attention_bias]
     rows = [row for i in range(2) for row in norm(f"{name}{family.norms[i]}", f"{path}/norm{i + 1}", width)]
@@ -293,7 +293,10 @@ def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) 
 
 
 def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.ndarray]:
-    """The periods of DINOv3's rotary embedding, for files that do not store them: as `layers.RotaryEmbedding` has."""
+    """Returns the periods of DINOv3's rotary embedding by their path, for files without them; empty for others.
+
+    `base` is that of the powers. The values are those of `layers.RotaryEmbedding`.
+    """
     if config.rotary_embedding != "dinov3":
         return {}
     count = config.head_size // 4
@@ -330,10 +333,12 @@ def trunk_of(
     cell: int = 1,
     **grid_options: Any,
 ) -> Trunk:
-    """The fields of a config that the arrays from the patches to the last normalisation tell.
+    """Returns what the arrays from the patches to the last normalisation tell.
 
     `size` (in pixels) and `heads` are what a config says, or None; `is_named` is whether something tells which model it
-    is; `cell` is how many pixels one cell of what is cut into patches stands for.
+    is; `cell` is how many pixels one cell of what is cut into patches stands for; `grid_options` are those of
+    `_positions`. Raises ValueError for missing arrays or wrong numbers of axes, too many blocks, patches that are no
+    squares, biases as in no known family, or heads that nothing tells or that do not divide the width.
     """
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
@@ -375,7 +380,10 @@ def trunk_of(
 
 
 def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
-    """Width, channels, height and width of a patch; of a matrix, whose patches are squares of three channels."""
+    """Returns width of tokens, channels, height and width of a patch; a matrix is for squares of three channels.
+
+    Raises ValueError if the array is missing, has another number of axes or of values.
+    """
     name = f"{family.patches}.weight"
     if not family.linear_patches:
         return shape_of(arrays, name, 4)
@@ -384,7 +392,7 @@ def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ..
 
 
 def square_patch(values: int) -> tuple[int, int]:
-    """Height and width of a square patch with three channels and so many values; ValueError where there is none."""
+    """Returns height and width of a square patch of three channels with so many values; ValueError for no square."""
     side = math.isqrt(values // 3)
     if side < 1 or 3 * side * side != values:
         raise ValueError(f"its patches have {values} values, which are no squares of three channels.")
@@ -392,9 +400,14 @@ def square_patch(values: int) -> tuple[int, int]:
 
 
 def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
-    """Which of the projections to queries, keys and values have a bias; ValueError for a combination nobody has."""
-    shared = family.own_biases or [f"{family.attention[0]}bias"] * 3
-    names = [f"{name}.bias" for name in family.attention[:3]] if len(family.attention) == 4 else shared
+    """Returns which projections of a block have a bias (a `ViTConfig.attention_bias`); `block` is its prefix.
+
+    Raises ValueError for a combination that no known family has.
+    """
+    if len(family.attention) == 4:
+        names: Sequence[str] = [f"{name}.bias" for name in family.attention[:3]]
+    else:
+        names = family.own_biases or [f"{family.attention[0]}bias"] * 3
     biased = tuple(f"{block}{name}" in arrays for name in names)
     kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
     if biased not in kinds:
@@ -406,12 +419,14 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
 def _heads(
     sidecars: Sidecars, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
 ) -> tuple[int, list[Remark]]:
-    """The number of attention heads, which no array tells, and what a user should know of it.
+    """Returns the number of attention heads, which no array tells, and what a user should know of it.
 
-    Raises ValueError if nobody tells, or the number does not divide the width.
+    The user's number counts first, then the config's (`stated`, whatever stands there), then that of `like`, then by
+    the width. Raises ValueError if nothing tells it, the config says no integer, `like` has another width, or the
+    number does not divide the width.
     """
     given, like = sidecars.heads, sidecars.like
-    if given is None and isinstance(stated, bool) or not isinstance(stated, int | None):
+    if (given is None and isinstance(stated, bool)) or not isinstance(stated, int | None):
         raise ValueError(f"Its config says the number of heads is {printable(stated, 60)}, expected an integer.")
     heads, remarks = stated if given is None else given, []
     if heads is None and like is not None and like.config is not None and like.config.width == width:
@@ -433,7 +448,7 @@ def _heads(
 
 
 def assumption(field: str, text: str, is_named: Any) -> Remark:
-    """A remark on an assumption; loading warns of it unless something tells which model it is."""
+    """Returns a remark on an assumption; loading warns of it unless something tells which model it is."""
     return Remark(text, field, "note" if is_named else "assumed")
 
 
@@ -457,7 +472,7 @@ def _positions(
     registers_first: bool = False,
     default_size: int = 224,
 ) -> _Positions:
-    """What the rows of the position embeddings (None: no table) belong to, and the grid of patches.
+    """Returns what the rows of the position embeddings (None: no table) belong to, and the grid of patches.
 
     `stated` is the size of the images in pixels that a config says; `special` counts class and distillation tokens.
     `registers_first` is for timm's tables, where the class token beside registers has its position in it;
@@ -494,6 +509,6 @@ def _positions(
 
 
 def mlp_ratio(hidden: int, width: int) -> float:
-    """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
+    """Returns a ratio from which timm computes `hidden` as `int(width * ratio)`."""
     exact = hidden / width
     return exact if int(width * exact) == hidden else (hidden + 0.5) / width

@@ -5,6 +5,7 @@ What they say and is not computed here is an error: the image would get other nu
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ _MODES: dict[str, dict[Any, Fields]] = {
 
 
 def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
-    """How images are prepared; `numbers` are means and standard deviations."""
+    """Returns fields of a config: how images are prepared. `numbers` are means and standard deviations."""
     mean, std = numbers
     return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
 
@@ -46,11 +47,11 @@ def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter
 def preparation_in(
     config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
 ) -> Fields:
-    """How timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images; `default` for what it leaves out.
+    """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config.
 
-    `mode_key` is the key of the mode: `"crop_mode"` in timm's, `"resize_mode"` in open_clip's, which has no share to
-    crop. `crop_key` is the key of that share, preferred to `crop_pct`. Raises ValueError for a mode or a filter that is
-    not computed here.
+    `default` is for what it leaves out. `mode_key` is the key of the mode: `"crop_mode"` in timm's, `"resize_mode"` in
+    open_clip's, which has no share to crop. `crop_key` is the key of that share, preferred to `crop_pct`. Raises
+    ValueError for a mode or a filter that is not computed here, or means that are no numbers.
     """
     mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
@@ -69,10 +70,10 @@ def preparation_in(
 def used_at(
     config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True
 ) -> tuple[ViTConfig, tuple[int, int] | None, list[Remark]]:
-    """The config with `trim`, where the publisher prepares images that are no whole number of patches.
+    """Returns the config, the size at which the model is used, and remarks; `size` is what the publisher prepares.
 
-    Then, where that (`is_size`) is another size than that of the position embeddings, the size at which the model is
-    used, and what a user should know of it.
+    The config has a `trim` where that size is no whole number of patches. The size at which it is used is None where it
+    is that of the position embeddings, nothing says it, or `is_size` is False.
     """
     if size is None:
         return config, None, []
@@ -95,7 +96,10 @@ def used_at(
 
 
 def means_in(mean: Any, std: Any) -> Fields:
-    """Means and standard deviations; ValueError where they are no numbers."""
+    """Returns the fields `pixel_mean` and `pixel_std`, without what is None; a number counts for three channels.
+
+    Raises ValueError where values are no finite numbers, or none.
+    """
     fields = {}
     for name, values in (("mean", mean), ("std", std)):
         numbers = [values] * 3 if is_number(values) else values
@@ -107,7 +111,7 @@ def means_in(mean: Any, std: Any) -> Fields:
 
 
 def filter_in(key: str, value: Any) -> Fields:
-    """The field `filter` of a config, by its name or Pillow's number in a sidecar file; none if the value is None.
+    """Returns the field `filter` of a config, by its name or Pillow's number in a JSON file; empty for None.
 
     Raises ValueError for filters that are not computed here.
     """
@@ -119,23 +123,23 @@ def filter_in(key: str, value: Any) -> Fields:
 
 
 def not_done(key: str, value: Any) -> ValueError:
-    """The error for what a JSON file says of preparing images and is not done here."""
+    """Returns the error for what a JSON file says of preparing images and is not done here."""
     advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
     return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
 
 
 def is_length(value: Any) -> bool:
-    """Whether a value of JSON is a number of pixels."""
+    """Returns whether a value of JSON is a number of pixels: an integer above 0, below 2**20."""
     return type(value) is int and 0 < value < 2**20
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of JSON is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Returns whether a value of JSON is a number that a float holds: finite, no bool, no huge integer."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
-    """An object within objects of a config; empty where there is none."""
+    """Returns the object at nested keys of a config; empty where there is none, or no object."""
     for key in keys:
         value = (config or {}).get(key)
         config = value if isinstance(value, dict) else {}
@@ -143,22 +147,22 @@ def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
 
 
 def number(config: Mapping[str, Any], key: str, default: float) -> float:
-    """A positive number in a config; ValueError where something else stands there."""
+    """Returns the number at a key of a config, or the default; ValueError unless it is finite and above 0."""
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if not is_number(value) or value <= 0:
         raise ValueError(f"the config beside it says {key}={printable(value, 60)}; a positive number was expected.")
     return float(value)
 
 
 def class_names(value: Any, classes: int) -> tuple[str, ...] | None:
-    """The names of the classes from what a config says; None unless it is a list of as many names."""
+    """Returns the names of the classes from what a config says; None unless it is a list of so many names."""
     if not isinstance(value, list) or len(value) != classes:
         return None
     return tuple(value) if all(isinstance(name, str) and is_class_name(name) for name in value) else None
 
 
 def image_size_in(value: Any) -> tuple[int, int] | None:
-    """Height and width from what a config says: an integer, or a list of two; None for anything else."""
+    """Returns height and width from what a config says, an integer or a list of two; None for anything else."""
     values = [value, value] if isinstance(value, int) else value
     if isinstance(values, list) and len(values) == 2 and all(map(is_length, values)):
         return values[0], values[1]
@@ -194,9 +198,10 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 
 
 def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fields:
-    """How a `preprocessor_config.json` prepares images; `default` for what it leaves out.
+    """Returns how a preprocessor_config.json prepares images, as fields of a config; `default` for what it leaves out.
 
-    Raises ValueError for what is not done here.
+    Raises ValueError for what is not done here: other filters, crops that are larger than the size or of another shape,
+    no resizing, padding, or numbers that are none.
     """
     name, stated = _processor(config)
     fields = dict(default)
@@ -236,16 +241,16 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
 
 
 def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
-    """The name of the class that prepares images, and what the file says of it, with the class's defaults."""
+    """Returns the name of the class that prepares images (empty for none), and the file's values over its defaults."""
     name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     defaults = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
     return name, {**defaults, **{key: value for key, value in config.items() if value is not None}}
 
 
 def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
-    """The size to which images are resized (a number is the shorter edge), and the size that is cut out.
+    """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out.
 
-    Raises ValueError for a combination that is not computed here.
+    Both are None where nothing says them. Raises ValueError for a combination that is not computed here.
     """
     crops = stated.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
@@ -259,7 +264,10 @@ def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tup
 
 
 def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The size of what comes out of a `preprocessor_config.json`, where it says it itself."""
+    """Returns height and width of what a preprocessor_config.json prepares; None where it does not say them itself.
+
+    Raises ValueError for sizes that are not computed here.
+    """
     if config.get("size") is None and config.get("crop_size") is None:
         return None
     size, crop = _sizes(_processor(config)[1])
@@ -267,9 +275,9 @@ def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _edges(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
-    """The length of the shorter edge, or height and width; None where the config does not say it.
+    """Returns the length of the shorter edge, or height and width, at a key; None where the config does not say it.
 
-    Raises ValueError for any other form.
+    A single number is the former where `shortest`, else both. Raises ValueError for any other form.
     """
     value = config.get(key)
     if value is None:
@@ -316,14 +324,14 @@ class TimmStated:
 
 
 def plain_architecture(name: Any) -> str:
-    """An architecture's name without the address and the tag that repositories have."""
+    """Returns an architecture's name without the address and the tag that repositories have."""
     return str(name).rpartition("/")[2].partition(".")[0]
 
 
 def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
-    """What the JSON files beside a file say, and the user; `is_trunk` is for a tower of open_clip's that is timm's.
+    """Returns what the JSON files beside a file say, and `like`; `is_trunk` is for timm's tower in open_clip's file.
 
-    Raises ValueError if the user contradicts them.
+    Raises ValueError if `like` is another architecture than config.json says.
     """
     given = sidecars.architecture
     if is_trunk and sidecars.open_clip:

@@ -1,4 +1,4 @@
-"""The text towers of two-tower files, in the names of OpenAI and open_clip, Hugging Face, and Flax.
+"""The text towers of two-tower files, in the names of OpenAI and open_clip, Hugging Face, Flax and Scenic.
 
 One table of names for each; rows made of it read and write. What arrays do not tell stands in the JSON files beside
 them, as for image towers; what those say and is not computed here is an error.
@@ -32,7 +32,7 @@ _SCENIC = Family(title="Scenic", blocks="transformer/encoderblock_", norm="text_
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What a kind of file calls the parts of a text tower.
+    """What a kind of file calls the parts of a text tower; `family` has the names within a block.
 
     Attributes:
         module: What stands before the names.
@@ -55,12 +55,12 @@ class Names:
 
     @property
     def is_flax(self) -> bool:
-        """Whether the parts of blocks have Flax's names and shapes."""
+        """Returns whether the parts of blocks have Flax's names and shapes."""
         return self.family in (_FLAX, _SCENIC)
 
     @property
     def is_tips(self) -> bool:
-        """Whether it is a text tower of TIPS."""
+        """Returns whether it is a text tower of TIPS."""
         return not self.positions
 
 
@@ -103,7 +103,7 @@ _TEXT_CONFIG = {
     **{"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "depth"},
     "intermediate_size": "mlp_width",
 }
-_NO_CONFIG = "no config.json is beside it: heads, GELU and epsilon of the text tower are the usual ones"
+_NO_CONFIG = "no config.json is beside it: heads, GELU and epsilon of the text tower are its family's defaults"
 # What every text tower of TIPS computes; its arrays do not tell it, nor how long texts are.
 TIPS: Fields = {"gelu": "relu", "pooling": "mean", "position_embedding": "sincos", "pad_id": 0}
 _TIPS_CONTEXT = 64
@@ -112,7 +112,10 @@ OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", 
 
 
 def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
-    """The rows of a text tower in the names of a layout: embeddings, blocks, norm and projection."""
+    """Returns the rows of a text tower: embeddings, blocks, normalisation and projection.
+
+    `projection_is_linear` is for open_clip's projections with a bias, which are no matrix of their own.
+    """
     width, family, depth = config.width, names.family, range(config.depth)
     first = (1,) if family is _FLAX else ()
     rows = [Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width))]
@@ -124,8 +127,7 @@ def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) 
             rows += flax.attention_and_mlp_rows(f"{family.blocks}{i}/", "LayerNorm_1", f"block_{i}/", "norm2", config)
         rows += flax.norm_rows(family.norm, "encoder_norm", width)
         if config.pooling == "map":
-            rows.append(Row("MAPHead_0/probe", "pooling/probe", (1, 1, width)))
-            rows += flax.attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)
+            rows += flax.attention_pooling_rows(config)
     else:
         rows += [row for i in depth for row in pytorch.block(f"{family.blocks}{i}.", f"block_{i}", config, family)]
         rows += norm(family.norm, "encoder_norm", width)
@@ -136,14 +138,17 @@ def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) 
         end = [Row(names.projection, "projection/kernel", (width, config.projection))]
     elif config.projection:
         end = linear(names.projection, "projection", config.projection, width, config.projection_bias)
-    inside = [
-        dataclasses.replace(row, name=f"{names.module}{row.name}") for row in (rows if names.outside else rows + end)
-    ]
-    return inside + end if names.outside else inside
+    if not names.outside:
+        rows, end = rows + end, []
+    return [dataclasses.replace(row, name=f"{names.module}{row.name}") for row in rows] + end
 
 
 def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[Plan, Names]:
-    """The text tower of a file: its arrays and its config; ValueError where there is none that is known."""
+    """Returns the plan by which the text tower of a file is read, and what the file calls its parts.
+
+    Raises ValueError where there is no text tower that is known, the image tower beside it is none that is, arrays are
+    missing, nothing tells the activation, or JSON files contradict the arrays or say what is not computed here.
+    """
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
             raise ValueError(
@@ -174,7 +179,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
         arrays = _in_linen(arrays)
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     linear_projection = f"{names.module}{names.projection}.weight" in arrays
-    gelu = None
+    gelu = None  # where nothing beside the text tower tells it
     if any(name.rpartition(".")[2] == "context_length" for name in unused):  # a number in OpenAI's own files
         gelu = "quick"
     elif clip.recognise_pe(file, sidecars):
@@ -194,12 +199,15 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
 
 
 def text_layout(names: Names, linear_projection: bool) -> Layout:
-    """How a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
+    """Returns how a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
     return Layout(names.family.title, lambda config: _rows(config, names, linear_projection))
 
 
 def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
-    """The kind of text tower in a file, its names, and what stands before them; None where there is none."""
+    """Returns the kind of text tower in a file (a key of `NAMES`), its names, and what stands before them.
+
+    None where there is none.
+    """
     is_tips = not any(_POSITIONS.search(name) for name in file)
     for kind, names in NAMES.items():
         if names.is_tips and not is_tips:
@@ -215,9 +223,13 @@ def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
 
 
 def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
-    """The arrays by Linen's names, block by block, as of image towers; positions that stand there twice, added up."""
-    arrays, _ = flax.in_linen({_renamed(name, "txt/Encoder_0", "Transformer"): a for name, a in arrays.items()})
-    arrays = {_renamed(name, "Transformer", "txt/Encoder_0"): array for name, array in arrays.items()}
+    """Returns the arrays by Linen's names, block by block; positions that stand there twice are added up.
+
+    Raises ValueError where two arrays get the same name, or stacked blocks are no stack or too many.
+    """
+    text, image = "txt/Encoder_0/encoderblock", "Transformer/encoderblock"  # `in_linen` knows an image tower's names
+    arrays, _ = flax.in_linen({re.sub(f"^{text}", image, name): array for name, array in arrays.items()})
+    arrays = {re.sub(f"^{image}", text, name): array for name, array in arrays.items()}
     second = arrays.pop("txt/Encoder_0/pos_embedding", None)
     if second is not None:
         first = arrays.get("txt/pos_embedding")
@@ -225,11 +237,9 @@ def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     return arrays
 
 
-def _renamed(name: str, old: str, new: str) -> str:
-    return f"{new}{name.removeprefix(old)}" if name.startswith(f"{old}/encoderblock") else name
-
-
 def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
+    """Returns the sum of two arrays of one shape as an array in float32, which is computed when it is read."""
+
     def load(offset: int, size: int) -> np.ndarray:
         return np.ascontiguousarray(first.read() + second.read()).reshape(-1).view(np.uint8)[offset : offset + size]
 
@@ -244,7 +254,12 @@ def _fields(
     linear_projection: bool,
     gelu: str | None,
 ) -> Fields:
-    """The config, from what arrays tell and what lies beside them; `gelu` is what the image tower's names tell."""
+    """Returns the fields of the config, from what arrays tell and what lies beside them.
+
+    `linear_projection` is as for `text_layout`; `gelu` is what the names of the image tower tell, or None. Raises
+    ValueError for missing arrays, wrong numbers of axes, JSON files that contradict the arrays or say what is not
+    computed here, or where nothing tells the activation.
+    """
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
     positions = f"{module}{names.positions}"
@@ -296,6 +311,7 @@ def _fields(
 
 
 def _check_context(stated: Any, context: int) -> None:
+    """Raises ValueError if a JSON file says other lengths of texts than the table of positions has."""
     if stated != context:
         raise ValueError(
             f"the JSON file beside it says texts of {printable(stated, 60)} tokens, but its positions are {context}."
@@ -303,9 +319,9 @@ def _check_context(stated: Any, context: int) -> None:
 
 
 def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
-    """The fields that the `text_config` says, or that its class has where it says nothing.
+    """Returns the fields that the `text_config` says, or that its class has where it says nothing.
 
-    Raises ValueError for another kind of model, or an activation that is not computed here.
+    Raises ValueError for another kind of model, an activation that is not computed here, or numbers that are none.
     """
     types = ("clip", "clip_text_model")
     if kind == "siglip":
@@ -316,7 +332,7 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
             f"here; {' or '.join(types)} was expected."
         )
     gelu = stated.get("hidden_act", "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu")
-    if gelu not in ACTIVATIONS:
+    if not isinstance(gelu, str) or gelu not in ACTIVATIONS:
         raise ValueError(
             f"its text_config says hidden_act={printable(gelu, 60)}; one of {[*ACTIVATIONS]} was expected."
         )
@@ -328,14 +344,15 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
     if kind == "siglip":
         return fields
     end = _whole(stated, "eos_token_id", 49407)
-    # OpenAI's configs have a wrong id, 2, for which transformers takes the largest id.
-    return fields | {"causal": True} | ({"pooling": "largest_id"} if end == 2 else {"pooling": "end_id", "end_id": end})
+    if end == 2:  # OpenAI's configs have this wrong id, for which transformers takes the largest one
+        return fields | {"causal": True, "pooling": "largest_id"}
+    return fields | {"causal": True, "pooling": "end_id", "end_id": end}
 
 
 def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
-    """The fields that the `text_config` of a TIPS says, and what its authors take where there is none.
+    """Returns the fields that the `text_config` of a TIPS says, or its authors' where it says nothing.
 
-    Raises ValueError if it says what no TIPS has, or contradicts the arrays.
+    `fields` are those that the arrays tell. Raises ValueError if it says what no TIPS has, or contradicts the arrays.
     """
     stated = mapping(sidecars.config, "text_config")
     if sidecars.config.get("model_type", "tipsv2") != "tipsv2":
@@ -360,9 +377,9 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
 def _gelu_of_open_clip(
     model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, known: str | None
 ) -> str:
-    """The GELU that the config says, the architecture, the model of `like=`, or else `known`.
+    """Returns the GELU that open_clip's config says, or where there is none `like`, or else `known`.
 
-    Raises ValueError where nobody tells it.
+    Raises ValueError where nothing tells it.
     """
     if model:
         if model.get("quick_gelu"):
@@ -380,9 +397,10 @@ def _gelu_of_open_clip(
 def _from_open_clip(
     model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
-    """The fields that the `text_cfg` says; files of OpenAI, which lie alone, say their activation by that.
+    """Returns the fields that open_clip's `text_cfg` (`stated`) in its `model_cfg` says, or has by default.
 
-    Raises ValueError for what is not computed here, or where nobody tells the activation.
+    `known` is the activation that the file's arrays tell, or None. Raises ValueError for what is not computed here, or
+    where nothing tells the activation.
     """
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
     tokens = mapping(stated, "tokenizer_kwargs")
@@ -413,6 +431,7 @@ def _from_open_clip(
 
 
 def _whole(config: Mapping[str, Any], key: str, default: int) -> int:
+    """Returns the integer at a key of a config, or the default; ValueError for anything else, or less than 0."""
     value = config.get(key, default)
     if type(value) is not int or value < 0:
         raise ValueError(f"the JSON file beside it says {key}={printable(value, 60)}; a whole number was expected.")

@@ -394,13 +394,16 @@ def _pe_fields(
     """Returns what timm computes in a Perception Encoder; `fields` are those that the arrays tell.
 
     Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
-    Raises ValueError where the attention pooling lacks an array.
+    Raises ValueError where the attention pooling lacks an array, or the arguments say no number of its heads.
     """
+    heads = arguments.get("attn_pool_num_heads") or clip.PE_POOLING_HEADS
+    if type(heads) is not int:
+        raise ValueError(f"its config.json says attn_pool_num_heads={printable(heads, 60)}; an integer was expected.")
     grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
     found: Fields = {
         **clip.PE_COMPUTES,
         "rotary_grid": image_size_in(arguments.get("ref_feat_shape")) or _first(_PE_GRIDS, architecture) or grid,
-        "pooling_heads": arguments.get("attn_pool_num_heads") or clip.PE_POOLING_HEADS,
+        "pooling_heads": heads,
     }
     if "attn_pool.latent" in arrays:
         hidden = shape_of(arrays, "attn_pool.mlp.fc1.weight", 2)[0]

@@ -81,7 +81,7 @@ _SCENIC_BLOCKS = f"{_SCENIC}transformer/encoderblock_"
 
 
 def rows(config: ViTConfig, family: Family | None = None, hub: bool = False) -> list[Row]:
-    """The rows in the names of a family; None for those that are written, which differ on the Hub (`hub`)."""
+    """Returns the rows in the names of a family; None for those that are written, which differ on the Hub (`hub`)."""
     if family is None:
         plain = _CHOICES["mlp"][0] if hub else AUTHORS.mlp
         family = dataclasses.replace(AUTHORS, mlp=plain if config.mlp == "plain" else _CHOICES["mlp"][1])
@@ -91,7 +91,7 @@ def rows(config: ViTConfig, family: Family | None = None, hub: bool = False) -> 
 
 
 def _scenic_rows(config: ViTConfig) -> list[Row]:
-    """The rows of a TIPS in the names of Scenic."""
+    """Returns the rows of a TIPS in the names of Scenic."""
     width, tokens = config.width, _SCENIC_TOKENS
     found = [
         Row(f"{tokens}embedding/kernel", "embedding/kernel", (*config.patch_size, config.channels, width)),
@@ -118,7 +118,10 @@ def _scenic_rows(config: ViTConfig) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether a file is a TIPS of PyTorch's, by its arrays and what gives it away."""
+    """Returns whether a file is a TIPS of PyTorch's: by its arrays, and what tells it from a DINOv2 with one register.
+
+    That is the ending `.npz`, the module `vision_encoder.`, or transformers' config.json.
+    """
     anchors = [f"{family.patches}.weight" for family in (AUTHORS, _TRANSFORMERS)]
     found = {anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)}
     if not found:
@@ -129,12 +132,16 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 
 def recognise_scenic(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Whether a file is an image tower of Scenic's."""
+    """Returns whether a file holds an image tower of Scenic's."""
     return f"{_SCENIC_TOKENS}embedding/kernel" in names
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan by which a TIPS of PyTorch's is read; ValueError for what is not computed here."""
+    """Returns the plan by which a TIPS of PyTorch's is read.
+
+    Raises ValueError for several models, arrays that are missing or have no place in a TIPS, or JSON files that
+    contradict the arrays or say what is not computed here.
+    """
     named = AUTHORS if pytorch.prefixes_of(file, f"{AUTHORS.patches}.weight") else _TRANSFORMERS
     found = pytorch.collect(file, f"{named.patches}.weight", _MODULES, _BESIDE)
     arrays, family = found.arrays, named.as_in(found.arrays, _CHOICES)
@@ -187,7 +194,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """The plan by which an image tower of Scenic's is read; the arrays beside it are the text tower's."""
+    """Returns the plan by which an image tower of Scenic's is read; the arrays beside it are the text tower's.
+
+    Raises ValueError for missing arrays, wrong numbers of axes, or too many blocks.
+    """
     arrays = {name: array for name, array in file.items() if name.startswith(_SCENIC)}
     height, width, channels, hidden = shape_of(arrays, f"{_SCENIC_TOKENS}embedding/kernel", 4)
     _, grid_rows, columns, _ = shape_of(arrays, f"{_SCENIC_TOKENS}posembed_input", 4)
@@ -232,27 +242,27 @@ _COMMON = {
     "pooling": ("token", "none"),
     "interpolation": ("bilinear_antialias",),
 }
-_POSITIONS = ("learned_patches", "learned_without_registers")
 
 
-def check_writable(config: ViTConfig, layout: str = "tips") -> None:
+def _check_writable(config: ViTConfig) -> None:
     """Raises ValueError unless the authors' code of PyTorch computes what the model computes."""
-    accepted = {**_COMMON, "position_embedding": _POSITIONS}
+    accepted = {**_COMMON, "position_embedding": ("learned_patches", "learned_without_registers")}
     if config.mlp == "plain":
         accepted |= {"gelu": ("exact",)}
-    check_fields(config, repr(layout), accepted, _problems(config, layout))
+    check_fields(config, "'tips'", accepted, _problems(config))
 
 
-def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
-    """Yields why a layout of TIPS has no place for a model."""
+def _problems(config: ViTConfig) -> Iterator[str]:
+    """Yields the reasons for which the authors' files have no place for a model."""
     known = HEADS.get(config.width, config.width // 64 if config.width % 64 == 0 else config.heads)
     if config.layer_scale is None:
         yield "it has no layer scale (Scenic's have none: layout 'tips_scenic')"
-    if layout == "tips" and known != config.heads:
+    if known != config.heads:
         yield f"its file does not say heads, and {known} are taken at this width, not {config.heads}"
 
 
 def _check_writable_by_scenic(config: ViTConfig) -> None:
+    """Raises ValueError unless Scenic's code computes what the model computes."""
     accepted = {**_COMMON, **plain_values("layer_scale"), "position_embedding": ("learned_patches",)}
     if config.mlp == "plain":
         accepted |= {"gelu": ("tanh",)}
@@ -264,7 +274,7 @@ LAYOUT = Layout(
     rows,
     recognise,
     plan,
-    check_writable,
+    _check_writable,
     with_prefix_positions,
     unstated=lambda config: {**AUTHORS.preparation, "interpolation": AUTHORS.interpolation},
 )
