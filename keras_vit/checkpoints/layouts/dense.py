@@ -477,9 +477,8 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
         raise not_done("size", pictures["size"])
     # transformers counts blocks from 1.
     stages = backbone.get("out_indices") or backbone.get("out_features")
-    if isinstance(stages, list):
-        stages = [str(stage).removeprefix("stage") for stage in stages]
-    if not isinstance(stages, list) or len(stages) != 4 or not all(s.isdecimal() and int(s) for s in stages):
+    numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
+    if len(numbers) != 4 or not all(n.isdecimal() and int(n) for n in numbers):
         given = f"its config.json says out_indices={printable(stages, 60)}"
         raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
     return {
@@ -487,7 +486,7 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
         "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
         "pictures": "depth_anything_transformers",
         "picture_size": edges,
-        "blocks": tuple(int(stage) - 1 for stage in stages),
+        "blocks": tuple(int(n) - 1 for n in numbers),
     }
 
 
