@@ -487,7 +487,7 @@ def test_heads_that_nothing_tells(tmp_path):
 def test_a_config_of_another_file(tmp_path):
     shapes, config = transformers("vit", module=False, pooler=True), {"model_type": "vit", "num_attention_heads": 1}
     for message, wrong in {
-        "belongs to another file: it says hidden_size=768, but the arrays have 64": {"hidden_size": 768},
+        "says hidden_size=768, but the arrays have 64: it lies beside another file": {"hidden_size": 768},
         "of the type beit, but its arrays are those of ViT": {"model_type": "beit"},
         "hidden_act": {"hidden_act": "relu"},
         "layer_norm_eps": {"layer_norm_eps": "1e-6"},

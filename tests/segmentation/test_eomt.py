@@ -113,7 +113,7 @@ def authors_file(model, path, masking=0.0, **changes):
     family = layout.FAMILIES[f"{start}patch_embeddings.weight" if rotary else f"{start}proj.weight"]
     gated = model.config.backbone.mlp == "swiglu"
     if rotary:
-        family = dataclasses.replace(family, mlp=huggingface.MLPS[3 if gated else 4])
+        family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else "up"])
     from keras_vit.checkpoints.accounting import extract
 
     arrays = dict(extract(model, layout._layout(family, layout._OF_AUTHORS)))
@@ -191,10 +191,10 @@ def test_models_for_masks_that_are_not_read(tmp_path, start, title):
         ("config", "hidden_act", "silu", "blocks of a ViT"),
         ("config", "hidden_act", ["gelu"], "hidden_act"),
         ("config", "model_type", "sam", "model_type"),
-        ("config", "num_register_tokens", 0, "belongs to another file"),
-        ("config", "num_hidden_layers", 9, "belongs to another file"),
-        ("config", "num_blocks", 3, "belongs to another file"),
-        ("config", "image_size", 64, "belongs to another file"),
+        ("config", "num_register_tokens", 0, "lies beside another file"),
+        ("config", "num_hidden_layers", 9, "lies beside another file"),
+        ("config", "num_blocks", 3, "lies beside another file"),
+        ("config", "image_size", 64, "lies beside another file"),
         ("preprocessor_config", "resample", 3, "resample=3, not done"),
         ("preprocessor_config", "do_resize", False, "do_resize=False, not done"),
         ("preprocessor_config", "rescale_factor", 1.0, "rescale_factor=1.0, not done"),

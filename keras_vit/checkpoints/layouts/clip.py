@@ -111,17 +111,16 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
             remarks.append(Remark("it is OpenAI's own, which has QuickGELU"))
         else:
             remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
-    made = Plan(
+    return pytorch.plan_of(
+        found,
+        "",
+        _BESIDE,
         layout=LAYOUT,
         dialect="open_clip" if sidecars.open_clip else "OpenAI",
-        prefix=f"{found.outer}{found.module}",
         stored=stored,
-        arrays=found.arrays,
-        unused=found.unused,
         warnings=remarks,
         is_grid_known=trunk.is_grid_known,
     )
-    return pytorch.without_unused(made, "" if found.module else _BESIDE)
 
 
 def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
@@ -227,7 +226,6 @@ LAYOUT = Layout(
 
 # Perception Encoder
 
-_PE_BESIDE = r"logit_scale"
 # Every published model computes this, and has a pooling of 8 heads.
 PE_COMPUTES = {
     "gelu": "exact",
@@ -316,19 +314,19 @@ def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
     Raises ValueError for several models, missing arrays, arrays without a place in such a model, or two of one name.
     """
-    found = pytorch.collect(renamed(dict(file), _unwrapped), _ANCHOR, ("visual.",), _PE_BESIDE)
+    found = pytorch.collect(renamed(dict(file), _unwrapped), _ANCHOR, ("visual.",), "logit_scale")
     stored, trunk = _pe_config(found.arrays, sidecars)
-    made = Plan(
+    return pytorch.plan_of(
+        found,
+        "",
+        "logit_scale",
         layout=PE,
         dialect=PE_FAMILY.title,
-        prefix=f"{found.outer}{found.module}",
         stored=stored,
-        arrays=found.arrays,
-        unused=[file_name for file_name in file if _unwrapped(file_name) in found.unused],
+        unused=[name for name in file if _unwrapped(name) in found.unused],
         warnings=trunk.remarks,
         is_grid_known=trunk.is_grid_known,
     )
-    return pytorch.without_unused(made, "" if found.module else _PE_BESIDE)
 
 
 _PE_ACCEPTED = {

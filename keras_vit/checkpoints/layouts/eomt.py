@@ -17,7 +17,7 @@ from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import (
     IMAGENET,
     Fields,
-    class_names,
+    check_stated,
     filter_in,
     image_size_in,
     is_number,
@@ -136,13 +136,10 @@ def _config(
     if not blocks:
         raise ValueError(f"it has no arrays {names.upscale}..., which enlarge the map of patches.")
     classes = shape_of(arrays, f"{names.classes}.weight", 2)[0] - 1
-    labels = mapping(stated, "id2label")
-    listed_names = [labels.get(str(i)) for i in range(classes)] if len(labels) == classes else None
-    known_names = class_names(listed_names, classes)
     stored: Any = EoMTConfig(
         backbone=backbone,
         classes=classes,
-        class_names=None if known_names == tuple(f"LABEL_{i}" for i in range(classes)) else known_names,
+        class_names=huggingface.names_of_classes(stated, classes),
         queries=queries,
         query_blocks=shape_of(arrays, names.masking, 1)[0],
         upscale_blocks=bounded(1 + max(map(int, blocks))),
@@ -150,7 +147,17 @@ def _config(
         pictures="eomt_transformers" if family.types else "eomt_authors",
         task="semantic" if (sidecars.preprocessor or {}).get("do_split_image") else None,
     )
-    _check_stated(stated, stored)
+    sizes = {
+        "hidden_size": backbone.width,
+        "num_hidden_layers": backbone.depth,
+        "num_register_tokens": backbone.register_tokens,
+        "patch_size": backbone.patch_size,
+        "image_size": backbone.image_size,
+        "num_queries": stored.queries,
+        "num_blocks": stored.query_blocks,
+        "num_upscale_blocks": stored.upscale_blocks,
+    }
+    check_stated(stated, "config.json", sizes)
     return stored, trunk
 
 
@@ -182,7 +189,9 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     if family.positions in inside and len(inside[family.positions].shape) == 2:
         table = inside[family.positions]
         inside = {**inside, family.positions: table.piece(0, (1, *table.shape))}
-    found = family.as_in({name for name in inside if name.startswith(family.blocks)}, {"mlp": huggingface.MLPS})
+    found = family.as_in(
+        {name for name in inside if name.startswith(family.blocks)}, {"mlp": (*huggingface.MLPS.values(),)}
+    )
     stored, trunk = _config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
         layout=_layout(found, names, number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)),
@@ -218,25 +227,6 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
             f"its {names.masking} are {printable(probabilities.tolist(), 80)}: blocks still mask the attention of "
             "queries, by chance. Only finished models, whose probabilities are 0, are computed here."
         )
-
-
-def _check_stated(config: Mapping[str, Any], stored: EoMTConfig) -> None:
-    """Raises ValueError where config.json says other sizes than the arrays; what it leaves out is not compared."""
-    backbone = stored.backbone
-    sizes = {
-        "hidden_size": backbone.width,
-        "num_hidden_layers": backbone.depth,
-        "num_register_tokens": backbone.register_tokens,
-        "patch_size": backbone.patch_size[0],
-        "image_size": backbone.image_size[0],
-        "num_queries": stored.queries,
-        "num_blocks": stored.query_blocks,
-        "num_upscale_blocks": stored.upscale_blocks,
-    }
-    for key, size in sizes.items():
-        if config.get(key) not in (None, size, [size, size]):
-            given = f"it says {key}={printable(config[key], 60)}, but the arrays have {size}"
-            raise ValueError(f"the config.json beside it belongs to another file: {given}.")
 
 
 def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
@@ -357,7 +347,8 @@ def to_write(config: EoMTConfig) -> Layout:
             raise ValueError(f"transformers has no EoMT on a backbone with {name}={getattr(backbone, name)!r}.")
     if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
         raise ValueError("transformers has no EoMT on a backbone without layer scales, or with normalised MLPs.")
-    family = dataclasses.replace(family, mlp=huggingface.MLPS[3 if gated else 4 if rotary else 1])
+    mlp = "up" if rotary else "fc"
+    family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else mlp])
     layout = _layout(family, _OF_TRANSFORMERS, written=True)
     return dataclasses.replace(layout, sidecars=_sidecars, constants=_constants)
 

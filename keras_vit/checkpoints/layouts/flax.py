@@ -267,7 +267,7 @@ def _is_big_vision(names: set[str]) -> bool:
 
 def _is_linen(names: Iterable[str]) -> bool:
     """Returns whether a module has the name that only Linen gives it."""
-    return any(f"/{module}/" in name for name in names for module in _PUBLISHED if module != "LayerNorm_1")
+    return any("/MultiHeadDotProductAttention_0/" in name or "/MlpBlock_0/" in name for name in names)
 
 
 def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
@@ -483,8 +483,8 @@ def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
         yield "an MLP-Mixer, but 'vit_jax' has"
     if mixes and config.representation_size:
         yield "an MLP-Mixer with pre-logits"
-    poolings = ("token",) if token else ("avg",) if layout == "vit_jax" else ("avg", "map")
-    if config.pooling not in (*poolings, "none"):
+    without_token = ("avg", "map", "none") if layout == "big_vision" else ("avg", "none")
+    if config.pooling not in (("token", "none") if token else without_token):
         yield f"pooling={config.pooling!r} {'with' if token else 'without'} a class token"
     if layout == "vit_jax" and position == "sincos2d":
         yield "position_embedding='sincos2d', but 'big_vision' has"
@@ -606,6 +606,7 @@ def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: st
     arrays = {name: array for name, array in arrays.items() if name.startswith(top)}
     is_numbered = any(array.name != f"{prefix}{name}" for name, array in arrays.items())
     head = (_bit_name("head/kernel", layout), _bit_name("head/bias", layout))
+    axes = 4 if layout == "bit_tf" else 2
     *_, channels, width = shape_of(arrays, _bit_name("conv_root/kernel", layout), 4)
     dialects = {"bit_tf": "published", "bit_bv": "big_vision"}
     stored = BiTConfig(
@@ -613,7 +614,7 @@ def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: st
         width=width,
         channels=channels,
         dynamic=True,
-        classes=shape_of(arrays, head[0], 4 if layout == "bit_tf" else 2)[-1] if head[0] in arrays else None,
+        classes=shape_of(arrays, head[0], axes)[-1] if head[0] in arrays else None,
     )
     return Plan(
         layout=BIT_TF if layout == "bit_tf" else BIT_BV,

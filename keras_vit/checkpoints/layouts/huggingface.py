@@ -39,15 +39,15 @@ _ATTENTIONS = (
     (*(f"self_attn.{letter}_proj" for letter in "qkv"), "self_attn.out_proj"),
 )
 _NORMS = (("layernorm_before", "layernorm_after"), ("norm1", "norm2"), ("layer_norm1", "layer_norm2"))
-MLPS = (
-    ("intermediate.dense", "output.dense"),
-    ("mlp.fc1", "mlp.fc2"),
-    ("mlp.weights_in", "mlp.weights_out"),
-    ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-    ("mlp.up_proj", "mlp.down_proj"),
-)
+MLPS: dict[str, tuple[str, ...]] = {
+    "dense": ("intermediate.dense", "output.dense"),
+    "fc": ("mlp.fc1", "mlp.fc2"),
+    "packed": ("mlp.weights_in", "mlp.weights_out"),
+    "gate": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    "up": ("mlp.up_proj", "mlp.down_proj"),
+}
 _BLOCKS = ("encoder.layer.", "encoder.layers.", "model.layer.", "model.layers.", "layer.", "layers.")
-_CHOICES = {"blocks": _BLOCKS, "attention": _ATTENTIONS, "norms": _NORMS, "mlp": MLPS}
+_CHOICES = {"blocks": _BLOCKS, "attention": _ATTENTIONS, "norms": _NORMS, "mlp": tuple(MLPS.values())}
 _MODULES = ("dinov2_with_registers.", "dinov3_vit.", "vision_model.", "dinov2.", "ijepa.", "deit.", "vit.")
 # Arrays outside of the module; version 5 writes the blocks of ViTMSNForImageClassification without the module's name.
 _TOP = (
@@ -74,7 +74,7 @@ _VIT = Family(
     blocks="encoder.layer.",
     norms=_NORMS[0],
     attention=_ATTENTIONS[0],
-    mlp=MLPS[0],
+    mlp=MLPS["dense"],
     scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     norm="layernorm",
     types=("vit", "vit_mae", "vit_msn"),
@@ -83,7 +83,7 @@ _VIT = Family(
 _CENTRE = {"preparation": preparation(IMAGENET, "shortest", 0.9)}
 _DINO = {
     "norms": _NORMS[1],
-    "mlp": MLPS[1],
+    "mlp": MLPS["fc"],
     "epsilon": 1e-6,
     "preparation": preparation(IMAGENET, "shortest", 0.875),
 }
@@ -96,7 +96,7 @@ _TOWER = {
     "blocks": "encoder.layers.",
     "norms": _NORMS[2],
     "attention": _ATTENTIONS[2],
-    "mlp": MLPS[1],
+    "mlp": MLPS["fc"],
     "norm": "post_layernorm",
 }
 _SIGLIP = {
@@ -179,9 +179,10 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     if family is None and library_configs.is_tips(config):
         return tips.rows(config, hub=True)
     names = family or FAMILIES[library_configs.family_to_write(config)]
-    if family is None and (names.title == "DINOv3" or config.mlp == "swiglu"):
-        gated = config.mlp == "swiglu"
-        names = dataclasses.replace(names, mlp=MLPS[2 if names.title != "DINOv3" else 3 if gated else 4])
+    if family is None and names.title == "DINOv3":
+        names = dataclasses.replace(names, mlp=MLPS["gate" if config.mlp == "swiglu" else "up"])
+    elif family is None and config.mlp == "swiglu":
+        names = dataclasses.replace(names, mlp=MLPS["packed"])
     width, module = config.width, names.module
     if family is None and not (config.classes or names.flat):
         module = ""  # models without a head are published without their module's name, but for those of two towers
@@ -233,7 +234,8 @@ def _config(
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
     if not rotary and not has(family.positions):
         raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
-    _check_size(stated, "hidden_size", shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0])
+    width = shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0]
+    check_stated(stated, "config.json", {"hidden_size": width})
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
@@ -242,9 +244,10 @@ def _config(
         heads=stated.get("num_attention_heads", family.heads if stated else None),
         is_named=False,
     )
-    _check_size(stated, "num_hidden_layers", trunk.fields["depth"])
+    sizes = {"num_hidden_layers": trunk.fields["depth"], "patch_size": trunk.fields["patch_size"]}
     if family.linear_patches:
-        _check_size(stated, "num_patches", arrays[family.positions].shape[0])
+        sizes["num_patches"] = arrays[family.positions].shape[0]
+    check_stated(stated, "config.json", sizes)
     end, without = _end(arrays, stated, name, family)
     fields = {
         **trunk.fields,
@@ -257,7 +260,6 @@ def _config(
         fields["layer_scale"] = number(stated, "layerscale_value", pytorch.LAYER_SCALE)
     if has(family.register_tokens) and not fields["register_tokens"]:
         without = [*without, family.register_tokens]  # of length 0
-    check_stated(stated, "config.json", {"patch_size": fields["patch_size"]})
     prepared = family.preparation
     if sidecars.preprocessor is not None:
         prepared = transformers_preparation(sidecars.preprocessor, prepared)
@@ -288,10 +290,12 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         is_new = found.module != "vision_model."
     else:
         is_new = family.blocks != published.blocks or family.attention != published.attention
-    made = Plan(
+    return pytorch.plan_of(
+        found,
+        _UNUSED,
+        _BESIDE,
         layout=_layout(family, number(stated, "rope_theta", 100.0)),
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
-        prefix=f"{found.outer}{found.module}",
         stored=stored,
         arrays={name: array for name, array in found.arrays.items() if name not in unneeded},
         unused=[*found.unused, *(found.arrays[name].name for name in unneeded)],
@@ -300,7 +304,6 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         is_grid_known=trunk.is_grid_known,
         head=("classifier.bias", "classifier.weight"),
     )
-    return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
 
 
 def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
@@ -359,13 +362,6 @@ def _assumed(sidecars: Sidecars, stated: Mapping[str, Any], family: Family) -> l
 # Configs
 
 
-def _check_size(stated: Mapping[str, Any], key: str, size: int) -> None:
-    """Raises ValueError if config.json says another size than the arrays have."""
-    if stated.get(key) not in (None, size):
-        given = f"it says {key}={printable(stated[key], 60)}, but the arrays have {size}"
-        raise ValueError(f"The config.json beside it belongs to another file: {given}.")
-
-
 def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
     """Returns which GELU a model computes (a `ViTConfig.gelu`), as `like` or config.json says, else its family's.
 
@@ -405,7 +401,7 @@ def _end(
         if name == "dinov3_vit":
             raise ValueError("it has a 'classifier', which no published DINOv3 has.")
         classes = shape_of(arrays, f"{head}.weight", 2)[0]
-        fields |= {"classes": classes, "class_names": _class_names(stated, classes)}
+        fields |= {"classes": classes, "class_names": names_of_classes(stated, classes)}
         fields["distillation_head"] = head == "cls_classifier"
         if name.startswith("dinov2"):
             fields["pooling"] = "token_avg"
@@ -423,7 +419,7 @@ def _end(
     return fields, pooler
 
 
-def _class_names(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
+def names_of_classes(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     """Returns the names of the classes in config.json; None where it has not as many, or only numbers them."""
     labels = mapping(stated, "id2label")
     if len(labels) != classes:

@@ -255,8 +255,9 @@ def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         arguments |= {"scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp == "plain_norm"}
         if large_epsilon:
             return "beit3_base_patch16_224", arguments
-    kind = ("clip_quickgelu_" if gelu == "quick" else "clip_") if large_epsilon else ""
-    return f"vit_base_patch16_{kind}224", arguments
+    if not large_epsilon:
+        return "vit_base_patch16_224", arguments
+    return f"vit_base_patch16_clip_{'quickgelu_' if gelu == 'quick' else ''}224", arguments
 
 
 def _only_patches_have_positions(config: ViTConfig) -> bool:

@@ -125,6 +125,17 @@ def without_unused(plan: Plan, pattern: str) -> Plan:
     )
 
 
+def plan_of(found: Found, unused: str, beside: str, **fields: Any) -> Plan:
+    """Returns the plan by which a model that was found is read; `fields` are those of the plan that it does not tell.
+
+    Arrays without a row count as unused where their names match the pattern `unused`, or `beside` if no module tells
+    the model from what stands beside it. Raises ValueError if other arrays have no row.
+    """
+    fields = {"arrays": found.arrays, "unused": found.unused, **fields}
+    plan = Plan(prefix=f"{found.outer}{found.module}", **fields)
+    return without_unused(plan, unused if found.module else rf"{unused}|{beside}")
+
+
 # What publishers call the parts
 
 
@@ -352,8 +363,10 @@ def trunk_of(
     if family.grid_table:
         _, *grid, _ = shape_of(arrays, family.positions, 4)
         rows, size = math.prod(grid), (grid[0] * pixels[0], grid[1] * pixels[1])
+    elif has(family.positions):
+        rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2]
     else:
-        rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2] if has(family.positions) else None
+        rows = None
     positions = _positions(rows, size, pixels, special, registers, **grid_options)
     heads, of_heads = _heads(sidecars, width, heads, family.heads_by_width, is_named)
     gated = len(family.mlp) == 3 or first == 2 * hidden
@@ -404,10 +417,9 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
 
     Raises ValueError for a combination that no known family has.
     """
+    names = family.own_biases or (f"{family.attention[0]}bias",) * 3
     if len(family.attention) == 4:
-        names: Sequence[str] = [f"{name}.bias" for name in family.attention[:3]]
-    else:
-        names = family.own_biases or [f"{family.attention[0]}bias"] * 3
+        names = tuple(f"{name}.bias" for name in family.attention[:3])
     biased = tuple(f"{block}{name}" in arrays for name in names)
     kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
     if biased not in kinds:

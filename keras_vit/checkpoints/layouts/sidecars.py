@@ -170,10 +170,15 @@ def image_size_in(value: Any) -> tuple[int, int] | None:
 
 
 def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
-    """Raises ValueError if a JSON file says another size than the arrays; what it leaves out is not compared."""
+    """Raises ValueError if a JSON file says other sizes than the arrays (`known`); what it leaves out is not compared.
+
+    `file` is its name. Of two equal numbers the file may say one.
+    """
     for key, size in known.items():
-        sizes = (size, list(size), size[0] if size[0] == size[1] else None) if isinstance(size, tuple) else (size,)
-        if stated.get(key) is not None and stated[key] not in sizes:
+        accepted = [None, size]
+        if isinstance(size, tuple):
+            accepted += [list(size), size[0]] if size[0] == size[1] else [list(size)]
+        if stated.get(key) not in accepted:
             given = f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
             raise ValueError(f"{given}: it lies beside another file.")
 

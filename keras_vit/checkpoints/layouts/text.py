@@ -263,7 +263,8 @@ def _fields(
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
     positions = f"{module}{names.positions}"
-    context = _TIPS_CONTEXT if names.is_tips else shape_of(arrays, positions, 3 if family is _FLAX else 2)[-2]
+    axes = 3 if family is _FLAX else 2
+    context = _TIPS_CONTEXT if names.is_tips else shape_of(arrays, positions, axes)[-2]
     numbers = re.findall(rf"^{re.escape(module + family.blocks)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
     fields: Fields = {
         "vocabulary": vocabulary,

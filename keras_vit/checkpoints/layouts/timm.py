@@ -234,19 +234,19 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     is_whole = size is not None and not (size[0] % patch[0] or size[1] % patch[1])
     if is_whole and size != stored.image_size and stated.image_size is None:
         stored, used, of_size = used_at(stored, size)
-    made = Plan(
+    return pytorch.plan_of(
+        found,
+        _UNUSED,
+        _BESIDE,
         layout=_layout(family),
         dialect=family.title,
-        prefix=f"{found.outer}{found.module}",
         stored=stored,
         arrays=arrays,
-        unused=found.unused,
         warnings=[*stated.remarks, *trunk.remarks, *of_size],
         image_size=used,
         is_grid_known=trunk.is_grid_known,
         head=("head.bias", "head.weight"),
     )
-    return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
 
 
 def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
@@ -279,18 +279,17 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     grid = (0, 0) if size is None else (size[0] // patch[0], size[1] // patch[1])
     if math.prod(grid) == tokens:
         stored = stored.replace(image_size=stored.image_size_of(grid))
-    made = Plan(
+    return pytorch.plan_of(
+        found,
+        "",
+        "",
         layout=LAYOUT,
         dialect="timm",
-        prefix=f"{found.outer}{found.module}",
         stored=stored,
-        arrays=arrays,
-        unused=found.unused,
         warnings=[*stated.remarks, *remarks],
         is_grid_known=math.prod(grid) == tokens or stored.grid_size[0] == stored.grid_size[1],
         head=("head.bias", "head.weight"),
     )
-    return pytorch.without_unused(made, "")
 
 
 def _family(names: Collection[str], container: str) -> Family:
@@ -411,13 +410,6 @@ def _pe_fields(
     return found
 
 
-def _is_dinov3(arrays: Collection[str], family: Family, architecture: str) -> bool:
-    """Returns whether a model has the rotary embedding of DINOv3, by its arrays or its architecture."""
-    has = arrays.__contains__
-    by_tokens = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
-    return family.periods or "dinov3" in architecture or by_tokens
-
-
 def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family) -> Trunk:
     """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation.
 
@@ -425,17 +417,20 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     """
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
-    stem, dinov3, is_pe = _stem_fields(arrays), _is_dinov3(arrays, family, architecture), _is_perception_encoder(arrays)
+    stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays)
+    has_registers_alone = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
+    dinov3 = family.periods or "dinov3" in architecture or has_registers_alone
     width = arrays[f"{family.patches}.weight"].shape[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     if not family.linear_patches:
-        heads = clip.PE_HEADS if is_pe else pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
-        family = dataclasses.replace(
-            family,
-            interpolation=_interpolation(architecture, family, has(family.register_tokens)),
-            heads_by_width=pytorch.HEADS_OF_DINOV3 if dinov3 else heads,
-        )
+        heads = pytorch.HEADS if gated else pytorch.HEADS_OF_SIGLIP
+        if is_pe:
+            heads = clip.PE_HEADS
+        if dinov3:
+            heads = pytorch.HEADS_OF_DINOV3
+        rule = _interpolation(architecture, family, has(family.register_tokens))
+        family = dataclasses.replace(family, interpolation=rule, heads_by_width=heads)
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
@@ -452,9 +447,15 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         fields["attention_bias"] = "no_key"  # it multiplies the keys' part by a mask of zeros
     is_turned = (gated and _has_separate_biases(arrays)) or not (has("cls_token") or has(family.positions))
     eva02 = not dinov3 and arguments.get("use_rot_pos_emb", is_turned) is True
-    fields["rotary_embedding"] = "dinov3" if dinov3 else "eva02" if eva02 else None
+    fields["rotary_embedding"] = "eva02" if eva02 else None
+    if dinov3:
+        fields["rotary_embedding"] = "dinov3"
     fields["gelu"] = _gelu(architecture, arguments)
-    fields["layer_norm_epsilon"] = 1e-5 if dinov3 or _has_large_epsilon(architecture, fields) else 1e-6
+    if architecture:  # CLIP's and BEiT-3's have the larger epsilon
+        is_large = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
+    else:
+        is_large = fields["pre_norm"] or fields["mlp"] == "plain_norm"
+    fields["layer_norm_epsilon"] = 1e-5 if dinov3 or is_large else 1e-6
     if is_pe:
         fields |= _pe_fields(arrays, architecture, arguments, fields)
     if has(f"blocks.0.{family.scales[0]}"):
@@ -470,13 +471,6 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
         remarks.append(Remark(text, "gelu", "assumed"))
     return Trunk(fields, remarks, trunk.is_grid_known)
-
-
-def _has_large_epsilon(architecture: str, fields: Fields) -> bool:
-    """Returns whether normalisations have the epsilon of CLIP's or BEiT-3's: by the name, or the fields without one."""
-    if architecture:
-        return re.match(r"vit_.*_clip_|beit3_", architecture) is not None
-    return fields["pre_norm"] or fields["mlp"] == "plain_norm"
 
 
 def _heads(stated: TimmStated, width: int) -> Any:

@@ -19,6 +19,7 @@ from keras_vit.checkpoints.accounting import (
     Row,
     bounded,
     check_fields,
+    having,
     plain_values,
     shape_of,
     with_prefix_positions,
@@ -131,11 +132,6 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
     return bare or f"{_HUB}register_tokens" in names or str(sidecars.config.get("model_type")).startswith("tipsv2")
 
 
-def recognise_scenic(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Returns whether a file holds an image tower of Scenic's."""
-    return f"{_SCENIC_TOKENS}embedding/kernel" in names
-
-
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a TIPS of PyTorch's is read.
 
@@ -179,18 +175,17 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     )
     stored, used, of_size = used_at(stored, transformers_size(sidecars.preprocessor or {}))
     is_hub = bool(found.module) or bool(stated)
-    made = Plan(
+    return pytorch.plan_of(
+        found,
+        _UNUSED,
+        _BESIDE,
         layout=dataclasses.replace(HUGGINGFACE if is_hub else LAYOUT, rows=functools.partial(rows, family=family)),
         dialect="TIPS" if named is AUTHORS else "transformers",
-        prefix=f"{found.outer}{found.module}",
         stored=stored,
-        arrays=arrays,
-        unused=found.unused,
         warnings=[*trunk.remarks, *of_size],
         image_size=used,
         is_grid_known=trunk.is_grid_known,
     )
-    return pytorch.without_unused(made, _UNUSED if found.module else rf"{_UNUSED}|{_BESIDE}")
 
 
 def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
@@ -289,7 +284,7 @@ HUGGINGFACE = dataclasses.replace(
 SCENIC = Layout(
     "tips_scenic",
     _scenic_rows,
-    recognise_scenic,
+    having(f"{_SCENIC_TOKENS}embedding/kernel"),
     plan_of_scenic,
     _check_writable_by_scenic,
     unstated=lambda config: {**_SCENIC_PREPARATION, "interpolation": AUTHORS.interpolation},
