@@ -252,10 +252,13 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an MLP-Mixer in timm's names is read, which computes the exact GELU.
 
-    Raises ValueError for several models, missing arrays, arrays without a place in a Mixer, or contradicting options.
+    Raises ValueError for several models, missing arrays, arrays without a place in a Mixer, or another architecture.
     """
     found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
     arrays, stated = found.arrays, timm_stated(sidecars, False)
+    if stated.architecture and "mixer" not in stated.architecture:
+        name = printable(stated.architecture, 100)
+        raise ValueError(f"{name} is no MLP-Mixer, and its arrays are those of one.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
