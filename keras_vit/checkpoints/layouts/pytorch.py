@@ -125,15 +125,15 @@ def without_unused(plan: Plan, pattern: str) -> Plan:
     )
 
 
-def plan_of(found: Found, unused: str, beside: str, **fields: Any) -> Plan:
+def plan_of(found: Found, pattern: str, beside: str, **fields: Any) -> Plan:
     """Returns the plan by which a model that was found is read; `fields` are those of the plan that it does not tell.
 
-    Arrays without a row count as unused where their names match the pattern `unused`, or `beside` if no module tells
-    the model from what stands beside it. Raises ValueError if other arrays have no row.
+    Arrays without a row count as unused where their names match `pattern`, or `beside` if no module tells the
+    model from what stands beside it. Raises ValueError if other arrays have no row.
     """
     fields = {"arrays": found.arrays, "unused": found.unused, **fields}
     plan = Plan(prefix=f"{found.outer}{found.module}", **fields)
-    return without_unused(plan, unused if found.module else rf"{unused}|{beside}")
+    return without_unused(plan, pattern if found.module else rf"{pattern}|{beside}")
 
 
 # What publishers call the parts
