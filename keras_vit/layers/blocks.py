@@ -1,6 +1,5 @@
 """The blocks of encoders: attention, perceptrons, the block of Transformers (equations 2 and 3), MLP-Mixer's."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from keras_vit.layers.base import (
     registered,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
-from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape, widened
+from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape
 from keras_vit.layers.positions import rotate
 
 
@@ -37,14 +36,15 @@ def attend(
     rate: float = 0.0,
     seed: Any = None,
 ) -> Any:
-    """Softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
+    """Returns the softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
 
     Args:
         query: What is compared with the keys.
         key: As many as values.
         value: What is mixed.
         causal: Whether a token sees itself and earlier ones only.
-        allowed: Booleans `(batch, Q, T)`: which keys each query sees, at least one each; None for all.
+        allowed: Booleans `(batch, Q, T)`: which keys each query sees, at least one each; None for all. With `causal`,
+            those that both allow.
         offset: Added to the attention weights, `(batch, heads, Q, T)`.
         rate: Of dropout on the attention weights.
         seed: Of that dropout; None for none.
@@ -55,13 +55,10 @@ def attend(
         import torch.nn.functional as F
 
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        if causal:
+            allowed = ops.logical_and(allowed, ops.tri(query.shape[2], key.shape[2], dtype="bool"))
         return F.scaled_dot_product_attention(query, key, value, allowed[:, None]).transpose(1, 2)
-    if allowed is None:
-        weights = attention_weights(query, key, causal)
-    else:
-        scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
-        weights = ops.softmax(ops.where(allowed[:, None], scores, -math.inf))
-    weights = ops.cast(weights, query.dtype)
+    weights = ops.cast(attention_weights(query, key, causal, allowed), query.dtype)
     weights = weights if offset is None else weights + ops.cast(offset, weights.dtype)
     return ops.einsum("bhqk,bkhd->bqhd", dropout(weights, rate, seed), value)
 
@@ -131,10 +128,7 @@ class MultiHeadAttention(CompositeLayer):
     def build(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> None:
-        """Makes the four projections, and a normalisation where there is one.
-
-        Raises ValueError unless heads divide the width.
-        """
+        """Makes the four projections, and a normalisation with `norm`; ValueError unless heads divide the width."""
         width: Any = tokens_shape[-1]
         if width % self.heads:
             raise ValueError(
@@ -148,7 +142,7 @@ class MultiHeadAttention(CompositeLayer):
             self.norm = self.inner_norm("norm", (None, None, width), self.epsilon)
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
-        """The seeds of one call: one for the attention weights, or None where nothing is dropped."""
+        """Returns a list of the seed of one call, for the attention weights; None in it where nothing is dropped."""
         return self.draw(training, self.dropout)
 
     def call(
@@ -161,7 +155,10 @@ class MultiHeadAttention(CompositeLayer):
         training: bool | None = None,
         seeds: list[Any] | None = None,
     ) -> Tensor:
-        """What the queries read of the tokens, `(batch, queries, D)`; without `queries` each token is one."""
+        """Returns what the queries read of the tokens, `(batch, Q, D)`; without `queries` each token is one.
+
+        Raises ValueError for a rotation where the layer was not made for one, and for none where it was.
+        """
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
         query, key = self._query_and_key(tokens, queries, rotation, training)
@@ -171,13 +168,18 @@ class MultiHeadAttention(CompositeLayer):
         y = self.norm(y, training=training) if self.use_norm else y
         return self.out(y, training=training)
 
-    def attention_weights(self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None) -> Tensor:
-        """The attention weights, `(batch, heads, Q, T)`, each row summing to 1; in at least float32."""
+    def attention_weights(
+        self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None, allowed: Tensor | None = None
+    ) -> Tensor:
+        """Returns the attention weights before dropout, `(batch, heads, Q, T)`, in float32 or better.
+
+        Each row sums to 1. Raises ValueError for a rotation too many or too few.
+        """
         query, key = self._query_and_key(tokens, tokens if queries is None else queries, rotation)
-        return attention_weights(query, key, self.causal)
+        return attention_weights(query, key, self.causal, allowed)
 
     def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
-        """Queries and keys by heads, turned where positions are rotary.
+        """Returns queries and keys, `(batch, tokens, heads, d)` each, turned where positions are rotary.
 
         Raises ValueError for a rotation too many or too few.
         """
@@ -193,21 +195,24 @@ class MultiHeadAttention(CompositeLayer):
         return rotate(query, rotation[..., : _length(query), :], kind), rotate(key, rotation, kind)
 
     def _projected(self, dense: Any, x: Any, training: bool | None) -> Any:
+        """Returns what a projection makes of `x`, `(batch, tokens, D)`, by heads: `(batch, tokens, heads, d)`."""
         return reshape(dense(x, training=training), (-1, _length(x), self.heads, self.width // self.heads))
 
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> Shape:
+        """Returns the shape of the queries; that of the tokens without any."""
         return tokens_shape if queries_shape is None else queries_shape
 
 
 def _length(x: Any) -> Any:
-    """Number of tokens, static where it is known (a dynamic one costs some exporters their shapes)."""
+    """Returns the length of axis 1: an integer where it is known, else a scalar tensor."""
+    # A dynamic one costs some exporters their shapes.
     return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
 
 
 class _HiddenLayer(SameShape, CompositeLayer):
-    """A perceptron: `hidden(x)`, which subclasses have, a dropout, perhaps a normalisation, `fc2`, a dropout."""
+    """A perceptron: `hidden(x)`, which subclasses define, a dropout, with `norm` a normalisation, `fc2`, a dropout."""
 
     def __init__(
         self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
@@ -221,20 +226,22 @@ class _HiddenLayer(SameShape, CompositeLayer):
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build_output(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
+        """Makes `fc2`, whose bias starts as `bias` says, and with `norm` the normalisation before it."""
         hidden = (*input_shape[:-1], self.width)
         self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], bias)
         if self.use_norm:
             self.norm = self.inner_norm("norm", hidden, self.epsilon)
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
-        """The seeds of one call, of both dropouts; None where nothing is dropped."""
+        """Returns the seeds of one call, of both dropouts; two times None where nothing is dropped."""
         return self.draw(training, self.dropout, self.dropout)
 
     def hidden(self, x: Any, training: bool | None) -> Any:
-        """The activations of the hidden layer, `(..., width)`."""
+        """Returns the activations of the hidden layer, `(..., width)`; each subclass defines it."""
         raise NotImplementedError
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
+        """Returns the perceptron of `x`, in its shape; `seeds` None: those of `draw_seeds`."""
         hidden_seed, output_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(self.hidden(x, training), self.dropout, hidden_seed)
         x = self.norm(x, training=training) if self.use_norm else x
@@ -283,10 +290,12 @@ class MLP(_HiddenLayer):
         self.gelu = gelu
 
     def build(self, input_shape: Shape) -> None:
+        """Makes both dense layers, whose biases start near 0, and with `norm` a normalisation between them."""
         self.fc1 = self.inner_dense("fc1", input_shape, self.width, initializer("normal", stddev=1e-6))
         self.build_output(input_shape, initializer("normal", stddev=1e-6))
 
     def hidden(self, x: Any, training: bool | None) -> Any:
+        """Returns the activation of the first dense layer, `(..., width)`."""
         return activated(self.fc1, x, self.gelu, training)
 
 
@@ -314,11 +323,13 @@ class SwiGLU(_HiddenLayer):
     """
 
     def build(self, input_shape: Shape) -> None:
+        """Makes three dense layers, and with `norm` a normalisation before the last."""
         self.gate = self.inner_dense("gate", input_shape, self.width)
         self.value = self.inner_dense("value", input_shape, self.width)
         self.build_output(input_shape)
 
     def hidden(self, x: Any, training: bool | None) -> Any:
+        """Returns `silu(gate(x)) * value(x)`, `(..., width)`."""
         gate, value = self.gate(x, training=training), self.value(x, training=training)
         return ops.silu(gate) * value
 
@@ -344,10 +355,12 @@ class LayerScale(SameShape):
         self.initial = initial
 
     def build(self, input_shape: Shape) -> None:
+        """Makes a factor for each channel, `initial` at first."""
         first = initializers.Constant(self.initial)
         self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=first)
 
     def call(self, x: Tensor) -> Tensor:
+        """Returns `x` times the factors, in its dtype."""
         return x * ops.cast(self.gamma, x.dtype)
 
 
@@ -430,7 +443,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         causal: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind of MLP."""
+        """Keeps the arguments; ValueError for an unknown `mlp`. The others are checked when the layer is built."""
         super().__init__(**kwargs)
         check_choice("mlp", mlp, MLPS)
         self.heads = heads
@@ -451,7 +464,10 @@ class TransformerBlock(Renamed, ResidualBlock):
         self.seed_generator = SeedGenerator() if dropout or drop_path else None
 
     def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
-        """Makes attention, the MLP, both normalisations, and layer scale where there is some."""
+        """Makes attention, the MLP, both normalisations, and layer scale unless it is None.
+
+        Raises ValueError for an unknown name among the options of attention and MLP, or unless `heads` divides D.
+        """
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         common = (self.heads, self.attention_dropout, self.attention_bias, self.attention_norm, self.epsilon)
@@ -479,7 +495,10 @@ class TransformerBlock(Renamed, ResidualBlock):
         activations: Any = None,
         training: Any = None,
     ) -> Any:
-        """The tokens after the block; with `activations`, a list of these and then the tokens."""
+        """Returns the tokens after the block; with `activations`, a list of these, in their order, and then the tokens.
+
+        Raises ValueError for unknown activations, and for a rotation unless the block was made for one.
+        """
         _check_activations(activations)
         block_seeds = self.draw(training, self.dropout, self.drop_path, self.drop_path)
         seeds = [block_seeds, *self.draw_inner_seeds(training, self.attention, self.mlp)]
@@ -492,7 +511,10 @@ class TransformerBlock(Renamed, ResidualBlock):
     def _block(
         self, x: Any, rotation: Any, offset: Any, allowed: Any, seeds: list[Any], activations: Any, training: Any
     ) -> Any:
-        """What `call` returns, computed in the order of equations 2 and 3 with given seeds."""
+        """Returns what `call` does, in the order of equations 2 and 3.
+
+        `seeds` holds those of the block (dropout, both paths), of attention and of the MLP. Activations are checked.
+        """
         (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
 
@@ -506,7 +528,8 @@ class TransformerBlock(Renamed, ResidualBlock):
         if self.output_tokens is not None:
             queries, x = y[:, : self.output_tokens], x[:, : self.output_tokens]
         if activations and "attention_weights" in activations:
-            kept["attention_weights"] = self.attention.attention_weights(y, queries, rotation)
+            weights = self.attention.attention_weights(y, queries, rotation, **not_none(allowed=allowed))
+            kept["attention_weights"] = weights
         options = not_none(queries=queries, rotation=rotation, offset=offset, allowed=allowed, seeds=attention_seeds)
         y = dropout(self.attention(y, training=training, **options), self.dropout, dropout_seed)
         y = y if self.layer_scale is None else self.scale1(y, training=training)
@@ -519,7 +542,10 @@ class TransformerBlock(Renamed, ResidualBlock):
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(self, x: Any, *others: Any, activations: Any = None, **options: Any) -> Any:
-        """The symbolic outputs of a call, with those of `activations` before them."""
+        """Returns the symbolic output of a call; with `activations` a list of theirs, then the output.
+
+        Raises ValueError for unknown activations.
+        """
         _check_activations(activations)
         shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
         weights = keras.KerasTensor((x.shape[0], self.heads, shape[1], x.shape[1]), float32_or_better(dtype))
@@ -530,19 +556,22 @@ class TransformerBlock(Renamed, ResidualBlock):
         return [*kept, output] if activations else output
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
+        """Returns the shape of the output: that of `x`, with `output_tokens` tokens where that is set."""
         return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
 
 
 def _check_activations(names: Sequence[str] | None) -> None:
+    """Raises ValueError for a string, and for a name that is not in `BLOCK_ACTIVATIONS`; None is right."""
     if isinstance(names, str) or not set(names or ()) <= BLOCK_ACTIVATIONS.keys():
         raise ValueError(f"activations must be a list of names from {[*BLOCK_ACTIVATIONS]}, but {names!r} was given.")
 
 
 @registered
 class MixerMLP(MLP):
-    """An `MLP` with the first values of `MlpBlock` in the official `models_mixer.py`."""
+    """An `MLP` whose weights start as those of `MlpBlock` in the official `models_mixer.py`; it has no `norm`."""
 
     def build(self, input_shape: Shape) -> None:
+        """Makes both dense layers, with kernels of LeCun's normal distribution and biases of 0."""
         hidden = (*input_shape[:-1], self.width)
         self.fc1 = self.inner_dense("fc1", input_shape, self.width, kernel="lecun_normal")
         self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], kernel="lecun_normal")
@@ -585,7 +614,7 @@ class MixerBlock(SameShape, ResidualBlock):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; a generator of seeds only where paths are dropped."""
+        """Keeps the arguments; `gelu` is checked when the layer is built."""
         super().__init__(**kwargs)
         self.tokens_mlp_width = tokens_mlp_width
         self.mlp_width = mlp_width
@@ -597,7 +626,10 @@ class MixerBlock(SameShape, ResidualBlock):
         self.seed_generator = SeedGenerator() if drop_path else None
 
     def build(self, x_shape: Shape) -> None:
-        """Makes both perceptrons and normalisations; ValueError if the number of tokens is not known."""
+        """Makes both perceptrons and normalisations.
+
+        Raises ValueError if the number of tokens is not known, or `gelu` is unknown.
+        """
         _, tokens, width = x_shape
         if tokens is None:
             raise ValueError(f"{self.name!r} mixes a fixed number of tokens, but was given the shape {x_shape}.")
@@ -610,7 +642,7 @@ class MixerBlock(SameShape, ResidualBlock):
         self.mlp.build(x_shape)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """The tokens `(batch, tokens, D)` after mixing across tokens and across channels."""
+        """Returns the tokens `(batch, T, D)` after mixing across tokens and across channels."""
         path_seeds = self.draw(training, self.drop_path, self.drop_path)
         seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
 

@@ -25,7 +25,7 @@ from keras_vit.layers.ops import (
 
 
 def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
-    """A map at another size, linearly between its places.
+    """Returns a map at another size, linearly between its places.
 
     Args:
         x: `(batch, rows, columns, channels)`, floating point.
@@ -52,7 +52,7 @@ def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
 
 @with_faster_forms
 def resize_bilinear(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
-    """A map at another size, with its corners aligned or with half-pixel centres."""
+    """Returns `(batch, *size, channels)`: a map resized with aligned corners, or else with half-pixel centres."""
     for axis, new in zip((1, 2), size, strict=True):
         old = ops.shape(x)[axis]
         known = isinstance(old, int) and isinstance(new, int)
@@ -90,7 +90,10 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         super().__init__(**{**kwargs, "axis": -1, "momentum": momentum, "epsilon": epsilon})
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        """Normalises each channel: in training by the moments of the whole batch, which the running ones follow."""
+        """Returns the inputs with each channel normalised, by the running moments.
+
+        In training, unless the layer is frozen, by those of the whole batch, of which the running ones take a share.
+        """
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         x = ops.cast(inputs, float32_or_better(inputs.dtype))
@@ -114,10 +117,12 @@ LEAST_SHARE = 0.1  # what `DepthBins` adds to the score of each bin before they 
 
 @registered
 class Convolution(BaseLayer):
-    """A convolution with an odd kernel and zeros on every side, half a kernel wide: one place for each step."""
+    """A convolution with an odd kernel and zeros on every side, half a kernel wide: one place for each step.
+
+    Input: `(batch, rows, columns, channels)`. Output: `(batch, ceil(rows / strides), ..., filters)`.
+    """
 
     def __init__(self, filters: int, size: int, strides: int = 1, bias: bool = True, **kwargs: Any) -> None:
-        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.size = size
@@ -125,6 +130,7 @@ class Convolution(BaseLayer):
         self.use_bias = bias
 
     def build(self, input_shape: Shape) -> None:
+        """Makes the kernel, and a bias where it has one."""
         shape = (self.size, self.size, input_shape[-1], self.filters)
         self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
         if self.use_bias:
@@ -144,6 +150,7 @@ class WithClassToken(BaseLayer):
     """`[patch, class token]` for each place, from patches `(batch, rows, columns, D)` and tokens `(batch, T, D)`."""
 
     def call(self, patches: Tensor, tokens: Tensor) -> Tensor:
+        """Returns `(batch, rows, columns, 2 D)`: each patch, then the first of the tokens."""
         token = ops.broadcast_to(tokens[:, None, :1], ops.shape(patches))
         return ops.concatenate([patches, token], axis=-1)
 
@@ -182,7 +189,7 @@ class Reassemble(CompositeLayer):
         self.readout = readout
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the projections, and the convolution that changes the size unless the factor is 1."""
+        """Makes the projections, and `resized`, the convolution that changes the size: None where the factor is 1."""
         shape, policy = input_shape, self.dtype_policy
         if self.readout is not None:
             self.readout_projection = self.inner_dense("readout_projection", shape, self.readout)
@@ -198,13 +205,15 @@ class Reassemble(CompositeLayer):
             self.resized.build((*shape[:3], self.width))
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """Returns the map at the new size and width."""
         if self.readout is not None:
             x = activated(self.readout_projection, x, "exact", training)
         x = self.projection(x, training=training)
         return x if self.resized is None else self.resized(x, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        rows, columns = (None if n is None else -int(-n * self.factor // 1) for n in input_shape[1:3])
+        """Returns the shape of the output; sizes are rounded up, and None stays None."""
+        rows, columns = (None if n is None else math.ceil(n * self.factor) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, self.width)
 
 
@@ -217,12 +226,14 @@ class ResidualConvUnit(SameShape, CompositeLayer):
         self.use_bias = bias
 
     def build(self, input_shape: Any) -> None:
+        """Makes both convolutions, which keep the number of channels."""
         for name in ("conv1", "conv2"):
             inner = Convolution(input_shape[-1], 3, bias=self.use_bias, dtype=self.dtype_policy, name=name)
             inner.build(input_shape)
             setattr(self, name, inner)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """Returns `x + conv2(relu(conv1(relu(x))))`."""
         y = activated(self.conv1, activate(x, "relu"), "relu", training)
         return x + self.conv2(y, training=training)
 
@@ -254,7 +265,7 @@ class FeatureFusion(CompositeLayer):
         self.use_bias = bias
 
     def build(self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None) -> None:
-        """Makes the residual units, one without `skip` and two with it, and the projection."""
+        """Makes the residual units, `unit1` only with `skip`, and the projection."""
         for name in ("unit1", "unit2") if self.use_skip else ("unit2",):
             unit = ResidualConvUnit(self.use_bias, dtype=self.dtype_policy, name=name)
             unit.build(x_shape)
@@ -264,7 +275,7 @@ class FeatureFusion(CompositeLayer):
     def call(
         self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
-        """The fused map `(batch, rows, columns, D)` at the size of `like`, or at twice its own."""
+        """Returns the fused map `(batch, rows, columns, channels)` at the size of `like`, or at twice that of `x`."""
         if self.use_skip:
             x = x + self.unit1(resize(skip, ops.shape(x)[1:3], "half_pixel"), training=training)
         x = self.unit2(x, training=training)
@@ -326,7 +337,7 @@ class DepthHead(CompositeLayer):
         self.max_depth = max_depth
 
     def build(self, x_shape: Any, patches_shape: Shape | None = None) -> None:
-        """Makes three convolutions."""
+        """Makes the three convolutions, to half of the channels, to `hidden` and to 1."""
         channels, half = x_shape[-1], x_shape[-1] // 2
         for name, filters, size, inputs in (
             ("conv1", half, 3, channels),
@@ -338,7 +349,10 @@ class DepthHead(CompositeLayer):
             setattr(self, name, inner)
 
     def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Depth `(batch, height, width)`: at twice the size of the map, or with `patches` at that of their image."""
+        """Returns depth `(batch, height, width)`, float32 or better, as `output` makes it of the last convolution.
+
+        At twice the size of the map, or with `patches` at that of their image.
+        """
         x = self.conv1(x, training=training)
         places, factors = (x, (2, 2)) if patches is None else (patches, self.patch_size)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
@@ -379,7 +393,6 @@ class DepthBins(CompositeLayer):
     def __init__(
         self, min_depth: float = 0.001, max_depth: float = 10.0, bins: int = 256, factor: int = 4, **kwargs: Any
     ) -> None:
-        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.min_depth = min_depth
         self.max_depth = max_depth
@@ -390,7 +403,7 @@ class DepthBins(CompositeLayer):
         self.scores = self.inner_dense("scores", input_shape, self.bins)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Depth `(batch, height, width)`: the mean of the bins' centres, weighted by their scores."""
+        """Returns depth `(batch, height, width)`: the mean of the bins, weighted by their scores."""
         # The original resizes before the linear function. The other way round is the same but for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
         x = widened(self.scores(x, training=training))
@@ -429,6 +442,7 @@ class QueryRotation(BaseLayer):
         self.count = count
 
     def call(self, rotation: Tensor) -> Tensor:
+        """Returns the rotation with `count` tokens of the angle 0 (sine 0, cosine 1) before its own."""
         sin = ops.zeros((1, self.count, rotation.shape[-1]), rotation.dtype)
         return ops.concatenate([ops.concatenate([sin, sin + 1]), rotation], axis=1)
 
@@ -438,7 +452,10 @@ class QueryRotation(BaseLayer):
 
 @registered
 class DoublingConvolution(BaseLayer):
-    """A transposed convolution of 2x2 in steps of 2: each place becomes four, so that it is a product."""
+    """A transposed convolution of 2x2 in steps of 2: each place becomes four, so that it is a product.
+
+    Input: `(batch, rows, columns, D)`. Output: `(batch, 2 * rows, 2 * columns, D)`.
+    """
 
     def build(self, input_shape: Shape) -> None:
         """Makes a kernel for squares of two pixels, and a bias."""
@@ -449,6 +466,7 @@ class DoublingConvolution(BaseLayer):
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
+        """Returns the map with twice as many rows and columns."""
         (rows, columns), width = ops.shape(x)[1:3], x.shape[-1]
         y = dense(x, reshape(tensor_of(self.kernel, x), (width, -1)), ops.tile(tensor_of(self.bias, x), 4))
         y = ops.transpose(reshape(y, (-1, rows, columns, 2, 2, width)), (0, 1, 3, 2, 4, 5))
@@ -463,10 +481,12 @@ class DepthwiseConvolution(SameShape):
     """A depthwise convolution of 3x3 without bias, with zeros around the map."""
 
     def build(self, input_shape: Shape) -> None:
+        """Makes the kernel."""
         shape = (3, 3, input_shape[-1], 1)
         self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
 
     def call(self, x: Tensor) -> Tensor:
+        """Returns the map, of the same shape, with each channel convolved."""
         return depthwise_conv(x, tensor_of(self.kernel, x))
 
 
@@ -491,7 +511,7 @@ class UpscaleBlock(CompositeLayer):
         self.activation = activation
 
     def build(self, input_shape: Shape) -> None:
-        """Makes both convolutions and the normalisation between them."""
+        """Makes both convolutions and the normalisation after them."""
         self.conv1 = DoublingConvolution(dtype=self.dtype_policy, name="conv1")
         self.conv2 = DepthwiseConvolution(dtype=self.dtype_policy, name="conv2")
         self.norm = self.inner_norm("norm", input_shape, _NORM_EPSILON)
@@ -499,6 +519,7 @@ class UpscaleBlock(CompositeLayer):
         self.conv2.build(input_shape)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """Returns the map with twice as many rows and columns."""
         x = self.conv2(activated(self.conv1, x, self.activation, training), training=training)
         return self.norm(x, training=training)
 
@@ -525,10 +546,12 @@ class MaskHead(SameShape, CompositeLayer):
         self.activation = activation
 
     def build(self, input_shape: Shape) -> None:
+        """Makes three linear layers from D to D."""
         for name in ("fc1", "fc2", "fc3"):
             setattr(self, name, self.inner_dense(name, input_shape, input_shape[-1]))
 
     def call(self, queries: Tensor, training: bool | None = None) -> Tensor:
+        """Returns the vector of each query, `(batch, Q, D)`."""
         for layer in (self.fc1, self.fc2):
             queries = activated(layer, queries, self.activation, training)
         return self.fc3(queries, training=training)

@@ -151,11 +151,16 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     return ops.dot_product_attention(query, key, value, is_causal=is_causal, flash_attention=flash)
 
 
-def attention_weights(query: Any, key: Any, is_causal: bool = False) -> Any:
-    """Returns the softmax of the scaled scores, `(batch, heads, Q, T)`, in float32 or better as in the original."""
+def attention_weights(query: Any, key: Any, is_causal: bool = False, allowed: Any = None) -> Any:
+    """Returns the softmax of the scaled scores, `(batch, heads, Q, T)`, in float32 or better as in the original.
+
+    `allowed`, booleans `(batch, Q, T)`, says which keys each query sees: at least one each; None for all.
+    """
     scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
     if is_causal:
         scores = ops.where(ops.tri(*scores.shape[-2:], dtype="bool"), scores, -math.inf)
+    if allowed is not None:
+        scores = ops.where(allowed[:, None], scores, -math.inf)
     return ops.softmax(scores)
 
 

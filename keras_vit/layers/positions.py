@@ -17,7 +17,7 @@ _EVA02_BASE = 10_000.0
 
 
 def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
-    """The position embeddings of MoCo v3 (Chen et al., 2021), in big_vision's order.
+    """Returns the position embeddings of MoCo v3 (Chen et al., 2021), in big_vision's order.
 
     A patch in row y and column x gets `[sin(w x), cos(w x), sin(w y), cos(w y)]` with `width / 4` frequencies w that
     fall from 1 to 1/10,000 geometrically.
@@ -44,6 +44,7 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
     omega = omega if xp is np else ops.convert_to_tensor(omega, "float32")
 
     def waves(count: Any) -> Any:
+        # For each place in one direction its sines, then its cosines.
         places = np.arange(count, dtype="float64") if xp is np else _count(count)
         angles = places[:, None] * omega
         return xp.concatenate([xp.sin(angles), xp.cos(angles)], axis=1)
@@ -55,6 +56,7 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
 
 
 def _count(n: Any) -> Any:
+    """Returns 0 to n - 1 as a float32 tensor; `n` may be a scalar tensor."""
     return ops.cast(ops.arange(n), "float32")
 
 
@@ -107,7 +109,7 @@ class RotaryEmbedding(BaseLayer):
         super().__init__(autocast=False, **kwargs)
         check_choice("kind", kind, ROTARY_EMBEDDINGS)
         if size % 4 or size < 4:
-            raise ValueError(f"size must be a multiple of 4, but {size} was given.")
+            raise ValueError(f"size must be a positive multiple of 4, but {size} was given.")
         self.kind = kind
         self.size = size
         self.prefix_tokens = prefix_tokens
@@ -126,7 +128,7 @@ class RotaryEmbedding(BaseLayer):
             )
 
     def call(self, patches: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Sines and cosines `(2, tokens, size)`, float32, of the angles by which blocks turn queries and keys.
+        """Returns sines, then cosines, float32 `(2, tokens, size)`, of the angles by which queries and keys are turned.
 
         Tokens before the patches have the angle 0.
         """
@@ -163,18 +165,19 @@ class RotaryEmbedding(BaseLayer):
 
 
 def _powers(base: float, count: int, sign: int) -> np.ndarray:
-    """float32 `(count,)`, from 1 to nearly the base, or its inverse where `sign` is -1."""
+    """Returns float32 `(count,)`: powers of the base from 1 to nearly the base, or its inverse where `sign` is -1."""
     return (base ** (sign * np.arange(count, dtype="float64") / count)).astype("float32")
 
 
 def _dinov3_periods(shape: tuple[int, ...], dtype: DType = None) -> Tensor:
+    """Initializer: returns `shape[0]` periods, from 1 to nearly 100."""
     return ops.convert_to_tensor(_powers(_DINOV3_BASE, shape[0], 1), dtype)
 
 
 def rotate(x: Tensor, rotation: Tensor, kind: str) -> Tensor:
-    """Queries or keys `(batch, tokens, heads, d)`, turned by `(2, tokens, d)`, or `(2, batch, tokens, d)`.
+    """Returns queries or keys `(batch, tokens, heads, d)`, turned by `(2, tokens, d)`, or `(2, batch, tokens, d)`.
 
-    The kind says which two channels are turned together.
+    Channel i is turned with channel i + d/2 for the kind "dinov3", 2i with 2i + 1 for any other.
     """
     sin, cos = (ops.cast(rotation[i], x.dtype)[..., None, :] for i in range(2))
     size = x.shape[-1]

@@ -49,7 +49,6 @@ class StdConv2D(BaseLayer):
         folded: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.kernel_size = kernel_size
@@ -60,7 +59,7 @@ class StdConv2D(BaseLayer):
         self.folded = folded
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the kernel, which is standardised at each call unless it is folded."""
+        """Makes the kernel."""
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
@@ -69,7 +68,7 @@ class StdConv2D(BaseLayer):
         )
 
     def standardized_kernel(self) -> Tensor:
-        """The kernel that the convolution uses, in float32 or better."""
+        """Returns the kernel that the convolution uses, in the dtype of the weight; the stored one if `folded`."""
         kernel = ops.convert_to_tensor(self.kernel)
         if self.folded:
             return kernel
@@ -80,10 +79,11 @@ class StdConv2D(BaseLayer):
         return kernel / (ops.sqrt(variance) + self.epsilon)
 
     def call(self, x: Tensor) -> Tensor:
+        """Returns the convolution, `(batch, rows, columns, filters)`, in the dtype of `x`."""
         return conv(x, ops.cast(self.standardized_kernel(), x.dtype), self.strides, self.padding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """The shape `(batch, rows, columns, filters)`; None stays None."""
+        """Returns `(batch, rows, columns, filters)`; None stays None."""
 
         def length(n: int | None) -> int | None:
             if n is None:
@@ -98,15 +98,15 @@ class StdConv2D(BaseLayer):
 def bit_conv(
     name: str, filters: int, size: int, strides: int = 1, padding: int = 0, folded: bool = False, dtype: DType = None
 ) -> StdConv2D:
-    """A `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
+    """Returns a new `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
 
     Args:
         name: Of the layer.
-        filters: As in `StdConv2D`.
+        filters: As the other arguments, in `StdConv2D`.
         size: Rows and columns of the kernel.
-        strides: As in `StdConv2D`.
-        padding: As in `StdConv2D`.
-        folded: As in `StdConv2D`.
+        strides: Step in both directions.
+        padding: Zeros on every side.
+        folded: Whether the stored kernel is standardised.
         dtype: Of the layer, or its policy; None for Keras's default.
 
     Returns:
@@ -129,6 +129,7 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
     """
 
     def call(self, inputs: Any) -> Any:
+        """Returns the normalised inputs; by Keras where the options are not those of `group_norm`."""
         if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
             return super().call(inputs)
         gamma, beta = tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs)
@@ -136,7 +137,7 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
 
 
 def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
-    """Group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax.
+    """Returns a new layer of group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax.
 
     Args:
         name: Name of the layer.
@@ -155,7 +156,7 @@ def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "one
 
 
 class _Bottleneck(CompositeLayer):
-    """What the units of both ResNets have in common."""
+    """What the units of both ResNets have in common: the arguments, normalisations, the shape of the output."""
 
     def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -164,6 +165,7 @@ class _Bottleneck(CompositeLayer):
         self.folded = folded
 
     def _norm(self, name: str, channels: Any, epsilon: float, gamma: str = "ones") -> GroupNormalization:
+        """Returns a new, built group normalisation; ValueError unless `channels` is a multiple of 32."""
         layer = group_norm(name, self.dtype_policy, epsilon, gamma)
         layer.build((None, None, None, channels))
         return layer
@@ -201,7 +203,10 @@ class ResNetUnit(_Bottleneck):
         self.epsilons = epsilons
 
     def build(self, input_shape: Shape) -> None:
-        """Makes three convolutions and their normalisations, and a projection where the shape changes."""
+        """Makes three convolutions and their normalisations, and a projection where the shape changes.
+
+        Raises ValueError unless `filters` is a multiple of 32.
+        """
         before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         epsilon, *_ = STEM_EPSILONS[self.epsilons]
         self.projected = before != outer or self.strides != 1
@@ -216,7 +221,7 @@ class ResNetUnit(_Bottleneck):
             self.gn_proj = self._norm("gn_proj", outer, epsilon)
 
     def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
-        """A built convolution with the epsilons of this unit."""
+        """Returns a new, built convolution with the epsilons of this unit."""
         _, epsilon, inside = STEM_EPSILONS[self.epsilons]
         policy = self.dtype_policy
         layer = StdConv2D(filters, size, strides, "same", epsilon, inside, self.folded, dtype=policy, name=name)
@@ -224,7 +229,7 @@ class ResNetUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """The map after three convolutions, each normalised, added to the shortcut."""
+        """Returns the map after three convolutions, each normalised, added to the shortcut, and a ReLU."""
         shortcut = x
         if self.projected:
             shortcut = self.gn_proj(self.conv_proj(x, training=training), training=training)
@@ -251,7 +256,10 @@ class BiTUnit(_Bottleneck):
     """
 
     def build(self, input_shape: Shape) -> None:
-        """Makes three convolutions with a normalisation before each, and a projection where the shape changes."""
+        """Makes three convolutions with a normalisation before each, and a projection where the shape changes.
+
+        Raises ValueError unless `filters` and the channels of the input are multiples of 32.
+        """
         before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         self.projected = before != outer or self.strides != 1
         self.gn1 = self._norm("gn1", before, GROUP_NORM_EPSILON)
@@ -264,12 +272,13 @@ class BiTUnit(_Bottleneck):
             self.conv_proj = self._conv("conv_proj", before, outer, 1, self.strides)
 
     def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
+        """Returns a new, built convolution of BiT, with half a kernel of zeros on every side."""
         layer = bit_conv(name, filters, size, strides, size // 2, self.folded, self.dtype_policy)
         layer.build((None, None, None, before))
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """The map after three normalised convolutions, added to the shortcut (pre-activation)."""
+        """Returns the map after three convolutions, each behind a normalisation and a ReLU, added to the shortcut."""
         y = activated(self.gn1, x, "relu", training)
         shortcut = self.conv_proj(y, training=training) if self.projected else x
         y = activated(self.gn2, self.conv1(y, training=training), "relu", training)
@@ -285,6 +294,7 @@ class MaxPooling2D(keras.layers.MaxPooling2D, BaseLayer):
     """
 
     def call(self, inputs: Any) -> Any:
+        """Returns the largest value of each window; by Keras where channels do not come last."""
         if self.data_format != "channels_last":
             return super().call(inputs)
         return max_pool(inputs, self.pool_size, self.strides, self.padding)
@@ -311,6 +321,7 @@ class PaddedMaxPooling2D(BaseLayer):
         self.padding = padding
 
     def call(self, x: Tensor) -> Tensor:
+        """Returns the largest value of each window of the padded map."""
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
         return max_pool(x, (3, 3), (2, 2), "valid")
 

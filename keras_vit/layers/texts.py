@@ -26,7 +26,7 @@ class AddTextPositions(BaseLayer):
     """
 
     def build(self, input_shape: Shape) -> None:
-        """Computes the table of sines and cosines, which is no weight."""
+        """Computes the table of sines and cosines, float32 `(T, D)`, which is no weight. T has to be known."""
         length: Any = input_shape[1]
         width: Any = input_shape[2]
         omega = 10_000.0 ** -np.linspace(0, 1, width // 2)
@@ -35,6 +35,7 @@ class AddTextPositions(BaseLayer):
         self.table = waves.astype("float32")
 
     def call(self, tokens: Tensor) -> Tensor:
+        """Returns `sqrt(D)` times the tokens plus the table, in the dtype of the tokens."""
         return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self.table, tokens.dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -60,6 +61,7 @@ class TextMask(BaseLayer):
         self.pad_id = pad_id
 
     def call(self, ids: Tensor) -> Tensor:
+        """Returns booleans `(batch, 1, T)`: False for padding, but True everywhere in a text of padding alone."""
         seen = ops.not_equal(ids, self.pad_id)
         # A softmax over nothing has no value.
         return ops.logical_or(seen, ops.logical_not(ops.any(seen, axis=1, keepdims=True)))[:, None]
@@ -100,7 +102,10 @@ class TextPooling(BaseLayer):
         self.pad_id = pad_id
 
     def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
-        """One vector for each text, `(batch, D)`: of a token, or the mean of those that are no padding."""
+        """Returns one vector for each text, `(batch, D)`: a token, or the mean of those that are no padding.
+
+        `"end_id"` takes the first token with that id, and the first of all where none has it.
+        """
         if self.kind in ("last", "first"):
             return tokens[:, -1 if self.kind == "last" else 0]
         if self.kind == "mean":
@@ -109,7 +114,7 @@ class TextPooling(BaseLayer):
         return ops.take_along_axis(tokens, place[:, None, None], axis=1)[:, 0]
 
     def _mean(self, tokens: Any, ids: Any) -> Any:
-        """The mean of the tokens that are no padding; zeros where there are none."""
+        """Returns the mean of the tokens that are no padding, zeros where there are none; of all without a `pad_id`."""
         if self.pad_id is None:
             return ops.mean(tokens, axis=1)
         there = ops.cast(ops.not_equal(ids, self.pad_id), tokens.dtype)[..., None]

@@ -65,16 +65,21 @@ class PatchEmbedding(BaseLayer):
             self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def call(self, images: Tensor) -> Tensor:
+        """Returns the embeddings `(batch, rows, columns, D)`; ValueError unless the images divide into patches."""
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
         patches = conv(images, tensor_of(self.kernel, images), self.patch_size, "valid")
         return patches + tensor_of(self.bias, images) if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns `(batch, rows, columns, D)`; None stays None. ValueError unless known sizes divide into patches."""
         return (input_shape[0], *self._grid(input_shape), self.width)
 
     def _grid(self, shape: Shape) -> Shape:
-        """Rows and columns of patches, None where they are not known; ValueError unless the patches fit."""
+        """Returns rows and columns of patches, None where they are not known.
+
+        Raises ValueError for a height or width that is 0 or no multiple of the patch's.
+        """
         for axis, size, patch in zip(("height", "width"), shape[1:3], self.patch_size, strict=True):
             if size is not None and (size % patch or not size):
                 raise ValueError(
@@ -84,7 +89,7 @@ class PatchEmbedding(BaseLayer):
         return tuple(None if n is None else n // p for n, p in zip(shape[1:3], self.patch_size, strict=True))
 
     def _checked_in_graph(self, images: Tensor) -> Tensor:
-        """The images; a graph of TensorFlow fails when it runs, with InvalidArgumentError, if the patches do not fit.
+        """Returns the images; TensorFlow's graph raises InvalidArgumentError when it runs if the patches do not fit.
 
         Other backends know all sizes beforehand.
         """
@@ -99,11 +104,12 @@ class PatchEmbedding(BaseLayer):
 
 
 class _LearnedTokens(Renamed, BaseLayer):
-    """Puts learned tokens, `count` times the same for every image, before the others."""
+    """Puts `count` learned tokens, the same for every image, before the others; subclasses build `learned`."""
 
     count = 1
 
     def call(self, tokens: Tensor) -> Tensor:
+        """Returns `(batch, count + tokens, D)`: the learned tokens, then those given."""
         learned = ops.cast(ops.convert_to_tensor(self.learned), tokens.dtype)
         learned = ops.broadcast_to(learned, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
         return ops.concatenate([learned, tokens], axis=1)
@@ -128,6 +134,7 @@ class ClassToken(_LearnedTokens):
     renamed = {"token": "learned"}
 
     def build(self, input_shape: Shape) -> None:
+        """Makes the token, zeros."""
         self.learned = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
 
 
@@ -155,6 +162,7 @@ class RegisterTokens(_LearnedTokens):
         self.count = count
 
     def build(self, input_shape: Shape) -> None:
+        """Makes the tokens, from a normal distribution."""
         shape = (1, self.count, input_shape[-1])
         self.learned = self.add_weight(name="tokens", shape=shape, initializer=initializer("normal", stddev=0.02))
 
@@ -179,6 +187,7 @@ class TokenDropout(SameShape):
         self.seed_generator = SeedGenerator() if dropout else None
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+        """Returns the tokens, in training with elements dropped."""
         return dropout(tokens, self.dropout, *self.draw(training, self.dropout))
 
 
@@ -207,7 +216,6 @@ class PatchDropout(BaseLayer):
     """
 
     def __init__(self, rate: float = 0.5, prefix_tokens: int = 1, ordered: bool = False, **kwargs: Any) -> None:
-        """Keeps the arguments; a generator of seeds only where patches are dropped."""
         super().__init__(**kwargs)
         self.rate = rate
         self.prefix_tokens = prefix_tokens
@@ -215,7 +223,7 @@ class PatchDropout(BaseLayer):
         self.seed_generator = SeedGenerator() if rate else None
 
     def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
-        """The tokens, in training without some of the patches; with a rotation, a list of both."""
+        """Returns the tokens, in training without some of the patches; with a rotation, a list of both."""
         (seed,) = self.draw(training, self.rate)
         if seed is not None:
             places = self._kept(tokens, seed)
@@ -224,7 +232,7 @@ class PatchDropout(BaseLayer):
         return tokens if rotation is None else [tokens, rotation]
 
     def _kept(self, tokens: Tensor, seed: Any) -> Tensor:
-        """The places of the tokens that stay, `(batch, tokens)`."""
+        """Returns the places of the tokens that stay, int32 `(batch, prefix_tokens + kept patches)`."""
         batch, count = ops.shape(tokens)[0], ops.shape(tokens)[1] - self.prefix_tokens
         if isinstance(count, int):
             kept = max(1, int(count * (1 - self.rate)))
@@ -237,6 +245,7 @@ class PatchDropout(BaseLayer):
         return ops.concatenate([prefix, places], axis=1)
 
     def compute_output_spec(self, tokens: Any, rotation: Any = None, training: bool | None = None) -> Any:
+        """Returns the symbolic tokens, all of them as at inference; with a rotation, a list of both."""
         outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for x in (tokens, rotation) if x is not None]
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -257,11 +266,15 @@ class _AddTable(SameShape):
 
     @property
     def _table_prefix(self) -> int:
-        """Rows of the table that are for tokens before the patches."""
+        """How many rows of the table are for tokens before the patches."""
         return 0
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """The tokens plus the table, which is resized to the grid of `patches` if that is another; then dropout."""
+        """Returns the tokens plus the table, then dropout in training.
+
+        The table is made for the grid of `patches` where that is not `grid_size`, and has zeros for tokens before the
+        patches that have no row.
+        """
         table, rows = ops.convert_to_tensor(self.table), self._table_prefix
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             table = self._resized(*ops.shape(patches)[1:3])
@@ -322,10 +335,12 @@ class AddPositionEmbedding(_AddTable):
         return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
+        """Makes the table for `grid_size`, from a normal distribution."""
         shape = (1, self._table_prefix + self.grid_size[0] * self.grid_size[1], tokens_shape[-1])
         self.table = self.add_weight(name="table", shape=shape, initializer=initializer("normal", stddev=0.02))
 
     def _resized(self, rows: Any, columns: Any) -> Any:
+        """Returns the table for a grid of that size, integers or scalar tensors."""
         table = ops.convert_to_tensor(self.table)
         return resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
 
@@ -350,7 +365,6 @@ class AddSinCosPositionEmbedding(_AddTable):
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
-        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.grid_size = tuple(grid_size)
         self.prefix_tokens = prefix_tokens
@@ -358,10 +372,12 @@ class AddSinCosPositionEmbedding(_AddTable):
         self.seed_generator = SeedGenerator() if dropout else None
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
+        """Computes the table for `grid_size`, which is no weight; ValueError unless D is a multiple of 4, from 8 on."""
         self.width: Any = tokens_shape[-1]
         self.table = sincos2d(*self.grid_size, self.width)
 
     def _resized(self, rows: Any, columns: Any) -> Any:
+        """Returns the table for a grid of that size, integers or scalar tensors."""
         return sincos2d(rows, columns, self.width, ops)
 
 
@@ -392,7 +408,7 @@ class TokenPooling(BaseLayer):
         self.token = token
 
     def call(self, tokens: Tensor) -> Tensor:
-        """One vector for each image: `(batch, D)`, or `(batch, 2 D)` for a token beside the mean of the patches."""
+        """Returns one vector for each image: `(batch, D)`, with `"token_avg"` `(batch, 2 D)`."""
         if self.mode == "token":
             return tokens[:, self.token]
         if self.mode == "token_dist":
@@ -437,7 +453,6 @@ class MAPHead(CompositeLayer):
         skipped_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.heads = heads
         self.mlp_width = mlp_width
@@ -446,7 +461,10 @@ class MAPHead(CompositeLayer):
         self.skipped_tokens = skipped_tokens
 
     def build(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> None:
-        """Makes the probe, attention, normalisation and MLP."""
+        """Makes the query, `probe`, attention, normalisation and MLP.
+
+        Raises ValueError for an unknown `gelu`, or unless `heads` divides D.
+        """
         policy, width = self.dtype_policy, tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
         self.attention = MultiHeadAttention(self.heads, dtype=policy, name="attention")
@@ -456,16 +474,17 @@ class MAPHead(CompositeLayer):
             layer.build((None, None, width))
 
     def call(self, tokens: Tensor, attention_offset: Tensor | None = None, training: bool | None = None) -> Tensor:
+        """Returns one vector for each image, `(batch, D)`."""
         x = self.attention(*self._keys_and_query(tokens), offset=attention_offset, training=training)
         x = x + self.mlp(self.norm(x, training=training), training=training)
         return x[:, 0]
 
     def attention_weights(self, tokens: Tensor) -> Tensor:
-        """The attention weights, `(batch, heads, 1, T - skipped_tokens)`, which sum to 1; in at least float32."""
+        """Returns the attention weights, `(batch, heads, 1, T - skipped_tokens)`, which sum to 1; float32 or better."""
         return self.attention.attention_weights(*self._keys_and_query(tokens))
 
     def _keys_and_query(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens that the query attends to, and the query for each image."""
+        """Returns the tokens that the query attends to, and the query for each image, `(batch, 1, D)`."""
         probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         return tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe
@@ -486,6 +505,7 @@ class SelfMask(BaseLayer):
     """
 
     def call(self, tokens: Tensor) -> Tensor:
+        """Returns the booleans, True where row and column are the same."""
         places = ops.arange(ops.shape(tokens)[1])
         return ops.equal(places[:, None], places)[None]
 
@@ -516,6 +536,10 @@ class TokenMap(BaseLayer):
         self.prefix_tokens = prefix_tokens
 
     def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
+        """Returns the patch tokens as a map `(batch, rows, columns, D)`, of the grid of `patches` where that is given.
+
+        The backend raises its error for a reshape where the tokens do not fill the grid.
+        """
         rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
         return ops.reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
 

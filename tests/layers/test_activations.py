@@ -65,6 +65,25 @@ def test_an_offset_is_added_to_the_attention_weights(block, x):
     assert np.abs(wanted - in_numpy.attention(y, y, w, 3)).max() > 0.05
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_allowed_shows_in_attention_weights_and_joins_a_causal_mask(causal, x):
+    block = filled(layers.TransformerBlock(3, 20, causal=causal), SHAPE)
+    allowed = np.array([[[True, True, False, True, True]], [[True, False, False, True, False]]])
+    seen = np.broadcast_to(allowed & np.tri(5, dtype=bool) if causal else allowed, (2, 5, 5))
+    w, mask = in_numpy.weights_of(block), keras.ops.convert_to_tensor(allowed)
+    y = in_numpy.layer_norm(x.astype("f8"), w, "norm1", 1e-6)
+    w = in_numpy.inner(w, "attention")
+    wanted = in_numpy.attention_weights(y, y, w, 3) * seen[:, None]
+    wanted /= wanted.sum(-1, keepdims=True)
+    weights, attention, _ = block(x, allowed=mask, activations=["attention_weights", "attention"])
+    assert_close(weights, wanted)
+    values = in_numpy.dense(y, w, "value").reshape(2, 5, 3, 4)
+    wanted = in_numpy.dense(np.einsum("bhqk,bkhd->bqhd", wanted, values).reshape(2, 5, 12), w, "out")
+    assert_close(attention, wanted)
+    offset = keras.ops.zeros((2, 3, 5, 5))
+    assert_close(block(x, allowed=mask, attention_offset=offset, activations=["attention"])[0], wanted)
+
+
 @pytest.mark.parametrize("names", ["attention", ["attentions"], ["mlp", "output"]])
 def test_activations_that_are_none(block, x, names):
     for tokens in (x, keras.Input((5, 12))):

@@ -13,6 +13,7 @@ _GELU_CUBIC = 0.044715 * _GELU_LINEAR
 
 
 def _widened(x: Any) -> Any:
+    """Returns an array in float32, or in its own dtype where that is wider."""
     import jax.numpy as jnp
 
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -21,7 +22,7 @@ def _widened(x: Any) -> Any:
 # A patch embedding trained: 36.2 to 24.3; convolutions 1 x 1: 1.72 to 1.55 (one thread).
 @faster("conv", JAX_CPU)
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """As `ops.conv`: a product where no value is in two windows."""
+    """As `ops.conv`: a product where no value is in two windows; NotImplemented where windows overlap or leave a rest."""
     rows, columns, channels, filters = kernel.shape
     strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
     if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):  # of a window of one place, "same" needs none
@@ -45,7 +46,8 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 @functools.cache
 def _normalize() -> Any:
-    """Rows with mean 0 and variance 1, with a gradient made of the result: JAX's writes factors for every value."""
+    """Returns a function, made once, of rows and epsilon: the rows with mean 0 and variance 1."""
+    # The gradient is made of the result: JAX's writes factors for every value.
     import jax
 
     def parts(x: Any, epsilon: float) -> Any:
@@ -77,7 +79,10 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 
 @functools.cache
 def _widening_product() -> Any:
-    """The product of two matrices; for the gradient of the second one, the first one is transposed beforehand."""
+    """Returns a function, made once: the product of two matrices.
+
+    For the gradient of the second one, the first one is transposed beforehand.
+    """
     # A product along the rows of both, as this gradient is, goes to a kernel of XLA for CPUs that takes twice as long
     # where the second one is the wider. The barriers keep the transposed copy from being simplified away.
     import jax
@@ -103,7 +108,8 @@ def _widening_product() -> Any:
 # 67.5 to 28.3, g 166 to 123; in bfloat16 78.8 to 33.8, g 174 to 152.
 @faster("attention", JAX_CPU)
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """As `ops.attention`, heads before tokens: XLA sees products of matrices and transposes nothing inside them."""
+    """As `ops.attention`, heads before tokens; NotImplemented for float16."""
+    # XLA sees products of matrices and transposes nothing inside them.
     if query.dtype == "float16":  # of which XLA for CPUs does not know every product into float32
         return NotImplemented
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
@@ -112,6 +118,7 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
 
 @functools.cache
 def _attend(is_causal: bool) -> Any:
+    """Returns a function, made once, of scaled queries, keys and values `(batch, heads, tokens, d)`: the attention."""
     # The sums that softmax divides by divide the result, which is smaller than the weights: no second array of all
     # weights is written, and none is kept for the gradients, which are those of FlashAttention (arXiv 2205.14135, B.2).
     import jax
@@ -159,7 +166,7 @@ def gelu_tanh(x: Any) -> Any:
 
 @functools.cache
 def _gelu() -> Any:
-    """A function that computes the GELU by tanh of an array; its derivative has one exponential."""
+    """Returns a function, made once: the GELU by tanh of an array; its derivative has one exponential."""
     # The sigmoid is written in two ways, as XLA would keep what both have in common. The second one loses nothing where
     # the sigmoid is nearly 1, unlike one made of a tanh (2e-7 instead of 4e-6).
     import jax
