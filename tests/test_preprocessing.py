@@ -26,6 +26,8 @@ from keras_vit.preprocessing import (
     resize_images,
     sample_image,
 )
+from keras_vit.preprocessing.images import read_channels
+from keras_vit.preprocessing.windows import read_picture
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -192,6 +194,24 @@ def test_exif_orientation(orientation, rng):
     content = encoded(Image.fromarray(stored), exif=exif).getvalue()
     np.testing.assert_array_equal(load_image(io.BytesIO(content)), UPRIGHT[orientation](stored))
     np.testing.assert_array_equal(load_image(io.BytesIO(content), orient=False), stored)
+    grey = encoded(Image.fromarray(stored[..., 0]), exif=exif)
+    np.testing.assert_array_equal(read_channels(grey, 1)[..., 0], UPRIGHT[orientation](stored)[..., 0])
+
+
+def test_files_of_other_channels(tmp_path, rng, monkeypatch):
+    """One picture, as for `segment`, has the channels that the model has; what is missing is named."""
+    pixels = rng.integers(0, 256, (6, 5, 4), "uint8")
+    for channels, shown in ((1, pixels[..., 0]), (4, pixels), (3, pixels[..., :3])):
+        path = tmp_path / f"{channels}.png"
+        Image.fromarray(shown).save(path)
+        np.testing.assert_array_equal(read_picture(str(path), channels), shown.reshape(6, 5, channels))
+    with pytest.raises(ValueError, match="must be a local path"):
+        read_channels("https://example.org/grey.png", 1)
+    with pytest.raises(TypeError, match="file must be a path"):
+        read_channels(pixels, 1)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"1.png' with 1 channels needs Pillow, which is not installed: pip install"):
+        read_channels(tmp_path / "1.png", 1)
 
 
 def cut_short(kind):

@@ -7,7 +7,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -121,11 +121,7 @@ class Pipeline:
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
             if len(shapes) > 1 or any(map(is_file, images)):
                 return np.concatenate([self.resized(image, channels) for image in images])
-        if is_file(images) and channels == 3:
-            images = load_image(images)
-        elif is_file(images):
-            images = read_channels(images, channels)
-        images = check_pixels(images, channels)
+        images = check_pixels(read_channels(images, channels) if is_file(images) else images, channels)
         images = images if images.ndim == 4 else images[None]
         if 0 in images.shape[1:3]:
             raise ValueError(f"images must have pixels, but the shape {images.shape} was given.")
@@ -221,38 +217,89 @@ def is_file(source: Any) -> bool:
     return pillow is not None and isinstance(source, pillow.Image)
 
 
-def _read_rgb(file: Any, orient: bool) -> np.ndarray:
-    """Decodes anything that `load_image` takes to a uint8 array `(height, width, 3)`.
+@contextlib.contextmanager
+def _opened(file: Any) -> Iterator[Any]:
+    """Opens a path, or yields the file object or PIL image that is given; within it, any error becomes ValueError.
 
-    Raises TypeError for what is no file or PIL image, ValueError for an address and for content that Pillow cannot
-    decode, the operating system's error for a file that cannot be opened, and ImportError without Pillow.
+    Raises TypeError for anything else, ValueError for an address, and the operating system's error for a file that
+    cannot be opened; MemoryError stays as it is.
     """
-    require_packages("load_image", ("PIL",), "images")
-    from PIL import Image, ImageOps
-
-    is_path = isinstance(file, (str, os.PathLike))
     if not is_file(file):
         wanted = f"file must be a path, a binary file object or a PIL image, not {type(file).__name__}"
         raise TypeError(f"{wanted}. To scale arrays use resize_images.")
+    is_path = isinstance(file, (str, os.PathLike))
     if is_path and "://" in str(file):
         raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
     with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
-            is_given = isinstance(source, Image.Image)
-            image = source if is_given else Image.open(source)
-            pixels = None if is_given else _quickly_decoded(image, orient)
-            if pixels is not None:
-                return pixels
-            image.load()
-            if orient:  # a picture opened here in place: it is not copied where nothing is to be turned
-                image = ImageOps.exif_transpose(image, in_place=not is_given) or image
-            return _rgb(image)
+            yield source
         except MemoryError:
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
             called = repr(str(file)) if is_path else "The bytes given"
             raise ValueError(f"{called} could not be read as a picture: {error}. Is it damaged?") from error
+
+
+def _read_rgb(file: Any, orient: bool) -> np.ndarray:
+    """Returns anything that `load_image` takes as uint8 `(height, width, 3)`, upright if `orient`.
+
+    Raises TypeError for what is no file or PIL image, ValueError for an address and for content that Pillow cannot
+    decode, the operating system's error for a file that cannot be opened, and ImportError without Pillow.
+    """
+    require_packages("load_image", ("PIL",), "images")
+    from PIL import Image
+
+    with _opened(file) as source:
+        if isinstance(source, Image.Image):
+            return _rgb(_upright(source) if orient else source)
+        image = Image.open(source)
+        pixels = _quickly_decoded(image, orient)
+        return _rgb(_upright(image) if orient else image) if pixels is None else pixels
+
+
+def _upright(image: "Image.Image") -> "Image.Image":
+    """Returns a PIL image turned as its EXIF orientation says: itself where it is upright, else a new one."""
+    from PIL import ImageOps
+
+    image.load()
+    return ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
+
+
+def read_channels(file: Any, channels: int) -> np.ndarray:
+    """Returns the pixels of an image file or PIL image, `(height, width, channels)`, upright.
+
+    For three channels they are those of `load_image`, uint8. For others they have the file's own values and dtype:
+    Pillow reads one channel as grey and four with transparency, tifffile a TIFF, whose channels may come first.
+
+    Raises:
+        ImportError: if Pillow, or tifffile for a TIFF of other channels than three, is missing.
+        OSError: if the file cannot be opened, such as FileNotFoundError.
+        TypeError: if it is neither a path, a binary file object nor a PIL image.
+        ValueError: if the file has other channels or cannot be decoded, or an address is given.
+    """
+    if channels == 3:
+        return load_image(file)
+    is_tiff = isinstance(file, (str, os.PathLike)) and str(file).lower().endswith((".tif", ".tiff"))
+    package, extra = ("tifffile", "tiff") if is_tiff else ("PIL", "images")
+    require_packages(f"{str(file)!r} with {channels} channels", (package,), extra)
+    with _opened(file) as source:
+        if is_tiff:
+            import tifffile
+
+            pixels = tifffile.imread(source)
+        else:
+            from PIL import Image
+
+            image = _upright(source if isinstance(source, Image.Image) else Image.open(source))
+            is_wide = image.mode.startswith(("I", "F"))  # of more than 8 bits
+            pixels = np.asarray(image if is_wide else image.convert({1: "L", 4: "RGBA"}.get(channels, "RGB")))
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.ndim == 3 and pixels.shape[-1] != channels == pixels.shape[0]:
+        pixels = np.moveaxis(pixels, 0, -1)
+    if pixels.ndim != 3 or pixels.shape[-1] != channels:
+        raise ValueError(f"{str(file)!r} has the shape {pixels.shape}, but {channels} channels are wanted.")
+    return pixels
 
 
 def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
@@ -521,44 +568,3 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
     if rows * columns > patches:
         raise ValueError(f"A picture of {height} x {width} pixels has no grid of at most {patches} patches. Cut it.")
     return rows * patch, columns * patch
-
-
-def read_channels(file: Any, channels: int) -> np.ndarray:
-    """The values of an image file as it has them, `(height, width, channels)`: uint8, uint16, float32 ...
-
-    TIFF files may have their channels first, as satellites' do. Other files are read by Pillow: for one channel as grey
-    of 8 or more bits, for four with transparency.
-
-    Raises:
-        ImportError: if tifffile is needed and missing.
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file has other channels, or cannot be read.
-    """
-    name, is_path = repr(str(file)), isinstance(file, (str, os.PathLike))
-    read = functools.partial(_read_picture, mode={1: "L", 4: "RGBA"}.get(channels, "RGB"))
-    if is_path and str(file).lower().endswith((".tif", ".tiff")):
-        require_packages(f"{name} with {channels} channels", ("tifffile",), "tiff")
-        import tifffile
-
-        read = tifffile.imread
-    # Opened here: a missing file keeps its own error, and all that follows is about content.
-    with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
-        try:
-            pixels = read(source)
-        except Exception as error:  # as decoders do: of many kinds
-            raise ValueError(f"{name} could not be read as a picture: {error}. Is it damaged?") from error
-    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    if pixels.ndim == 3 and pixels.shape[-1] != channels == pixels.shape[0]:
-        pixels = np.moveaxis(pixels, 0, -1)
-    if pixels.ndim != 3 or pixels.shape[-1] != channels:
-        raise ValueError(f"{name} has the shape {pixels.shape}, but {channels} channels are wanted.")
-    return pixels
-
-
-def _read_picture(source: Any, mode: str) -> np.ndarray:
-    """The values of an image that Pillow opens, converted to `mode` unless a channel has more than 8 bits."""
-    from PIL import Image
-
-    image = source if isinstance(source, Image.Image) else Image.open(source)
-    wide = image.mode.startswith(("I", "F"))
-    return np.asarray(image if wide else image.convert(mode))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.interpolation import neighbours
-from keras_vit.preprocessing.images import check_pixels, is_file, load_image
+from keras_vit.preprocessing.images import check_pixels, is_file, read_channels
 
 # A function `rows(start, stop)` that computes these rows of a map, float32 `(stop - start, width, values)`: whole maps
 # of many values a pixel would not fit into memory.
@@ -32,11 +32,13 @@ class Window(NamedTuple):
 
 
 def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
-    """One picture `(height, width, channels)` of 0..255: a file or a PIL image is read, an array is checked.
+    """Returns one picture `(height, width, channels)`: a file or a PIL image is read, an array or a tensor is checked.
 
-    Raises ValueError for another shape, and what `load_image` and `check_pixels` raise.
+    Raises ValueError for another shape, no pixels, values that are none or content that cannot be decoded, TypeError
+    for what is no picture, OSError for a file that cannot be opened, and ImportError without Pillow or tifffile.
     """
-    pixels = load_image(picture) if is_file(picture) else check_pixels(picture, channels, name="picture")
+    pixels = read_channels(picture, channels) if is_file(picture) else picture
+    pixels = check_pixels(pixels, channels, name="picture")
     if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
         wanted = f"picture must be one picture (height, width, {channels}), with pixels"
         raise ValueError(f"{wanted}, but the shape {pixels.shape} was given.")
