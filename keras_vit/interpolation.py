@@ -19,7 +19,7 @@ class Samples(NamedTuple):
     weights: np.ndarray
 
     def part(self, new: slice) -> "Samples":
-        """Those of some of the new samples."""
+        """Returns the `Samples` of some of the new samples."""
         return Samples(self.indices[:, new], self.weights[:, new])
 
 
@@ -52,7 +52,7 @@ AREA = Method("area")  # TensorFlow's ResizeMethod.AREA
 
 
 def interpolation_matrix(old: int, new: Any, method: str | Method = "official", xp: ModuleType = np) -> Any:
-    """The matrix that resamples `old` samples to `new` along one axis.
+    """Returns the matrix that resamples `old` samples to `new` along one axis.
 
     Args:
         old: Number of samples given; a Python integer.
@@ -102,7 +102,10 @@ def interpolation_matrix(old: int, new: Any, method: str | Method = "official", 
 def interpolation_matrices(
     old: tuple[int, int], new: tuple[Any, Any], method: str = "official", xp: ModuleType = np
 ) -> tuple[Any, Any]:
-    """As `interpolation_matrix` for rows and columns of a grid; where neither changes, they are identities."""
+    """Returns the two matrices of `interpolation_matrix` for rows and columns of a grid; ValueError as there.
+
+    Where neither changes, they are identities, also for `"bicubic_offset"`.
+    """
     how = _method(method)
     if how.offset:
         # The original code does not resize a grid that is right already; where one axis is, it resamples both.
@@ -114,7 +117,7 @@ def interpolation_matrices(
 def neighbours(
     old: Any, new: Any, aligned: bool = False, xp: ModuleType = np, dtype: str | None = None
 ) -> tuple[Any, Any, Any]:
-    """The two old samples around each new one, int32, and the share of the second in a linear mean of the two.
+    """Returns the two old samples around each new one, int32, and the share of the second in a linear mean of both.
 
     Beyond the ends both are the outermost sample. It is what `METHODS["bilinear"]` computes, or `METHODS["official"]`
     where `aligned`, for code that computes without matrices.
@@ -138,13 +141,13 @@ def neighbours(
 
 
 def linear_samples(old: int, new: int) -> Samples:
-    """What `neighbours` returns as samples and their weights."""
+    """Returns a bilinear resize along one axis: the two old samples around each new one, and their weights."""
     first, second, share = neighbours(old, new)
     return Samples(np.stack([first, second]), np.stack([1 - share, share]))
 
 
 def area_samples(old: int, new: int) -> Samples:
-    """All samples that a new one covers, weighted by how much of them it does."""
+    """Returns all old samples that each new one covers, weighted by how much of them it does."""
     edges = np.arange(new + 1) * (old / new)
     indices = np.floor(edges[:-1]) + np.arange(math.ceil(old / new) + 1)[:, None]
     covered = np.minimum(edges[1:], indices + 1) - np.maximum(edges[:-1], indices)
@@ -152,7 +155,7 @@ def area_samples(old: int, new: int) -> Samples:
 
 
 def _method(name: str | Method) -> Method:
-    """The method of a name in `METHODS`, or the method itself; ValueError for an unknown name."""
+    """Returns the method of a name in `METHODS`, or the method itself; ValueError for an unknown name."""
     if isinstance(name, Method):
         return name
     if name not in METHODS:
@@ -161,7 +164,7 @@ def _method(name: str | Method) -> Method:
 
 
 def _centres(old: Any, new: Any, aligned: bool, xp: ModuleType, offset: Any = 0.0) -> Any:
-    """Where each new sample is read, counted in old samples."""
+    """Returns where each new sample is read, counted in old samples: `(new,)`, which may lie outside them."""
     dtype = _dtype(xp)
     size, target = _cast(new, dtype, xp), _cast(xp.arange(new), dtype, xp)
     if aligned:
@@ -171,27 +174,29 @@ def _centres(old: Any, new: Any, aligned: bool, xp: ModuleType, offset: Any = 0.
 
 
 def _dtype(xp: ModuleType) -> str:
+    """Returns the dtype of the arithmetic: "float64" for NumPy, "float32" for `keras.ops`."""
     return "float64" if xp is np else "float32"
 
 
 def _cast(x: Any, dtype: Any, xp: ModuleType) -> Any:
+    """Returns a number, an array or a tensor in a dtype."""
     return np.asarray(x, dtype) if xp is np else xp.cast(x, dtype)
 
 
 def _equal(old: int, new: Any, xp: ModuleType) -> Any:
-    """1 or 0, as a number or a scalar tensor."""
+    """Returns 1 where both are equal, else 0, as a number or, for tensors, a scalar tensor."""
     return float(old == new) if isinstance(new, int) or xp is np else xp.cast(xp.equal(new, old), "float32")
 
 
 def _keys_cubic(t: Any, xp: ModuleType, a: float) -> Any:
-    """Keys' cubic convolution kernel (1981), for distances `t >= 0`."""
+    """Returns Keys' cubic convolution kernel (1981) with the parameter `a` at distances `t >= 0`."""
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = a * (((t - 5) * t + 8) * t - 4)
     return xp.where(t < 1, near, xp.where(t < 2, far, xp.zeros_like(t)))
 
 
 def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method: str, xp: Any = np) -> Any:
-    """Resizes a table of position embeddings from one grid to another.
+    """Returns a table of position embeddings, resized from one grid to another.
 
     Args:
         table: `(1, prefix + old rows * old columns, D)`, a NumPy array or, with `xp=keras.ops`, a tensor.
@@ -218,11 +223,11 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Resizes the kernel of a patch embedding by the pseudo-inverse method (FlexiViT, arXiv 2212.08013, section 3.4).
+    """Returns the kernel of a patch embedding for another size of patches (FlexiViT, arXiv 2212.08013, section 3.4).
 
-    Where B resizes patches bilinearly (half-pixel centres, no antialiasing), the new kernel is `pinv(B^T) w`. For a
-    larger patch size this makes a resized patch yield exactly the embedding of the original one, which resizing the
-    kernel like an image does not; for a smaller one it is the nearest to that on average.
+    By the pseudo-inverse: where B resizes patches bilinearly (half-pixel centres, no antialiasing), the new kernel is
+    `pinv(B^T) w`. For a larger patch size this makes a resized patch yield exactly the embedding of the original one,
+    which resizing the kernel like an image does not; for a smaller one it is the nearest to that on average.
 
     Args:
         kernel: `(height, width, channels, D)`.
@@ -271,16 +276,16 @@ STRIP = 112  # rows that are resampled at a time, so that they stay in a process
 
 
 def resampled(images: np.ndarray, size: tuple[int, int], method: str | Method) -> np.ndarray:
-    """Images `(..., height, width, channels)` at a size, float32; ValueError if `method` is unknown."""
+    """Returns images `(..., height, width, channels)` at a size, float32; ValueError if `method` is unknown."""
     for axis, new in ((-3, size[0]), (-2, size[1])):
         images = _along(axis, images, interpolation_matrix(images.shape[axis], new, method), "float32")
     return np.ascontiguousarray(images)
 
 
 def filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
-    """Images `(batch, height, width, channels)` resized to `size` by a filter, a name in `FILTERS`; float32.
+    """Returns images `(batch, height, width, channels)` at a size by a filter, a checked name in `FILTERS`; float32.
 
-    By Pillow's filters, integers become whole numbers, exactly those of Pillow.
+    By Pillow's filters, integers become whole numbers, exactly those of Pillow, which need not be installed.
     """
     method, pillow = FILTERS[filter]
     if pillow is None or images.dtype.kind not in "iu":
@@ -294,7 +299,10 @@ def filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarr
 
 
 def pillow_resized(pixels: np.ndarray, size: tuple[int, int], name: str) -> np.ndarray:
-    """A picture `(height, width, 3)` of uint8 at a size by Pillow, with one of its filters; ImportError without it."""
+    """Returns a picture `(height, width, 3)` of uint8 at a size by Pillow, with one of its filters, such as "BICUBIC".
+
+    Raises ImportError without Pillow; KeyError for an unknown filter.
+    """
     from PIL import Image
 
     # Pillow 13 begins with the axis that shrinks more, older ones with the width, which may differ by a grey level, in
@@ -305,15 +313,16 @@ def pillow_resized(pixels: np.ndarray, size: tuple[int, int], name: str) -> np.n
 
 
 def torchvision_resized(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
-    """A uint8 picture at a size as torchvision resizes tensors, by the name of an antialiased method in `METHODS`.
+    """Returns a uint8 picture `(height, width, channels)` at a size as torchvision resizes tensors.
 
-    Weights have 16 bits, where Pillow's have 22; columns first; to the same grey levels.
+    `method` is the name of an antialiased one in `METHODS`; ValueError for an unknown name. Weights have 16 bits, where
+    Pillow's have 22; columns first; to the same grey levels.
     """
     return _in_whole_numbers(pixels, size, method).astype("uint8")
 
 
 def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A uint8 picture at a size as `cv2.resize` does it by default: bilinear without antialiasing, in whole numbers.
+    """Returns a uint8 picture at a size as `cv2.resize` does by default: bilinear, not antialiased, in whole numbers.
 
     Weights are multiples of 1 / 2048. Columns are weighted first, and OpenCV drops 4 of their bits; then rows, of which
     it drops 16, and rounds the sum by the last two.
@@ -328,7 +337,7 @@ def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:
-    """A picture `(height, width, channels)` as sums of samples, of rows and then of columns; float32.
+    """Returns a picture `(height, width, channels)` as sums of samples, of rows and then of columns; float32.
 
     Rows and columns are the samples that each new one is made of. For parts of pictures in training: a matrix would be
     made anew for every crop.
@@ -350,7 +359,7 @@ def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:
 
 
 def _weighted(terms: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """The sum of products, in the memory of the first factors: new memory takes longer than the arithmetic."""
+    """Returns the sum of products of values and weights; writes over the values, which saves new memory."""
     products = (np.multiply(values, weight, out=values) for values, weight in terms)
     return functools.reduce(lambda total, product: np.add(total, product, out=total), products)
 
@@ -358,9 +367,10 @@ def _weighted(terms: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
 def _in_whole_numbers(
     images: np.ndarray, size: tuple[int, int], method: str | Method, bits: int | None = None
 ) -> np.ndarray:
-    """Integers `(..., height, width, channels)` at a size, as whole numbers in float64, rounded after each axis.
+    """Returns integers `(..., height, width, channels)` at a size: whole numbers in float64, rounded after each axis.
 
     Pillow's arithmetic: weights of 22 bits, columns first; without `bits` torchvision's, with as many as 16 bits hold.
+    ValueError for an unknown method.
     """
     # Such sums are whole numbers that float64 holds exactly. Values of other channels than three may reach beyond 255:
     # they are clipped to the range of their type.
@@ -374,7 +384,7 @@ def _in_whole_numbers(
 
 
 def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.ndarray:
-    """Images resampled along one axis by a matrix `(new, old)`."""
+    """Returns images resampled along one axis by a matrix `(new, old)`, in a float dtype."""
     # Without antialiasing a small copy of a large image looks at few of its rows: take only those.
     used = np.flatnonzero(matrix.any(axis=0))
     images = np.take(images, used, axis=axis).astype(dtype, copy=False)

@@ -17,7 +17,7 @@ SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
 
 
 def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: float | Sequence[float] = 0.5) -> Any:
-    """Normalise pixels of 0..255: `(images / 255 - mean) / std`, by default to [-1, 1].
+    """Returns normalised pixels: `(images / 255 - mean) / std`, by default in [-1, 1].
 
     All official checkpoints were trained with values in [-1, 1]. The config of a model has the means and standard
     deviations of others (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
@@ -34,7 +34,9 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
         are checked; floats that all lie in [-1, 1] cause a warning.
 
     Raises:
-        ValueError, TypeError: if images are no pixels or have another shape, or `mean` or `std` make no sense.
+        ValueError: if images have another shape or values that are no pixels, `mean` or `std` is neither one number
+            nor three, or `std` is not above 0.
+        TypeError: if images hold no integers or floats.
 
     Examples:
         >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))
@@ -52,7 +54,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
 
 
 def _to_float32(tensor: Any) -> Any:
-    """A tensor of any framework in float32, without importing a framework that is not there."""
+    """Returns a tensor of TensorFlow, Keras, torch or JAX in float32, without importing a framework."""
     framework = type(tensor).__module__.partition(".")[0]
     if framework in ("tensorflow", "keras"):
         module = sys.modules[framework]  # imported by whoever made the tensor
@@ -66,7 +68,7 @@ def decode_predictions(
     class_names: Sequence[str] | Sequence[tuple[str, str]] | None = None,
     threshold: float | Sequence[float] | None = None,
 ) -> list[list[tuple[str, str, float]]]:
-    """Name the best classes of each image, as `keras.applications` does.
+    """Returns the names of the best classes of each image, as `keras.applications` does.
 
     Without `class_names`, 1,000 classes are taken for those of ImageNet-1k (`imagenet1k_classes`), 21,843 for those of
     ImageNet-21k (`imagenet21k_classes`). Classes of any other number are called by index, `"class_123"`.
@@ -80,8 +82,9 @@ def decode_predictions(
             for the best classes, whatever their scores.
 
     Returns:
-        For each image `top` tuples `(id, name, score)`, best first, equal scores by index. The id is the
-        WordNet id of ImageNet's class (`"n02099601"`), that of a given pair, otherwise `"class_<index>"`.
+        For each image `top` tuples `(id, name, score)`, best first, equal scores by index; fewer where scores are below
+        `threshold`. The id is the WordNet id of ImageNet's class (`"n02099601"`), that of a given pair, otherwise
+        `"class_<index>"`.
 
     Raises:
         ValueError, TypeError: if scores are not `(batch, classes)` or not finite, or `top` or `class_names` do not fit.
@@ -115,7 +118,7 @@ def decode_predictions(
 
 
 def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
-    """The 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of the models' outputs: WordNet ids and names.
+    """Returns the 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of outputs: pairs of WordNet id and name.
 
     The name is the first of WordNet's words for the class, with spaces (`"great white shark"`). Two names
     occur twice, `"crane"` (the bird and the machine) and `"maillot"`: their ids differ.
@@ -124,22 +127,23 @@ def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
 
 
 def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
-    """The 21,843 classes of the official models of ImageNet-21k, in the order of their outputs: that of the ids.
+    """Returns the 21,843 classes of the official models of ImageNet-21k: pairs of WordNet id and name, by id.
 
-    Names are those of `imagenet1k_classes`; 1,742 occur more than once. Sources: `weights/README.md`.
+    That is the order of the outputs. Names are those of `imagenet1k_classes`; 1,742 occur more than once. Sources:
+    `weights/README.md`.
     """
     return _classes("imagenet21k_classes.tsv")
 
 
 @functools.cache
 def _classes(file: str) -> tuple[tuple[str, str], ...]:
-    """The pairs `(id, name)` of a file in the package's data folder, which is read once."""
+    """Returns the pairs `(id, name)` of a file in the package's data folder, which is read once."""
     text = (weights_folder() / file).read_text(encoding="utf-8")
     return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
 
 
 def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
-    """One `(id, name)` pair for each class: those of `names`, or of ImageNet where the number of classes is its.
+    """Returns one `(id, name)` pair for each class: those of `names`; without, ImageNet's for 1,000 or 21,843 classes.
 
     Other classes without names are called `"class_0"` and so on. Raises TypeError if `names` are no list of names or
     pairs, ValueError if there are not as many as classes.
@@ -161,7 +165,7 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
 
 
 def sample_image(name: str = "character.png") -> str:
-    """The path of a picture that is installed with the package.
+    """Returns the path of a picture that is installed with the package.
 
     Args:
         name: `"character.png"`, a printed R, or `"digit.png"`, a handwritten 5. The small model `glyphs` reads both.
@@ -206,7 +210,7 @@ class LabelSet:
 
 @functools.cache
 def label_set(name: str) -> LabelSet:
-    """The classes of a data set by its name.
+    """Returns the classes of a data set by its name.
 
     Args:
         name: `"ade20k"` (150 classes), `"coco"` (133: 80 things, then 53 kinds of stuff), `"cityscapes"` (19) or

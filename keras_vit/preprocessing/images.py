@@ -84,10 +84,10 @@ class Pipeline:
                 raise ValueError(f"{what}, or one for each channel, but {given!r} was given.")
 
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
-        """What a model takes: float32 `(batch, *image_size, channels)`.
+        """Returns what a model takes: float32 `(batch, *image_size, channels)`; pixels of 0..255 unless `normalize`.
 
-        As in `resized`; images may also be a tensor inside `tf.data` maps, where the result is a tensor, which has no
-        batch axis where the images have none. Without `normalize` pixels stay in 0..255.
+        Images and errors are those of `resized`. They may also be a symbolic tensor of TensorFlow, as inside `tf.data`
+        maps: the result is a tensor then, without a batch axis where the images have none.
         """
         if not type(images).__module__.startswith("tensorflow.") or hasattr(images, "numpy"):
             pixels = self.resized(images, channels)
@@ -105,7 +105,7 @@ class Pipeline:
         return result
 
     def resized(self, images: Any, channels: int = 3) -> np.ndarray:
-        """Images at the model's size, still as pixels: float32 `(batch, *image_size, channels)` in 0..255.
+        """Returns images at the model's size, still as pixels: float32 `(batch, *image_size, channels)` in 0..255.
 
         Args:
             images: One or several: paths, binary file objects, PIL images, or arrays and tensors of any backend,
@@ -115,7 +115,11 @@ class Pipeline:
                 reach beyond 255; grey pictures and TIFFs of any number of channels are read, with tifffile.
 
         Raises:
-            FileNotFoundError, TypeError, ValueError, ImportError: as in `load_image`, and of values that are no pixels.
+            OSError: if a file cannot be opened, such as FileNotFoundError.
+            TypeError: for what holds no integers or floats, and symbolic tensors.
+            ValueError: for content that cannot be decoded, another shape or number of channels, values that are no
+                pixels, and arrays of a batch that differ in size.
+            ImportError: if Pillow, or tifffile for a TIFF of other channels than three, is missing.
         """
         if isinstance(images, (list, tuple)):
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
@@ -135,18 +139,18 @@ class Pipeline:
 
     @property
     def prepared_size(self) -> tuple[int, int]:
-        """Height and width of what the publisher prepares, of which the model sees `image_size`."""
+        """Height and width before the trim: what the publisher prepares, of which the model sees `image_size`."""
         return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """What the least and the largest pixel become, over all channels; `(-1, 1)` by default."""
+        """What pixels of 0 and 255 become, the least and the largest over all channels; `(-1, 1)` by default."""
         mean, std = np.broadcast_arrays(np.asarray(self.mean, "float64"), np.asarray(self.std, "float64"))
         low, high = float(np.min(-mean / std)), float(np.max((1 - mean) / std))
         return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
 
     def normalized(self, pixels: np.ndarray) -> np.ndarray:
-        """`(pixels / 255 - mean) / std` in float32, as a new array."""
+        """Returns `(pixels / 255 - mean) / std` in float32, as a new array."""
         return normalized(pixels, self.mean, self.std)
 
 
@@ -160,7 +164,7 @@ def load_image(
     orient: bool = True,
     pipeline: Pipeline | None = None,
 ) -> np.ndarray:
-    """Read an image as RGB, and bring it to a size where one is given.
+    """Returns an image file as RGB pixels, at a size where one is given.
 
     For a model, `model.preprocess(file)` does all that the model wants. All modes become RGB as in
     `tf.io.decode_image(channels=3)`: grey is repeated, palettes are looked up, of 16 bits the upper 8 are kept, CMYK is
@@ -184,7 +188,7 @@ def load_image(
         rounded after `"squash"`. `preprocess_input` takes either.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        OSError: if the file cannot be opened, such as FileNotFoundError.
         ValueError, TypeError: if the file is not an image that Pillow can decode, or an argument is wrong.
         ImportError: if Pillow is not installed.
 
@@ -210,7 +214,7 @@ def load_image(
 
 
 def is_file(source: Any) -> bool:
-    """Whether it is something that `load_image` reads: a path, a binary file object or a PIL image."""
+    """Whether it is something that `load_image` reads: a path, an object with `read`, or a PIL image."""
     if isinstance(source, (str, os.PathLike)) or hasattr(source, "read"):
         return True
     pillow = sys.modules.get("PIL.Image")
@@ -303,7 +307,10 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
 
 
 def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
-    """What Pillow would make of a JPEG file whose head it has read, by simplejpeg; None where that may differ."""
+    """Returns the pixels that Pillow would make of a JPEG file whose head it has read, decoded by simplejpeg.
+
+    None where they may differ: no simplejpeg, another format, CMYK, a picture to be turned, damaged data.
+    """
     simplejpeg = _simplejpeg()
     if simplejpeg is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
         return None
@@ -321,7 +328,7 @@ def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
 
 @functools.cache
 def _simplejpeg() -> Any:
-    """The module, where it is installed and Pillow decodes with the same library, libjpeg-turbo; else None."""
+    """Returns the module simplejpeg, where it is installed and Pillow decodes with libjpeg-turbo as well; else None."""
     from PIL import features
 
     if importlib.util.find_spec("simplejpeg") is None or not features.check_feature("libjpeg_turbo"):
@@ -340,7 +347,7 @@ def check_mode(image: "Image.Image") -> None:
 
 
 def _rgb(image: "Image.Image") -> np.ndarray:
-    """A PIL image of any mode as uint8 `(height, width, 3)`; ValueError for what cannot become RGB (`check_mode`)."""
+    """Returns a PIL image as uint8 `(height, width, 3)`; ValueError for no pixels, and for 32 bits a channel."""
     check_mode(image)
     if image.mode.startswith("I;16"):  # Pillow would clip to 255; TensorFlow's decoder keeps the upper byte.
         grey = (np.asarray(image) >> 8).astype("uint8")
@@ -351,7 +358,7 @@ def _rgb(image: "Image.Image") -> np.ndarray:
 
 
 def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence[float]) -> Any:
-    """`(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new float32 array."""
+    """Returns `(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new one."""
     shift, scale = _in_grey_levels(mean), _in_grey_levels(std)
     if not isinstance(images, np.ndarray):
         return (images - shift) / scale
@@ -362,7 +369,7 @@ def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence
 
 
 def _in_grey_levels(value: float | Sequence[float]) -> Any:
-    """255 times a number, or an array for each channel: a number wherever all are equal, which any tensor takes."""
+    """Returns 255 times a value: a number, which any tensor takes, where it is the same for all channels."""
     levels = 255 * np.asarray(value, "float64")
     return float(levels.flat[0]) if np.all(levels == levels.flat[0]) else levels.astype("float32")
 
@@ -375,7 +382,7 @@ def check_pixels(
     item: Callable[[int], str] | None = None,
     scaled: str = "warn",
 ) -> np.ndarray:
-    """Images as an array of pixels in 0..255, in their own dtype, after the one check of pixels that the package has.
+    """Returns images as an array in their own dtype, after the one check of pixels in 0..255 that the package has.
 
     Args:
         images: `(batch, height, width, channels)` or `(height, width, channels)`: an array, a tensor of any backend, or
@@ -383,8 +390,13 @@ def check_pixels(
         channels: How many there have to be.
         name: What the images are called in messages.
         item: From the number of an image to what it is called in messages; None for `"image 3 of images"`.
-        scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"`, or `"raise"`, which
-            is for data that a model is trained on.
+        scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"` of floats, or
+            `"raise"`, which is for data that a model is trained on.
+
+    Raises:
+        TypeError: for what holds no integers or floats, and for symbolic tensors.
+        ValueError: for another shape, images that differ in size, NaN, infinite values, values outside 0..255 where
+            there are three channels, and with `"raise"` values that are scaled.
     """
     images = _as_numbers(images, name)
     check_shape_and_dtype(images, channels, name)
@@ -419,10 +431,10 @@ def check_pixels(
 
 
 def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "images") -> None:
-    """Checks a tensor of any framework that may have no values yet; with `channels=None` its shape may be any.
+    """Checks a tensor of any framework, also a symbolic one; with `channels=None` its shape may be any. Returns None.
 
     Raises TypeError unless it holds integers or floats, ValueError unless it is an image, or a batch, of so many
-    channels.
+    channels. A rank or a number of channels that is not known passes.
     """
     # Types are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
     if "int" not in str(tensor.dtype) and "float" not in str(tensor.dtype):
@@ -442,7 +454,7 @@ def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "im
 
 
 def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
-    """Images as a NumPy array of integers or floats, in the byte order of the machine.
+    """Returns images, an array, a tensor or lists, as a NumPy array of integers or floats in the machine's byte order.
 
     Raises TypeError for symbolic tensors and other dtypes, ValueError for images of different sizes.
     """
@@ -461,7 +473,7 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
 
 
 def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
-    """Scale images to a size, whatever their aspect ratio: float32 in the range of the input, not rounded.
+    """Returns images scaled to a size, whatever their aspect ratio: float32 in the range of the input, not rounded.
 
     Args:
         images: `(batch, height, width, channels)` or `(height, width, channels)`, with any number of channels.
@@ -469,7 +481,8 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
         interpolation: One of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`, as in official code.
 
     Raises:
-        ValueError, TypeError: if an argument has an unknown value or a wrong type.
+        ValueError: if images have another shape, no pixels or different sizes, or an argument an unknown value.
+        TypeError: if they hold no integers or floats, or `image_size` is no integer or pair.
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
@@ -485,10 +498,10 @@ def bring_to_size(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
 ) -> np.ndarray:
-    """One image `(height, width, 3)` at a size, float32, resized as one of `RESIZES`.
+    """Returns one image `(height, width, 3)` at a size, float32, resized as one of `RESIZES`.
 
-    Options are those of `load_image`, which has checked them; `interpolation` is for `"squash"`, and `crop_fraction`
-    the share of a side that is left by the crop of the others.
+    Options are those of `load_image`, which has checked them: `interpolation` is for `"squash"`; `crop_fraction`, for
+    the others, is the share of a side that the crop keeps, None for that in `RESIZES`.
     """
     if resize == "squash":
         return resize_images(pixels, size, interpolation)
@@ -506,13 +519,16 @@ def bring_to_size(
 
 
 def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:
-    """The centre of images `(..., height, width, channels)`, of a size; `whole` rounds where it begins."""
+    """Returns the centre, of a size, of images `(..., height, width, channels)` that are as large; a view.
+
+    `whole` makes an integer of where it begins.
+    """
     top, left = (whole((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]
 
 
 def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[float], int]) -> tuple[int, int]:
-    """The smallest size in an image's aspect ratio that covers another size; `whole` makes integers."""
+    """Returns the smallest height and width in the aspect ratio of `shape` that cover `least`, rounded by `whole`."""
     height, width = shape
     if least[0] * width >= least[1] * height:
         return least[0], whole(width * least[0] / height)
@@ -520,7 +536,7 @@ def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[f
 
 
 def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
-    """The size from which a crop of the centre that keeps `fraction` of each side leaves `size`."""
+    """Returns the size of which a crop of the centre that keeps `fraction` of each side has `size`, rounded down."""
     # The margin is for fractions such as 384 / 438, which are no float64.
     return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)
 

@@ -27,7 +27,7 @@ class Window(NamedTuple):
     width: int
 
     def of(self, picture: np.ndarray) -> np.ndarray:
-        """The pixels of a picture `(height, width, ...)` that lie in it."""
+        """Returns the pixels of a picture `(height, width, ...)` that lie in it, a view."""
         return picture[self.top : self.top + self.height, self.left : self.left + self.width]
 
 
@@ -46,9 +46,9 @@ def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
 
 
 def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int]) -> list[Window]:
-    """Windows at equal distances, row by row, that cover a picture; the last ones are shifted into it (mmsegmentation).
+    """Returns windows at distances `stride`, row by row, that cover a picture (mmsegmentation).
 
-    Where the picture is smaller than a crop, windows are as large as the picture.
+    The last ones are shifted into it. Where the picture is smaller than a crop, windows are as large as the picture.
     """
     sides = tuple(map(min, crop, size))
     starts = []
@@ -59,7 +59,7 @@ def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int
 
 
 def spread(size: tuple[int, int], side: int) -> list[Window]:
-    """The least number of square windows of a side that cover a picture whose shorter side is the same (EoMT).
+    """Returns the least number of square windows of a side that cover a picture whose shorter side is the same (EoMT).
 
     They overlap evenly along the longer side.
     """
@@ -70,18 +70,21 @@ def spread(size: tuple[int, int], side: int) -> list[Window]:
 
 
 def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
-    """How much is padded before and after each axis to reach multiples: the odd one after (`CenterPadding`, DINOv2)."""
+    """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2).
+
+    Of an odd number, the larger half comes after.
+    """
     rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
     return [(rest // 2, rest - rest // 2) for rest in rests]
 
 
 def rows_of(values: np.ndarray) -> Rows:
-    """A function that returns rows of an array `(height, width, values)`."""
+    """Returns a function `(start, stop)` that returns these rows of an array `(height, width, values)`."""
     return lambda start, stop: values[start:stop]
 
 
 def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
-    """A function `(start, stop)` that returns these rows of a map after a bilinear resize from size `old` to `new`.
+    """Returns a function `(start, stop)` of the rows of a map after a bilinear resize from size `old` to `new`.
 
     Half-pixel centres, no antialiasing. Each call computes only the rows of the old map that it needs.
     """
@@ -102,7 +105,7 @@ def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
 
 
 def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int) -> np.ndarray:
-    """Which of the values of a map, `stretched`, is the largest at each place: int32 `(height, width)`.
+    """Returns which of so many values of a map, after `stretched`, is the largest at each place: int32 `(*new)`.
 
     Between four places that agree no other value can be larger, as means lie between what they are made of. The rest,
     along the borders, is computed: a tenth of most pictures.
@@ -128,7 +131,10 @@ def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int)
 
 
 def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
-    """A function that returns rows of the mean of maps in overlapping windows, which cover a picture of that width."""
+    """Returns a function `(start, stop)` of the rows of the mean of maps in overlapping windows.
+
+    `maps[i]` returns rows of window i; the windows cover a picture of that width.
+    """
 
     def merged_rows(start: int, stop: int) -> np.ndarray:
         total: Any = None
@@ -148,17 +154,18 @@ def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
 
 
 def strips(size: tuple[int, int], values: int) -> Iterator[tuple[int, int]]:
-    """First and last row (excluded) of the parts in which a map with so many values a pixel is computed."""
+    """Yields first and last row (excluded) of the parts in which a map with so many values a pixel is computed."""
     step = max(1, _STRIP // (size[1] * values))
     for start in range(0, size[0], step):
         yield start, min(start + step, size[0])
 
 
 def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """The linear mean of two arrays: `first` where the share is 0, `second` where it is 1."""
+    """Returns the linear mean of two arrays: `first` where the share is 0, `second` where it is 1."""
     return first + (second - first) * share
 
 
 def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what `neighbours` does, with float32 shares: the old places before and behind each new one, shares."""
     first, second, share = neighbours(old, new)
     return first, second, share.astype("float32")
