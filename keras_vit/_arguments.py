@@ -32,7 +32,11 @@ DType: TypeAlias = Union[str, "keras.DTypePolicy", None]
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """A size given as an integer or as (height, width), as two positive integers; TypeError, ValueError otherwise."""
+    """Returns (height, width) of a size given as one integer or as two.
+
+    Raises TypeError for anything else than integers, ValueError for fractions and numbers below 1, and for
+    `image_size="native"`.
+    """
     if name == "image_size" and isinstance(value, str) and value == "native":
         words = "='native' would be another size for each picture; a model here has one size. Pass (height, width): "
         advice = "preprocessing.naflex_size(height, width, patch, patches) returns what NaFlex takes for a picture."
@@ -52,7 +56,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """An integer, of Python or NumPy, of at least `least`; ValueError otherwise, also for True and False."""
+    """Returns an integer, of Python or NumPy, as int; ValueError if it is none, a bool or less than `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         expected = f"a whole number of at least {least}"
         raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
@@ -60,7 +64,10 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
-    """One integer or several, each of at least `least`, as a tuple; ValueError otherwise, also where there is none."""
+    """Returns one integer or several as a tuple of int.
+
+    Raises ValueError if there is none, or one is no integer or less than `least`; TypeError for what has no items.
+    """
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
     if not values or any(not isinstance(n, numbers.Integral) or n < least for n in values):
         expected = f"integers of at least {least}, and one or more"
@@ -75,7 +82,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """A tensor of any framework, an array or lists as a NumPy array.
+    """Returns a tensor of any framework, an array or lists as a NumPy array, without a copy where that is possible.
 
     bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as frameworks
     want them.
@@ -92,7 +99,7 @@ def to_numpy(values: Any) -> np.ndarray:
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros at an address that backends can use without copying (a multiple of 64 bytes)."""
+    """Returns an array of zeros at an address that backends can use without copying (a multiple of 64 bytes)."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     buffer = np.zeros(size + 64, np.uint8)
@@ -101,7 +108,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def printable(text: object, limit: int | None = None) -> str:
-    r"""Text on one line in which nothing controls a terminal: control characters are replaced by their escapes.
+    r"""Returns text (of any object) on one line in which nothing controls a terminal: escapes replace what would.
 
     For names and messages that a file or a server brought along: ANSI and OSC sequences, line breaks, marks that turn
     the direction of writing, and halves of surrogate pairs (which no terminal can encode) show as `\x1b` and the like.
@@ -113,6 +120,7 @@ def printable(text: object, limit: int | None = None) -> str:
 
 
 def _escaped(character: str) -> str:
+    """Returns a character that is safe to print itself, and another as its escape in ASCII."""
     # Spaces of all widths, and the two joiners that Persian, Indic scripts and emoji are written with, stay.
     if character.isprintable() or character in "\u200c\u200d" or unicodedata.category(character) == "Zs":
         return character
@@ -120,19 +128,23 @@ def _escaped(character: str) -> str:
 
 
 def is_class_name(name: str) -> bool:
-    """Whether text can be the name of a class: one line without control characters and without space around it."""
+    """Whether text can name a class: not empty, one line, no control characters, no space around it."""
     return bool(name) and name == name.strip() == printable(name)
 
 
 def check_class_name(name: str, where: str) -> None:
-    """Raises ValueError unless a name can stand on a line of its own."""
+    """Raises ValueError unless `is_class_name(name)`; `where` is how the message begins."""
     if not is_class_name(name):
         fault = "it is empty, or has line breaks, control characters, bytes that are not UTF-8 or space around it"
         raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
 
 
 def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
-    """The names of the classes as a list, and how many there are, each None if unknown; ValueError if they differ."""
+    """Returns the class names as a list, None if there are none, and their number, else `classes`.
+
+    Raises TypeError for a name that is no string; ValueError for one that cannot name a class, for two alike, and for
+    another number than `classes`.
+    """
     if class_names is None:
         return None, classes
     names = list(class_names)
@@ -148,7 +160,7 @@ def check_class_names(class_names: Sequence[str] | None, classes: int | None) ->
 
 
 def did_you_mean(name: str, known: Mapping[str, str]) -> str:
-    """What a message about an unknown name adds: ` Did you mean 'a' or 'b'?`; empty where no name is near.
+    """Returns ` Did you mean 'a' or 'b'?` with up to five similar names, to add to a message; empty for none.
 
     Args:
         name: The unknown name.
@@ -162,13 +174,13 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
 
 
 def listing(names: Sequence[object], most: int = 5) -> str:
-    """The first names of many, quoted and safe to show: `'a', 'b' and 3 more`."""
+    """Returns the first `most` of these names, quoted and safe to show: `'a', 'b' and 3 more`."""
     first = ", ".join(repr(printable(name, 40)) for name in names[:most])
     return f"{first} and {len(names) - most} more" if len(names) > most else first
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns, at the line of the caller's code that called this package, or at that of the package's command line."""
+    """Warns at the line of the user's code, or of `keras_vit.cli`, that called this package."""
     frame, level = sys._getframe(), 1  # noqa: SLF001 (inspect.currentframe() is typed as None)
     while frame.f_back is not None and re.match(r"keras_vit\.(?!cli\.)", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -198,11 +210,12 @@ RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _whole(number: Any) -> bool:
+    """Whether a number is an integer of Python or NumPy; also True for a bool."""
     return isinstance(number, numbers.Integral)
 
 
 def check_number(name: str, value: Any) -> int | float:
-    """A number as Python's, which JSON knows; a ValueError unless it is in the range of the field `name`."""
+    """Returns a number as int or float; ValueError for a bool, no number, or one outside of `RANGES[name]`."""
     expected, fits = RANGES[name]
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
         raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
@@ -210,7 +223,7 @@ def check_number(name: str, value: Any) -> int | float:
 
 
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Patterns of names as a tuple, from one or several strings; a TypeError if they are anything else."""
+    """Returns one string or several as a tuple; TypeError, which names `argument`, if one is no string."""
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(Message(Code(argument), f" must be a string or several, but {patterns!r} was given."))
@@ -218,7 +231,7 @@ def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, .
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether the path of a layer or a weight fits a pattern with file names' wildcards, all of it or from a `/` on."""
+    """Whether a path such as `block_0/mlp` fits a pattern with `*`, `?`, `[...]`, all of it or what follows a `/`."""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")
 
 
@@ -226,7 +239,7 @@ _PACKAGES = {"PIL": "Pillow", "sklearn": "scikit-learn"}  # as pip knows what is
 
 
 def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
-    """Raises ImportError where packages are missing that `what` needs, with the extra that brings them."""
+    """Raises ImportError, which names the extra to install, if one of the packages that `what` needs is missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         names = " and ".join(_PACKAGES.get(name, name) for name in missing)
@@ -236,13 +249,13 @@ def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """The rows of a matrix scaled to length 1; rows of zeros stay as they are."""
+    """Returns vectors along the last axis scaled to length 1; those of zeros stay as they are."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """The softmax of logits along the last axis."""
+    """Returns the softmax of logits along the last axis."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 

@@ -36,22 +36,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raises FileNotFoundError unless a folder is there or can be made within one: a typing error makes no folders."""
+    """Raises FileNotFoundError where neither a folder nor the one that it would lie in is there."""
     folder = Path(folder)
     if not folder.exists() and not folder.parent.exists():
         raise FileNotFoundError(f"There is no folder {folder.parent}: check the path, or make that folder first.")
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes a folder where it is missing; FileNotFoundError where the one that it would lie in is missing as well."""
+    """Makes a folder where it is missing; FileNotFoundError if the one that it would lie in is missing as well.
+
+    FileExistsError where a file has its name; other OSErrors where it cannot be made.
+    """
     check_folder(folder)
     Path(folder).mkdir(exist_ok=True)
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:
-    """Raises OSError if no file of so many bytes can be made at a path, and leaves none there, nor one that was there.
+    """Raises OSError if there is no room for a file of `size` bytes at `path`, which is tried with a file there.
 
-    For libraries that break down when a disk is full.
+    Removes the file at `path` afterwards, also one that was there before. For libraries that crash on a full disk.
     """
     path = Path(path)
     try:
@@ -68,18 +71,18 @@ def check_room(path: str | os.PathLike[str], size: int) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file in UTF-8; it appears when it is complete."""
+    """Writes a text file in UTF-8, which replaces one that is there when it is complete; OSError if it cannot."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds the lock that a file stands for, against other processes and threads. The file is there only meanwhile.
+    """Holds a lock on the file `path`, which is made for it and removed, against other processes and threads.
 
-    The operating system holds it for as long as the process lives: a killed one leaves the file, but no lock. On a
-    file system without locks this does nothing. `waiting` is called once if another one has the lock; an error that it
-    raises ends the waiting.
+    Waits while another one has it; before that `waiting` is called once, and an error that it raises ends the waiting.
+    A killed process leaves the file, but no lock. On a file system without locks this does nothing. Raises OSError
+    where the file cannot be made.
     """
     from filelock import FileLock, Timeout
 
@@ -102,7 +105,7 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
 
 
 def weights_folder() -> Path:
-    """The folder of the package's data files; FileNotFoundError if it is missing.
+    """Returns the folder of the package's data files; FileNotFoundError if it is missing.
 
     In a wheel it lies inside the package (`keras_vit/weights`), in a source checkout beside it.
     """

@@ -49,7 +49,7 @@ _hidden: ContextVar[bool] = ContextVar("keras_vit_tensorflow_is_hidden", default
 _LazyModule: Any = type(tensorflow)
 
 
-class _HiddenWhereAsked(_LazyModule):
+class _HiddenInContext(_LazyModule):
     """What Keras asks whether TensorFlow is there: not for a thread that is inside `without_importing_tensorflow`."""
 
     @property
@@ -57,7 +57,7 @@ class _HiddenWhereAsked(_LazyModule):
         return not _hidden.get() and super().available
 
 
-tensorflow.__class__ = _HiddenWhereAsked  # once: threads see their own context, and nothing is set back
+tensorflow.__class__ = _HiddenInContext  # once: threads see their own context, and nothing is set back
 
 
 @contextlib.contextmanager
@@ -80,22 +80,22 @@ def set_random_seed(seed: int) -> None:
 
 
 def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
-    """A layer or model and all layers inside it, outer ones before those that they contain."""
+    """Returns all layers inside a layer or model, outer ones first, with itself before them if `include_self`."""
     return layer._flatten_layers(include_self=include_self)
 
 
 def own_trainable_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """The weights of a layer that are made to be trained, frozen or not, without those of the layers inside it."""
+    """Returns a layer's own weights that are made to be trained, frozen or not; not those of layers inside it."""
     return layer._trainable_variables
 
 
 def layout_of(variable: keras.Variable) -> Any:
-    """How a variable is spread over devices; None where there is one device or the backend has no layouts."""
+    """Returns the layout by which a variable is spread over devices; None where there is one device or no layouts."""
     return getattr(variable, "_layout", None)
 
 
 def any_module_is_watched() -> bool:
-    """Whether PyTorch has to tell somebody of the calls of all modules."""
+    """Whether there are hooks of PyTorch for the calls of all modules."""
     from torch.nn.modules import module
 
     return module._has_any_global_hook()
@@ -116,19 +116,19 @@ def has_onednn_product() -> bool:
 
 
 def onednn_product(x: Any, kernel: Any, bias: Any = None) -> Any:
-    """The product of float32 tensors `(..., D)` and `(D, units)` on a CPU, and a bias, by oneDNN."""
+    """Returns `x @ kernel + bias` for float32 tensors `(..., D)` and `(D, units)` on a CPU, by oneDNN."""
     return onednn_product_of_packed(x, kernel.t(), bias)
 
 
 def onednn_kernel(kernel: Any) -> Any:
-    """A copy of a float32 kernel `(D, units)` in oneDNN's own order, for `onednn_product_of_packed`."""
+    """Returns a copy of a float32 kernel `(D, units)` in oneDNN's own order, for `onednn_product_of_packed`."""
     import torch
 
     return torch.ops.mkldnn._reorder_linear_weight(kernel.detach().t().contiguous())
 
 
 def onednn_product_of_packed(x: Any, kernel: Any, bias: Any = None) -> Any:
-    """As `onednn_product`, with a copy that `onednn_kernel` made; it has no gradients."""
+    """Returns as `onednn_product`, with a copy that `onednn_kernel` made, which has no gradients."""
     import torch
 
     return torch.ops.mkldnn._linear_pointwise(x, kernel, bias, "none", [], "")
@@ -140,7 +140,7 @@ def has_graph(layer: keras.layers.Layer) -> bool:
 
 
 def _graph(model: Any) -> Any:
-    """A functional model of the same layers, where a model has them in a row."""
+    """Returns a sequential model as a functional one, None if it is not built; any other model as it is."""
     if not isinstance(model, keras.Sequential):
         return model
     try:
@@ -157,6 +157,7 @@ class _Activation:
     readers: int
 
     def read(self) -> Any:
+        """Returns the output for one of its readers; the last one takes it, and `value` becomes None."""
         value = self.value
         self.readers -= 1
         if not self.readers:
@@ -165,7 +166,7 @@ class _Activation:
 
 
 def count_readers(model: keras.Model) -> tuple[int, ...]:
-    """How often each output of a layer is read when a functional model is called, in the order in which they come."""
+    """Returns how often each layer's output is read when a model that `has_graph` is called, in their order."""
     outputs, readers = [], collections.Counter()
 
     def count(layer: Any, *args: Any, **options: Any) -> Any:
@@ -179,7 +180,7 @@ def count_readers(model: keras.Model) -> tuple[int, ...]:
 
 
 def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any], readers: Iterable[int] | None = None) -> Any:
-    """What a model that `has_graph` computes, with `call(layer, *arguments, **options)` in place of each layer's call.
+    """Returns a `has_graph` model's output, with `call(layer, *arguments, **options)` for each layer's call.
 
     The inputs are tensors, symbolic or not, in the structure that the model takes. With the result of `count_readers`,
     the output of a layer is let go of when it has been read for the last time, and not when all have been called.
@@ -207,22 +208,22 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
     """An optimizer that clips all gradients of an update at once, and whose `update_step` decays the weights."""
 
     def index_of(self, variable: keras.Variable) -> int:
-        """The place of a weight among those that the optimizer was built for; on TensorFlow also of its `value`."""
+        """Returns a weight's place among those that the optimizer was built for; on TensorFlow also of its `value`."""
         return self._get_variable_index(variable)
 
     def clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
-        """The gradients of an update as it applies them: with accumulation, their mean over the batches."""
+        """Returns the clipped gradients of an update; with accumulation, `grads` are means over the batches."""
         return super()._clip_gradients(grads)
 
     def _clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         return self.clip_gradients(grads)
 
     def _apply_weight_decay(self, trainable_variables: Iterable[keras.Variable]) -> None:
-        """Nothing: Keras would shrink the weights here."""
+        """Does nothing: Keras would shrink the weights here, and `update_step` does."""
 
 
 def register_weights(model: keras.Model) -> None:
-    """Lets `parameters()` of PyTorch have weights that came after a model was built, such as adapters."""
+    """Adds weights that came after a model was built, such as adapters, to its `torch_params`; only on PyTorch."""
     if keras.backend.backend() != "torch":
         return
     for weight in model.weights:

@@ -70,11 +70,11 @@ class Processes:
         return self.index, self.count
 
     def total(self, values: Any) -> np.ndarray:
-        """The sum of an array over the processes, in the order of their numbers: the same everywhere, bit by bit."""
+        """Returns the sum of an array over the processes, in their order: the same everywhere, bit by bit."""
         return functools.reduce(np.add, self.gather(np.asarray(values)))
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """The arrays of all processes in the order of their numbers. They may differ in length, not otherwise."""
+        """Returns the arrays of all processes in their order. They may differ in the length of axis 0 only."""
         array = np.asarray(array, order="C")  # ascontiguousarray adds an axis to scalars
         if self.count == 1:
             return [array]
@@ -82,20 +82,20 @@ class Processes:
         return [part.reshape(-1, *array.shape[1:]) if array.ndim else part[0] for part in parts]
 
     def in_order(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
-        """All rows in their order, where each process has its piece of every batch (see `share`)."""
+        """Returns all rows in their order, where each process has its piece of every batch (see `share`)."""
         lengths = self.gather(np.array([len(piece) for piece in pieces], "int64"))
         parts = self.gather(np.concatenate(pieces))
         rows = [np.split(part, np.cumsum(sizes)[:-1]) for part, sizes in zip(parts, lengths, strict=True)]
         return np.concatenate([rows[k][batch] for batch in range(len(pieces)) for k in range(self.count)])
 
     def from_first(self, value: Any = None) -> Any:
-        """The `value` of process 0, plain data for JSON, in every process; those of the others are ignored."""
+        """Returns the `value` of process 0, plain data for JSON, in every process; those of the others are ignored."""
         if self.count == 1:
             return value
         return json.loads(self._exchange(json.dumps(value).encode() if self.first else b"")[0])
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in any of the processes."""
+        """Returns whether `flag` is true in at least one of the processes."""
         return bool(self.total(int(flag)))
 
     def check_same(self, what: str, value: Any) -> None:
@@ -108,7 +108,7 @@ class Processes:
                 raise ValueError(f"Process {index} has other {what} than process 0: call all of them in the same way.")
 
     def broadcast(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The arrays of process 0, in every process; those of the others, of the same shapes and types, are ignored."""
+        """Returns the arrays of process 0 in every process; those of the others must have their shapes and types."""
         if self.count == 1:
             return list(arrays)
         flat = [np.array(array).reshape(-1).view("uint8") for array in arrays]
@@ -124,7 +124,7 @@ class Processes:
         return [part.view(array.dtype).reshape(array.shape) for part, array in zip(flat, arrays, strict=True)]
 
     def mean(self, tensors: Sequence[Any]) -> list[Any]:
-        """The means of torch tensors over the processes, on the devices where they are."""
+        """Returns the means of torch tensors over the processes, as new tensors on their devices."""
         import torch
 
         means = [tensor.clone() for tensor in tensors]
@@ -160,7 +160,7 @@ class Processes:
             ) from error
 
     def _exchange(self, data: bytes) -> list[bytes]:
-        """The bytes of every process, in the order of their numbers."""
+        """Returns the bytes of every process, which may differ in length, in the order of their numbers."""
         length = np.array([len(data)], "int64")
         lengths = [int(part.view("int64")[0]) for part in self._all_gather(length.view("uint8"))]
         # All are padded to the next power of two, at least 64: JAX compiles for every length.
@@ -169,7 +169,7 @@ class Processes:
         return [part[:n].tobytes() for part, n in zip(self._all_gather(padded), lengths, strict=True)]
 
     def _all_gather(self, data: np.ndarray) -> list[np.ndarray]:
-        """The uint8 arrays of all processes of PyTorch or JAX, in their order; all have one length."""
+        """Returns the uint8 arrays of all processes of PyTorch or JAX, in their order; all have one length."""
         if keras.backend.backend() == "jax":
             from jax.experimental import multihost_utils
 
@@ -185,6 +185,7 @@ ALONE = Processes()
 
 
 def _exit_with_failure() -> None:
+    """Ends the process at once with status 1; handlers of the exit that come later do not run."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
@@ -192,21 +193,24 @@ def _exit_with_failure() -> None:
 
 @functools.cache
 def _torch_group() -> Any:
-    """The processes for what is on the CPU: numbers and arrays, not gradients."""
+    """Returns torch's group for arrays on the CPU, made once; None where the default group has gloo."""
     from torch import distributed
 
     return None if "gloo" in str(distributed.get_backend_config()) else distributed.new_group(backend="gloo")
 
 
 def cores() -> int:
-    """How many processor cores this process may use, where those that a launcher has put beside it use as many each."""
+    """Returns how many cores this process may use: its share of the machine's, or those it is bound to if fewer.
+
+    Raises ValueError if the launcher's environment variables make no sense.
+    """
     place, whole = placement(os.environ), os.cpu_count() or 1
     fair = max(1, whole // place.local_count) if place else whole
     return min(fair, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else fair
 
 
 def share(length: int, shard: tuple[int, int]) -> slice:
-    """The rows of a batch of a length that are a process's part: as many as those of the others, or one less."""
+    """Returns the rows of a batch of `length` that are the part of process `shard` = (index, count)."""
     index, count = shard
     return slice(index * length // count, (index + 1) * length // count)
 
@@ -260,7 +264,7 @@ def connect(distribution: str | None = None) -> Processes:
 
 
 def current() -> Processes:
-    """This process's number and the number of processes, as far as they are connected."""
+    """Returns this process's number and their count, if they are connected; otherwise `ALONE`."""
     backend = keras.backend.backend()
     if backend == "torch":
         from torch import distributed
@@ -287,7 +291,7 @@ class Place:
 
 
 def placement(environment: Mapping[str, str]) -> Place | None:
-    """Where torchrun's or Slurm's variables put this process; None without them or for one process.
+    """Returns where torchrun's or Slurm's variables put this process; None without them or for one process.
 
     Raises ValueError, which names the variable, if they make no sense.
     """
@@ -332,7 +336,10 @@ def _connect_torch(place: Place) -> None:
 
 
 def _connect_jax(place: Place | None) -> None:
-    """Joins this process with the others by jax.distributed; RuntimeError if JAX has computed before."""
+    """Joins this process with the others by jax.distributed, and makes the first exchange with them.
+
+    Without a place JAX finds the others itself. Raises RuntimeError if JAX has computed before.
+    """
     import jax
 
     options: dict[str, Any] = {"heartbeat_timeout_seconds": 30}  # a machine that is lost is noticed within a minute
@@ -366,9 +373,10 @@ def _connect_jax(place: Place | None) -> None:
 
 
 def batch_shares(model: keras.Model | None = None) -> int:
-    """Among how many devices, or groups of devices that hold a model together, batches are divided; 1: they stay whole.
+    """Returns among how many devices, or groups that hold a model together, batches are divided; 1: they stay whole.
 
-    JAX has one distribution for all models; on TensorFlow it is the strategy of the model.
+    Raises RuntimeError for a TensorFlow strategy over several processes. JAX has one distribution for all
+    models; on TensorFlow it is the strategy of the model.
     """
     distribution = keras.distribution.distribution()
     if distribution is not None:
@@ -392,7 +400,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a model has to be copied, compiled and trained: TensorFlow's strategy that it was made in.
+    """Returns the context to copy, compile and train a model in: TensorFlow's strategy that it was made in.
 
     Raises RuntimeError for a strategy over several processes; on other backends the context does nothing.
     """
@@ -417,7 +425,7 @@ def keras_leaves_xla_out(model: keras.Model) -> bool:
 
 
 def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
-    """The batch with copies of its last row at the end, so that it has at least `length` rows; zeros if it is empty."""
+    """Returns the batch with its last row repeated to at least `length` rows; of zeros if it is empty."""
     if not len(batch):
         return np.zeros((length, *batch.shape[1:]), batch.dtype)
     missing = length - len(batch)
@@ -425,7 +433,7 @@ def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
 
 
 def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
-    """The model, or where copies lie on devices of several processes of JAX, a function for this process alone.
+    """Returns the model, or a function of its inputs where JAX has copies of it on devices of several processes.
 
     Raises ValueError if the model is divided among processes.
     """

@@ -79,13 +79,13 @@ class PlainData:
     hidden: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, for JSON; what is not defined, NaN, is None."""
+        """Returns fields and `derived` properties, without the `hidden`, as plain data for JSON; NaN becomes None."""
         names = [name for name in vars(self) if name not in self.hidden]
         return {name: _plain(getattr(self, name)) for name in (*names, *self.derived)}
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: arrays as lists, results as dicts, NaN as None."""
+    """Returns a value as JSON can hold it: arrays as lists, results as dicts, NaN as None."""
     if isinstance(value, PlainData):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -138,14 +138,14 @@ class TableResult(PlainData):
     columns: ClassVar[tuple[Column, ...]] = ()
 
     def table(self) -> Table:
-        """What is printed."""
+        """Returns the table of one row that is printed."""
         return make_table([self], self.columns)
 
     def __str__(self) -> str:
         return str(self.table())
 
     def __rich__(self) -> Table:
-        """What rich draws."""
+        """Returns the table, which rich draws."""
         return self.table()
 
 
@@ -175,7 +175,7 @@ class ClassesResult(TableResult):
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
-    """A table of two columns for rich: what something is.
+    """Returns a table of two columns for rich: what something is.
 
     Args:
         title: Above the table.
@@ -195,17 +195,17 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes for people."""
+    """Returns a number of bytes in megabytes with two decimals: `1.50 MB`."""
     return f"{size / 1e6:.2f} MB"
 
 
 def terminal_width() -> int:
-    """How many columns a table may take: what `COLUMNS` says, or the terminal has; many where there is none."""
+    """Returns how many columns a table may take: `COLUMNS`, else the terminal's, else 200."""
     return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 
 def as_text(renderable: "RenderableType", width: int | None = None) -> str:
-    """What rich would draw in `width` columns, as plain text without colours and spaces at the ends of lines."""
+    """Returns what rich draws in `width` columns, as text without colours and spaces at the ends of lines."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -243,7 +243,7 @@ class ProgressBar:
 
         class Rate(progress.ProgressColumn):
             def render(self, task: progress.Task) -> "Text":
-                """How many a second."""
+                """Returns the speed in things a second; empty until it is known."""
                 return _text("" if task.speed is None else f"{task.speed:.3g}/s")
 
         amounts: list[progress.ProgressColumn]
@@ -269,49 +269,50 @@ class ProgressBar:
             self._bar.stop()
 
     def advance(self, amount: int = 1) -> None:
-        """So much more is done."""
+        """Moves the bar on by `amount`, and shows it from now on."""
         if self._bar is not None:
             self._bar.start()
             self._bar.advance(self._task, amount)
 
     def update(self, done: int, total: int | None = None) -> None:
-        """So much is done altogether; of `total`, where that is known by now."""
+        """Moves the bar to `done`, and shows it from now on; `total`, unless None, replaces the one so far."""
         if self._bar is not None:
             self._bar.start()
             self._bar.update(self._task, completed=done, total=total)
 
     def note(self, text: str) -> None:
-        """A few words beside the bar, instead of those before."""
+        """Shows a few words beside the bar, instead of those before."""
         if self._bar is not None:
             self._bar.update(self._task, note=printable(text))
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         if self._bar is not None:
             self._bar.console.print(printable(text), markup=False, highlight=False)
 
     def track(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, each of which is one step."""
+        """Yields the items and moves the bar on by one after each."""
         for item in items:
             yield item
             self.advance()
 
 
 def _text(*lines: object) -> "Text":
-    """Lines as text of rich, in which nothing controls the terminal."""
+    """Returns lines as text of rich, in which nothing controls the terminal."""
     from rich.text import Text
 
     return Text("\n".join(map(printable, lines)))
 
 
 def _value(row: Mapping[str, Any], key: str) -> str:
-    """The text of a cell: numbers rounded, `-` for None, with `~` before what was deduced."""
+    """Returns the text of a cell: numbers rounded, `-` for None, with `~` before what was deduced."""
     value = row[key]
     if value is None:
         return "-"
     if key in ("params", "macs"):
         text = f"{value / 1e9:.2f} G" if value >= 1e9 else f"{value / 1e6:.1f} M"
+    elif isinstance(value, float):
+        text = f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:.2f}"  # a learning rate of 0.001 is not 0.00
     else:
-        small = isinstance(value, float) and 0 < abs(value) < 1  # a learning rate of 0.001 is not 0.00
-        text = f"{value:.3g}" if small else f"{value:.2f}" if isinstance(value, float) else str(value)
+        text = str(value)
     return f"~{text}" if key in row.get("inferred", ()) else text

@@ -59,7 +59,7 @@ class Row:
     part: tuple[int, int] = (0, 1)
 
     def stored(self, array: StoredArray) -> StoredArray:
-        """The part of the file's array that is the weight, of which only that will be read."""
+        """Returns the part of the file's array that is the weight, not read yet; nothing else of it will be read."""
         index, parts = self.part
         if parts == 1:
             return array
@@ -76,11 +76,11 @@ class Row:
         return tuple(size // self.part[1] if axis == self.axis else size for axis, size in enumerate(self.shape))
 
     def weight(self, values: np.ndarray) -> np.ndarray:
-        """Values in the order of the weight, from those of `stored`."""
+        """Returns the values of `stored` with the axes in the order of the weight's."""
         return values if self.axes is None else values.transpose(self.axes)
 
     def values(self, weight: np.ndarray) -> np.ndarray:
-        """The part of the file's array that holds a weight: the inverse of `stored` and `weight`."""
+        """Returns a weight as it stands in its part of the file's array: the inverse of `stored` and `weight`."""
         shape = self.part_shape
         if self.axes is None:
             return weight.reshape(shape)
@@ -126,11 +126,12 @@ class Layout:
 
 
 def having(*arrays: str) -> Callable[[Collection[str], Sidecars], bool]:
-    """A `Layout.recognise`: whether a file has one of these arrays."""
+    """Returns a `Layout.recognise` that is true for a file with at least one of these arrays."""
     return lambda names, sidecars: any(name in names for name in arrays)
 
 
 def _not_read() -> "Plan":
+    """Raises NotImplementedError: the layout has no reader."""
     raise NotImplementedError("This layout is only written.")
 
 
@@ -182,28 +183,28 @@ class Plan:
 
     @property
     def rows(self) -> list[Row]:
-        """The arrays that a model of this config has, by the names of the file."""
+        """Returns the rows of a model of the config `stored`: its weights, and the names of their arrays."""
         return self.layout.rows(self.stored)
 
     @property
     def config(self) -> Any:
-        """The model as its publisher uses it."""
+        """The config of the model as its publisher uses it: `stored` at `image_size`, where that is given."""
         return self.stored if self.image_size is None else self.stored.replace(image_size=self.image_size)
 
     def remarks(self, kind: str) -> dict[str, str]:
-        """The sentences of a kind by the field of the config that they are about."""
+        """Returns the sentences of a kind by the field of the config that they are about; the last one of a field."""
         return {remark.field: remark.text for remark in self.warnings if remark.kind == kind}
 
     @property
     def is_head_zero(self) -> bool:
-        """Whether the head is all zeros: the file is for fine-tuning."""
+        """Whether there is a head of zeros alone: the file is for fine-tuning. Reads it; ValueError if damaged."""
         # The bias first: it is small, and a trained head has one that is not zero.
         names = [name for name in sorted(self.head) if name in self.arrays]
         return bool(names and self.stored.classes) and not any(self.arrays[name].read().any() for name in names)
 
     @property
     def oddities(self) -> list[str]:
-        """All that a user should know about the file, in words."""
+        """Returns all that a user should know about the file, in sentences; ValueError if its head is damaged."""
         order = {"note": 0, "unknown": 1, "assumed": 2}
         found = [remark.text for remark in sorted(self.warnings, key=lambda remark: order[remark.kind])]
         if self.unused:
@@ -221,7 +222,10 @@ class Plan:
 
 
 def check_arrays(plan: Plan, source: str) -> None:
-    """Raises ValueError unless the arrays are exactly those that the config needs, in the right shapes."""
+    """Raises ValueError unless the plan's arrays are exactly those of its rows, in their shapes.
+
+    A vector may stand for a shape of `(1, 1, 1, C)`. `source` names the file in the message.
+    """
     wanted = {row.name: row.shape for row in plan.rows}
     wrong = [
         f"{name} is {array.shape}, expected {wanted[name]}"
@@ -251,9 +255,10 @@ def fill(
 ) -> None:
     """Assigns every weight of `model` once, from the arrays of a file by its plan, one array in memory at a time.
 
-    Weights whose paths begin with one of `fresh` keep what they have. `convert` is applied to each array, with the
-    weight's path; `report` is given the number of bytes after each. Raises ValueError if an array holds NaN or
-    infinity, or a weight of the model has no array.
+    Weights whose paths begin with one of `fresh` keep what they have. `convert(path, values)` is applied to each array,
+    which `check_arrays` has checked; `report` is given the number of bytes after each.
+
+    Raises ValueError if an array is damaged, holds NaN or infinity, or the file was changed, or a weight has no array.
     """
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
@@ -288,7 +293,7 @@ def fill(
 
 
 def check_fits_float32(*parts: "keras.Model") -> None:
-    """Warns of weights in float64 that are rounded in files of float32; ValueError where one is beyond its range."""
+    """Warns if float64 weights of the models would be rounded to float32; ValueError if one is beyond its range."""
     import keras
 
     rounded = []
@@ -307,10 +312,10 @@ def check_fits_float32(*parts: "keras.Model") -> None:
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a model in the names and shapes of a layout, sorted by name; `stack` stacks those of all blocks.
+    """Returns an iterator over (name, float32 array) of a model in a layout, sorted by name, computed one at a time.
 
-    Raises ValueError if the layout has no place for the model or does not stack, or the model has been quantized or
-    given LoRA weights.
+    `stack` stacks the arrays of all blocks. Raises ValueError, at the call, if the layout has no place for the model or
+    does not stack, or the model has been quantized or given LoRA weights.
     """
     import keras
 
@@ -366,7 +371,7 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
 
 
 def plain_values(*fields: str) -> dict[str, tuple[Any, ...]]:
-    """For `check_fields`: of each of these fields the value that a `ViTConfig` has by itself, those of a plain ViT."""
+    """Returns by field a tuple of the one value that `check_fields` may accept: the default of `ViTConfig`."""
     return {field.name: (field.default,) for field in dataclasses.fields(ViTConfig) if field.name in fields}
 
 
@@ -377,7 +382,10 @@ def check_fields(
     problems: Iterable[str] = (),
     advice: str = "",
 ) -> None:
-    """Raises ValueError unless a layout can say the values of all fields in `accepted`, and it has no `problems`."""
+    """Raises ValueError for the first field whose value is not `accepted`, then for the first of the `problems`.
+
+    `accepted` has the values that a layout can say by field; `advice`, where `{field}` is the field, is added.
+    """
     for field, values in accepted.items():
         value = getattr(config, field)
         if value not in values:
@@ -391,18 +399,22 @@ def check_fields(
 
 
 def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a shape is the wanted one, or `(C,)` where that is `(1, 1, 1, C)`."""
     # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
     return given == wanted or (wanted[:-1] == (1, 1, 1) and given == wanted[-1:])
 
 
 def listed(names: Collection[str]) -> str:
-    """The first of these names, for a message."""
+    """Returns the first of these names in alphabetical order, safe to show and with commas, and how many more."""
     more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
     return ", ".join(printable(name, NAME_LENGTH) for name in sorted(names)[:NAMES_LISTED]) + more
 
 
 def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
-    """`Layout.restate` for layouts that store positions of class and distillation token: zero where they have none."""
+    """Returns a config whose tokens before the patches have positions, and by its path the table with rows of zeros.
+
+    For `Layout.restate`: without such tokens, or where they have positions, the config itself and no weights.
+    """
     special = config.prefix_tokens - config.register_tokens
     if config.position_embedding != "learned_patches" or not special:
         return config, {}
@@ -416,7 +428,7 @@ def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) 
 
 
 def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
-    """The shape of an array; ValueError if it is missing, or has another number of axes than `ndim`."""
+    """Returns the shape of an array; ValueError if it is missing, or has another number of axes than `ndim`."""
     if name not in arrays:
         raise ValueError(f"The checkpoint has no array {name!r}, which tells the size of the model.")
     if len(arrays[name].shape) != ndim:
@@ -425,14 +437,14 @@ def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[i
 
 
 def bounded(blocks: int) -> int:
-    """The number of blocks that a file claims; ValueError if there are too many: a name costs nothing."""
+    """Returns `blocks`, the number that a file claims; ValueError for more than `MOST_BLOCKS`: names cost nothing."""
     if blocks > MOST_BLOCKS:
         raise ValueError(f"It claims to have {blocks:,} blocks, more than the {MOST_BLOCKS:,} that are read.")
     return blocks
 
 
 def squarest_grid(patches: int) -> tuple[int, int]:
-    """The factors of `patches` nearest to a square, not more rows than columns."""
+    """Returns (rows, columns), the factors of `patches` nearest to a square, with rows <= columns; (1, 0) for 0."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
     return rows, patches // rows
 
@@ -442,7 +454,7 @@ def squarest_grid(patches: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Like:
-    """A model that stands for what a file does not tell.
+    """A known model, `like=`, which stands for what a file does not tell.
 
     Attributes:
         name: What the user has called it.
@@ -454,7 +466,10 @@ class Like:
 
 
 def find_like(name: Any) -> Like:
-    """The model that a name means: a variant, or one of timm's; TypeError or ValueError where it is neither."""
+    """Returns the model that a name means: a variant with its config, or a name of timm's without one.
+
+    Raises TypeError for anything but a string, ValueError for an unknown name and for a BiT.
+    """
     if not isinstance(name, str):
         raise TypeError(f"like must be a variant such as 'DINOv2-S/14' or a name of timm's, but {name!r} was given.")
     is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
@@ -478,9 +493,10 @@ def find_like(name: Any) -> Like:
 
 
 def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
-    """What `like=` means, or `architecture=`, which it replaces; a DeprecationWarning of that and of `heads=`.
+    """Returns the model that `like=` or the deprecated `architecture=` names; None where neither is given.
 
-    Raises TypeError or ValueError for names that nobody knows, both at once, or heads that are no number.
+    Warns (DeprecationWarning) of `architecture` and of `heads`, which is only checked here. Raises TypeError for names
+    that are no strings; ValueError for unknown names, for both names at once, and for heads that are no positive int.
     """
     if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
         raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
@@ -502,7 +518,10 @@ def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
 
 
 def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source: str) -> None:
-    """Raises ValueError where a variant has other sizes or parts than the arrays, or other `stated` fields."""
+    """Raises ValueError where a variant has other sizes, parts or `stated` fields than the config of a file.
+
+    Also for a file without a Vision Transformer. A name of timm's, which has no config, passes.
+    """
     known, image_model = like.config, getattr(config, "backbone", config)
     if known is None:
         return
@@ -521,9 +540,10 @@ def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source:
 
 
 def settle(plan: Plan, like: Like, source: str) -> Plan:
-    """The plan with what a model that the user knows says of all that nothing else tells.
+    """Returns the plan in which the fields that neither arrays nor JSON files tell have the values of `like`.
 
-    Raises ValueError where that model contradicts the arrays or what lies beside them.
+    The plan as it is for a name of timm's, which the layout has read, and for layouts that leave nothing open. Raises
+    ValueError where `like` contradicts the arrays or JSON files, or is a name of timm's for a layout that has none.
     """
     if plan.layout.settled_by is None:
         if like.config is None:

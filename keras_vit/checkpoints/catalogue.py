@@ -88,17 +88,17 @@ class Entry:
 
 
 def published_url(base: str, name: str) -> str:
-    """The address of a file in a bucket; `+` is written `%2B`, which no server takes for a space."""
+    """Returns the address of the file `name`.npz in a bucket, percent-encoded, `+` too (servers may misread it)."""
     return f"{base}{urllib.parse.quote(name)}.npz"
 
 
 def plain_variant(name: str) -> str:
-    """A variant's name without case, punctuation and `ViT`, so that `R50_L_32` and `R50+ViT-L/32` are the same."""
+    """Returns a variant's name without case, punctuation and `ViT`; `R50_L_32` and `R50+ViT-L/32` have the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower()).replace("vit", "")
 
 
 def find_entry(name: str) -> Entry:
-    """The checkpoint that a name means; ValueError if there is none, or several, with what may be meant.
+    """Returns the checkpoint that a name means; ValueError if there is none, or several, with what may be meant.
 
     Args:
         name: A name of the catalogue such as `"imagenet21k/ViT-B_16"`, the same without its folder where only one
@@ -126,7 +126,7 @@ def find_entry(name: str) -> Entry:
 
 
 def _suggestion(name: str) -> str:
-    """A sentence with what may be meant by an unknown name: a similar one, or a repository; empty for nothing."""
+    """Returns a sentence with names similar to an unknown one, or a repository of that name; empty for neither."""
     known: dict[str, str] = {}
     for entry in catalogue().values():
         known[plain_variant(entry.name)] = known[plain_variant(entry.basename)] = entry.name
@@ -144,7 +144,7 @@ def _suggestion(name: str) -> str:
 
 
 def _augreg_entry(stem: str) -> Entry:
-    """The entry of an AugReg checkpoint, read off the settings in its name; ValueError for other names."""
+    """Returns the entry of an AugReg checkpoint, read off the settings in its name; ValueError for other names."""
     known, number = _read("catalogue.json")["augreg"], r"\d+(?:\.\d+)?"
     models, pretraining, fine_tuning = ("|".join(known[key]) for key in ("models", "pretraining", "fine_tuning"))
     match = re.fullmatch(
@@ -178,7 +178,7 @@ def _augreg_entry(stem: str) -> Entry:
 
 
 def recommended(variant: str) -> Entry:
-    """The ImageNet-1k checkpoint of a variant (in any spelling) that `pretrained=True` loads.
+    """Returns the ImageNet-1k checkpoint of a variant (in any spelling) that `pretrained=True` loads.
 
     The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does not
     have, the original one. ValueError if none is published, with what there is.
@@ -198,12 +198,15 @@ def recommended(variant: str) -> Entry:
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """The repositories of the Hub with the same weights as a checkpoint, the preferred first; most have none."""
+    """Returns the Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first."""
     return tuple(_read("catalogue.json")["hub"].get(name, ()))
 
 
 def nearest_with_repository(entry: Entry) -> Entry | None:
-    """The most similar checkpoint on the Hub of the same variant, classes and image size, or None."""
+    """Returns the checkpoint on the Hub of the same variant, classes and image size with the most similar name.
+
+    None where there is none, and where the Hub has the entry itself.
+    """
     if repositories(entry.name):
         return None
     others = [find_entry(name) for name in _read("catalogue.json")["hub"]]
@@ -214,12 +217,13 @@ def nearest_with_repository(entry: Entry) -> Entry | None:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
+    """Returns the JSON object in a file of the package's data; read once."""
     return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
 
 
 @functools.cache
 def catalogue() -> dict[str, Entry]:
-    """All listed checkpoints by name."""
+    """Returns all listed checkpoints by name; made once, not to be changed."""
     entries = {}
     for group in _read("catalogue.json")["groups"]:
         common: dict[str, Any] = {"image_size": None, "classes": None, "mirrors": (), **group["common"]}
@@ -235,7 +239,7 @@ def catalogue() -> dict[str, Entry]:
 
 @functools.cache
 def _repository_rows() -> tuple[dict[str, Any], ...]:
-    """The repositories of other people, as rows of `list_weights`."""
+    """Returns the repositories of other people as rows of `list_weights`; made once, not to be changed."""
     empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout", "task"))
     rows = []
     for group in _read("repositories.json")["groups"]:
@@ -251,6 +255,7 @@ def _repository_rows() -> tuple[dict[str, Any], ...]:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
+    """Returns an entry as a row of `list_weights`: its fields, tuples as lists, with the first address as `url`."""
     row = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(entry).items()}
     url, *mirrors = row.pop("urls")
     return {**row, "family": entry.family, "url": url, "mirrors": mirrors, "task": None, "figures": {}}
@@ -258,7 +263,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 class _Row(dict[str, Any]):
     def __missing__(self, column: str) -> Any:
-        """The value of a column by its old spelling, with a warning; KeyError for other columns."""
+        """Returns `license` for its old spelling `licence`, with a DeprecationWarning; KeyError for other columns."""
         if column != "licence":
             raise KeyError(column)
         warnings.warn("The column 'licence' is called 'license' now.", DeprecationWarning, stacklevel=2)
@@ -343,7 +348,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 
 
 def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
-    """The rows of a family, all for None; TypeError unless it is a name, ValueError if there are none."""
+    """Returns the rows of a family in any spelling, all for None; TypeError for no string, ValueError if none fits."""
     if family is None:
         return rows
     if not isinstance(family, str):
@@ -356,6 +361,7 @@ def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str,
 
 
 def _plain_family(name: str) -> str:
+    """Returns the letters and digits of a name, in lower case."""
     return "".join(filter(str.isalnum, name)).lower()
 
 
@@ -363,7 +369,7 @@ def _plain_family(name: str) -> str:
 
 
 def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Reads a copy of AugReg's `index.csv`, which describes every checkpoint (one row per fine-tuned file).
+    """Returns the rows of a copy of AugReg's `index.csv`, one per fine-tuned file of every checkpoint.
 
     Args:
         path: The file, from `gs://vit_models/augreg/index.csv`. Its columns are described in the official
@@ -395,6 +401,7 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _accuracy(cell: str) -> float | None:
+    """Returns the number in a cell; None if it is no number from 0 to 1."""
     try:
         return float(cell) if 0 <= float(cell) <= 1 else None  # NaN is neither
     except ValueError:
@@ -409,7 +416,7 @@ def best_augreg(
     adapt_ds: str | None = None,
     resolution: int | None = None,
 ) -> dict[str, Any]:
-    """The best checkpoint of a variant for a data set and an image size, chosen as the official notebook does.
+    """Returns the best checkpoint of a variant for a data set and an image size, as the official notebook chooses.
 
     The pre-trained file with the highest `final_val`; of its fine-tuned files, the one with the highest
     `adapt_final_val` (by validation images: test images would flatter the result). Other conditions are a line of
@@ -440,7 +447,10 @@ def best_augreg(
 
 
 def _best(rows: list[dict[str, Any]], accuracy: str, **conditions: str) -> dict[str, Any]:
-    """The row with the highest accuracy among those with these values in these columns; ValueError if there is none."""
+    """Returns the row with the highest accuracy among those with these values in these columns.
+
+    Names of variants may have any spelling. Raises ValueError if no row has a value, or none of them an accuracy.
+    """
     for column, value in conditions.items():
         spelling = plain_variant if column == "name" else str
         fitting = [row for row in rows if spelling(row[column]) == spelling(value)]

@@ -61,10 +61,11 @@ _BUCKETS = "https://storage.googleapis.com/"
 
 
 def resolve_source(source: Source) -> Source:
-    """The path, the address or the full name of the checkpoint that `load` takes, without Keras and network.
+    """Returns the path or address as it is, or the full name of the checkpoint in the catalogue; opens nothing.
 
     A file comes before a name, a variant (which means its recommended checkpoint) before a name of the catalogue.
-    Raises TypeError, FileNotFoundError or ValueError, with names near to it, where there is none.
+    Raises TypeError for anything but text or a path; FileNotFoundError for a path without a file; ValueError for an
+    unknown name, a variant without a recommended checkpoint, and the address of a Keras file.
     """
     if not isinstance(source, (str, os.PathLike)):
         hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
@@ -86,7 +87,7 @@ def resolve_source(source: Source) -> Source:
 
 
 def is_variant(source: Any) -> bool:
-    """Whether a source is the name of a variant, and not a file of that name."""
+    """Whether a source is a string that names a variant, and no file of that name is there; False for other types."""
     if not isinstance(source, str) or os.path.exists(source):
         return False
     try:
@@ -97,7 +98,7 @@ def is_variant(source: Any) -> bool:
 
 
 def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathlib.Path:
-    """The file that a user means, which is downloaded if it is not on this machine yet.
+    """Returns the file that a user means, which is downloaded if it is not on this machine yet.
 
     Args:
         source: A path, or a folder with weights; the name of a checkpoint that comes along or of the catalogue (see
@@ -137,10 +138,10 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
 
 
 def find_recommended(variant: str) -> str:
-    """The name of the checkpoint that `pretrained=True` loads, which is on this machine afterwards.
+    """Returns the name of the checkpoint that `pretrained=True` loads, and fetches it where it is missing.
 
     The recommended one of the variant; where nobody has that, the most similar one that the Hub has, with a warning.
-    Raises DownloadError if that is not to be had either.
+    Raises ValueError for a variant without a recommended checkpoint, DownloadError if neither can be had.
     """
     entry = recommended(variant)
     try:
@@ -156,7 +157,10 @@ def find_recommended(variant: str) -> str:
 
 
 def is_copy(source: Source, path: pathlib.Path) -> bool:
-    """Whether `path`, which `find_checkpoint` found for a source, is another publisher's copy of a published file."""
+    """Whether `path`, which `find_checkpoint` found for a name of the catalogue, is no `.npz`: a copy from the Hub.
+
+    False for a source that is an address or a path.
+    """
     if path.suffix != ".npz" and isinstance(source, str) and "://" not in source and not os.path.exists(source):
         with contextlib.suppress(ValueError):
             return bool(find_entry(source))
@@ -164,11 +168,12 @@ def is_copy(source: Source, path: pathlib.Path) -> bool:
 
 
 def fetch(source: Entry | str) -> pathlib.Path:
-    """The path of a published file in a mirror or in the cache, to which it is downloaded if it is not there yet.
+    """Returns the path of a published file in a mirror or in the cache, downloading it if it is not there yet.
 
     A download is moved into place when it is complete and checked: its size where the catalogue knows it, and that it
     is an `.npz` at all. What breaks off is tried again from its start. Of several processes that want the same file one
-    fetches it and the others wait. Raises DownloadError.
+    fetches it and the others wait. Raises DownloadError if no address has it, offline, or where the cache cannot be
+    written to; ValueError for a bad address in `KERAS_VIT_MIRROR`.
     """
     wanted = _wanted(source)
     target = cache_folder().absolute() / wanted.in_cache
@@ -225,7 +230,7 @@ class _Wanted:
 
 
 def _wanted(source: Entry | str) -> _Wanted:
-    """What to look for in mirror and cache, and where to fetch it, for an entry of the catalogue or an address."""
+    """Returns what to look for in mirror and cache, and where to fetch it, for an entry or an address."""
     if isinstance(source, str):
         return _Wanted(source, _name_in_cache(source), (), (source,), source.partition("?")[0].endswith(".npz"), None)
     in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
@@ -235,7 +240,10 @@ def _wanted(source: Entry | str) -> _Wanted:
 
 
 def _mirror() -> tuple[pathlib.Path | None, str | None]:
-    """The folder, or the base address, in `KERAS_VIT_MIRROR`; ValueError for another kind of address."""
+    """Returns (folder, base address) of `KERAS_VIT_MIRROR`, of which one or both are None.
+
+    Raises ValueError for an address that is not http or https.
+    """
     value = os.environ.get("KERAS_VIT_MIRROR", "").strip()
     if not value:
         return None, None
@@ -247,7 +255,7 @@ def _mirror() -> tuple[pathlib.Path | None, str | None]:
 
 
 def cache_folder() -> pathlib.Path:
-    """Where downloads are kept: `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`."""
+    """The folder of downloads: `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`."""
     home = os.environ.get("KERAS_VIT_HOME")
     if home:
         return pathlib.Path(home).expanduser()
@@ -256,7 +264,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def _name_in_cache(address: str) -> str:
-    """A path for an address: readable, and of no other one, on file systems that do not care about case either."""
+    """Returns a relative path for an address, `host/hash/name`: readable, and of no other address."""
     parts = urllib.parse.urlsplit(address)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
     mark = hashlib.sha256(address.encode()).hexdigest()[:32]
@@ -266,7 +274,7 @@ def _name_in_cache(address: str) -> str:
 
 
 def _published(text: str) -> Entry | str:
-    """The entry that is published at an address; the address itself, to download from, if none is.
+    """Returns the entry that is published at an address; if there is none, the address as https or http.
 
     Raises ValueError for anything but https, http or gs with a host.
     """
@@ -289,7 +297,7 @@ def _published(text: str) -> Entry | str:
 
 
 def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
-    """The file of a published checkpoint, or the same weights from a repository of the Hub, with a warning.
+    """Returns the file of a published checkpoint, or the same weights from the Hub, with a warning.
 
     Raises DownloadError, with all attempts, if neither is to be had.
     """
@@ -312,11 +320,12 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
 
 
 def _is_offline() -> bool:
+    """Whether `KERAS_VIT_OFFLINE` is set to anything but 0, false, no or off."""
     return os.environ.get("KERAS_VIT_OFFLINE", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def _problem(path: pathlib.Path, npz: bool) -> str | None:
-    """Why a file on this machine cannot be the wanted one (missing, empty, damaged); None where nothing shows it."""
+    """Returns why a file cannot be the wanted one (missing, empty, a web page, an incomplete `.npz`), or None."""
     if not path.is_file():
         return "no such file"
     with path.open("rb") as file:
@@ -336,7 +345,7 @@ class _Failure(NamedTuple):
 
 
 def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> _Failure | None:
-    """None where an address has sent the file, perhaps after some pauses; otherwise why not.
+    """Downloads `url` to `target`, trying again after pauses; returns None, or where it failed why.
 
     Raises DownloadError if the disk is full.
     """
@@ -368,9 +377,9 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
 
 
 def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:
-    """Fetches a file from one address, checks it and moves it to `target`.
+    """Fetches a file from one address, checks it and moves it to `target`, which is replaced.
 
-    Raises ValueError for a wrong or incomplete file, and the errors of the connection.
+    Raises ValueError for a wrong or incomplete file or a bad address, OSError for what the connection or disk refuses.
     """
     from pooch import HTTPDownloader
 
@@ -398,18 +407,18 @@ class _Progress:
         self.total, self._received, self._bar = 0, 0, bar
 
     def update(self, amount: int) -> None:
-        """So many more bytes are there, at most."""
+        """Adds `amount` bytes to the bar, no more than `total`, which pooch has set by then; 0 if it is not known."""
         self._received = min(self._received + amount, self.total or sys.maxsize)
         self._bar.update(self._received, self.total or None)
 
     def close(self) -> None:
-        """The bar ends with the download."""
+        """Does nothing: the bar ends with the download."""
 
     reset = close
 
 
 def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | None:
-    """What the outputs of a model stand for. Nothing is downloaded and no weight is read.
+    """Returns the names of a model's outputs. Nothing is downloaded and no weight is read.
 
     Args:
         source: A model, the name of a checkpoint that comes along, or the path of a file that `keras_vit.load` takes,

@@ -61,7 +61,7 @@ _ONE_HEADER_AT_A_TIME = threading.Lock()
 
 
 def open_file(path: str | os.PathLike[str]) -> ArrayFile:
-    """The arrays of a file. What kind it is tells what it begins with; its name matters only for messages.
+    """Returns the arrays of a file, whose values are not read yet. The first bytes tell its format, before its name.
 
     Args:
         path: An `.npz`, a `.safetensors` file or the index of several, or a `.pth` of any form; or a folder with one of
@@ -83,9 +83,10 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
 
 
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
-    """The arrays of an `.npz` file, and what `write_npz` noted beside them. Pickled objects are never loaded.
+    """Returns the arrays of an `.npz` file, and the note that `write_npz` put beside them. No value is read.
 
-    Raises ValueError if it is no such file, damaged, or has no arrays.
+    Raises ValueError if it is no such file, damaged, without arrays, or holds pickled objects or types that are not
+    read; FileNotFoundError without the file.
     """
     path = pathlib.Path(path)
 
@@ -99,7 +100,7 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
 
 
 def _note_in(text: str | bytes) -> dict[str, Any] | None:
-    """The note that a text holds as JSON; None where it is something else."""
+    """Returns the dict that a text holds as JSON; None where it is something else."""
     try:
         note = json.loads(text)
     except (ValueError, RecursionError):
@@ -108,7 +109,11 @@ def _note_in(text: str | bytes) -> dict[str, Any] | None:
 
 
 def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
-    """An array of an `.npz` file, whose values are not read yet; ValueError for pickles, unknown types and damage."""
+    """Returns a member of an `.npz` as an array whose values are not read yet.
+
+    `file` is the opened member, of which the header is read. Raises ValueError if it is no array, truncated, pickled
+    objects or of a type that is not read.
+    """
     where = printable(repr(name), 100)
     try:
         version = np.lib.format.read_magic(file)
@@ -141,10 +146,11 @@ def write_npz(
     note: dict[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes arrays one by one, only one of which has to exist at a time, to an uncompressed `.npz`.
+    """Writes (name, array) pairs, which may be computed one by one, to an uncompressed `.npz`.
 
-    The note is small JSON data in the archive's comment, where NumPy and others pass over it. Raises FileExistsError
-    unless `overwrite`, ValueError for a note of more than 65,535 bytes.
+    The note is small JSON data in the archive's comment, where NumPy and others pass over it. The file appears when it
+    is complete. Raises FileExistsError unless `overwrite`, ValueError for a note of more than 65,535 bytes,
+    FileNotFoundError where the folder above the file's is missing, OSError for a full disk.
     """
     path = pathlib.Path(path)
     check_absent(path, overwrite=overwrite)
@@ -171,9 +177,10 @@ def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
 
 
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
-    """The arrays of a `.safetensors` file. Its library checks that they fill it without gaps and overlaps.
+    """Returns the arrays of a `.safetensors` file and its note. The library checks for gaps and overlaps.
 
-    Raises ValueError if it is no such file, damaged, without arrays, or of types that are not read.
+    Raises ValueError if it is no such file, damaged, without arrays, or of types that are not read; FileNotFoundError
+    without the file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -207,9 +214,10 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
 
 
 def _read_shards(path: pathlib.Path) -> ArrayFile:
-    """The arrays of all shards that a `model.safetensors.index.json` lists.
+    """Returns the arrays of all shards that a `model.safetensors.index.json` lists.
 
-    Raises FileNotFoundError for a missing shard, ValueError where one has other arrays than the index says.
+    Raises FileNotFoundError for a missing shard, ValueError for a damaged index or shard, and where a shard has other
+    arrays than the index says.
     """
     arrays: dict[str, StoredArray] = {}
     files = shards_of(path)
@@ -227,9 +235,9 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
 
 
 def shards_of(path: pathlib.Path) -> dict[str, str]:
-    """The file of each array that the index of a split `.safetensors` lists; nothing for a file that is no index.
+    """Returns by array name the file name of its shard, from an index (`.json`); an empty dict for other files.
 
-    Raises ValueError if the index is damaged, or names a file that does not lie beside it.
+    Raises ValueError if the index is damaged, or has anything but plain names of files beside it.
     """
     if not path.name.endswith(".json"):
         return {}
@@ -258,7 +266,8 @@ def write_safetensors(
 ) -> None:
     """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header.
 
-    Raises FileExistsError unless `overwrite`, ValueError for two arrays of one name or a type that is not read.
+    Raises FileExistsError unless `overwrite`, ValueError for two arrays of one name or a type that is not read,
+    FileNotFoundError where the folder above the file's is missing.
     """
     from safetensors.numpy import save_file
 
@@ -290,7 +299,8 @@ def write_with_sidecars(
 ) -> None:
     """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files.
 
-    Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`.
+    Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`; otherwise the
+    errors of `write_safetensors`, and OSError where a copy cannot be read.
     """
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
     beside = [*sidecars, *(file.name for file in copies)]
@@ -304,10 +314,10 @@ def write_with_sidecars(
 
 
 def choose_weights(names: Iterable[str], where: str) -> str | None:
-    """The file with a model's weights among others: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`.
+    """Returns the name of the file with a model's weights: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`.
 
-    Of the two files of a TIPS it is that of the image tower. Names with a folder are passed over. ValueError if
-    several have such an ending, in words for `where` they are.
+    Of the two files of a TIPS it is that of the image tower; None where there is none. Names with a folder are passed
+    over. Raises ValueError, which begins with `where`, if several have such an ending.
     """
     candidates = {name for name in names if "/" not in name}
     known = [name for name in WEIGHT_NAMES if name in candidates]
@@ -323,13 +333,13 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
 
 
 def text_of_pair(name: str) -> str | None:
-    """The file of the text tower that belongs to an image tower's, as TIPS's authors call them; None for others."""
+    """Returns `NAMEtext.npz` for `NAMEvision.npz`, as TIPS's authors call their two towers; None for other names."""
     start = name.removesuffix("vision.npz")
     return None if start == name else f"{start}text.npz"
 
 
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The file with weights in a folder (see `choose_weights`); a file is returned as it is.
+    """Returns the file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is.
 
     Raises TypeError unless it is a path, IsADirectoryError for a folder without weights, ValueError for one with
     several.
@@ -349,7 +359,10 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
-    """Of a folder with a backbone and the head that belongs to it both files; anything else as it is, and None."""
+    """Returns the file of the backbone and that of the head in a folder; for anything else the source and None.
+
+    The folder must have two files of weights with one ending, of which one is called `*_head`.
+    """
     folder = pathlib.Path(source) if isinstance(source, (str, os.PathLike)) else None
     if folder is None or not folder.is_dir():
         return source, None
@@ -391,12 +404,12 @@ class Sidecars:
 
     @property
     def architecture(self) -> str:
-        """The name of timm's that the user says; empty for none."""
+        """The name of timm's that `like` is; empty where it is None or a variant."""
         return "" if self.like is None or self.like.config is not None else self.like.name
 
 
 def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
-    """The JSON files beside a file of weights, or in a folder, as plain data; `known` are other fields of `Sidecars`.
+    """Returns the JSON files beside a file of weights, or in a folder; `known` are other fields of `Sidecars`.
 
     Raises ValueError if one of the files is damaged, no object of JSON or longer than `LONGEST`.
     """
@@ -407,9 +420,9 @@ def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """The lines of the `classes.txt` in the folder of a file, or in a folder; None where there is none.
+    """Returns the lines of the `classes.txt` beside a file, or in a folder; None where there is none.
 
-    Raises ValueError if one of them cannot be the name of a class.
+    Raises ValueError if it is not UTF-8 or longer than `LONGEST`, or a line cannot be the name of a class.
     """
     file = _folder(path) / CLASSES
     if not file.is_file():
@@ -426,9 +439,10 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """The object that untrusted JSON says, with each name once; ValueError for anything else.
+    """Returns the object in untrusted JSON, as a dict; parsed, it may take forty times as many bytes.
 
-    Parsed, it may take forty times as many bytes.
+    Raises ValueError, which names `what`, for bad UTF-8 or JSON, too deep nesting, a name that stands twice, and any
+    other value than an object.
     """
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
@@ -442,7 +456,7 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs as a dict; ValueError where a name stands twice."""
+    """Returns the pairs as a dict; ValueError where a name stands twice."""
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
@@ -452,12 +466,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _folder(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns a folder itself, and for any other path the folder above it."""
     path = pathlib.Path(path)
     return path if path.is_dir() else path.parent
 
 
 def _read(file: pathlib.Path) -> bytes:
-    """The bytes of a small file; ValueError for more than `LONGEST`."""
+    """Returns the bytes of a small file; ValueError for more than `LONGEST`, OSError if it cannot be read."""
     with file.open("rb") as opened:
         data = opened.read(LONGEST + 1)
     if len(data) > LONGEST:

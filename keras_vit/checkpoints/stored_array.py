@@ -42,16 +42,21 @@ class Extent:
         self._stamp = self._length_and_time()
 
     def _length_and_time(self) -> tuple[int, int]:
+        """Returns the file's length and the time of its last change; FileNotFoundError if it is gone."""
         stat = self.path.stat()
         return stat.st_size, stat.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Raises ValueError if the file is not the one any more that was opened: other values may be at the place."""
+        """Raises ValueError if the file has another length or time than when it was opened, OSError if it is gone."""
         if self._length_and_time() != self._stamp:
             raise ValueError(f"{self.path} was changed while it was read. Open it again, or fetch it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """Bytes from `first` on, in memory of their own that backends can use without copying."""
+        """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying.
+
+        The first call compares the checksum of the whole extent. Raises ValueError if that is wrong, or the file was
+        changed or shortened since it was opened.
+        """
         self.check_unchanged()
         if self.checksum is not None and 2 * size > self.size:  # all but a header: read once
             whole = aligned_zeros((self.size,), np.uint8)
@@ -65,7 +70,7 @@ class Extent:
         return data
 
     def _compare(self, buffer: memoryview) -> None:
-        """Raises ValueError unless the bytes have the checksum of the file; it is computed once."""
+        """Reads all bytes through `buffer`; ValueError for a wrong checksum, else `self.checksum` becomes None."""
         checksum = 0
         for piece in self._pieces(0, self.size, buffer):
             checksum = zlib.crc32(piece, checksum)
@@ -75,9 +80,10 @@ class Extent:
         self.checksum = None
 
     def _pieces(self, first: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
-        """Reads into a buffer piece by piece; a shorter one is used again for each.
+        """Reads `size` bytes into a buffer and yields the piece of it that each read filled.
 
-        Read, not mapped: a mapped file that somebody shortens meanwhile ends the process; here it is a ValueError.
+        A buffer that is shorter is used again for each piece. Raises ValueError if the file has become shorter; that is
+        why it is not mapped: the process would end.
         """
         with self.path.open("rb") as file:
             file.seek(self.start + first)
@@ -93,7 +99,10 @@ class PackedExtent(Extent):
     """A compressed member of a zip archive."""
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """As `Extent.read`; all of it is unpacked each time. Raises ValueError if it cannot be unpacked."""
+        """Returns as `Extent.read`; the member is unpacked each time.
+
+        Raises ValueError if it cannot be unpacked, its checksum is wrong, or the file was changed.
+        """
         self.check_unchanged()
         data = aligned_zeros((size,), np.uint8)
         try:
@@ -135,25 +144,28 @@ class StoredArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """The values; floating point numbers as float32."""
+        """Returns the values; float16, float64 and bfloat16 as float32, in which what is too large is infinite."""
         values = self.read_stored()
         with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
             return values.astype(np.float32) if self.stored in ("float16", "float64", "bfloat16") else values
 
     def read_stored(self) -> np.ndarray:
-        """The values in the type that they are stored in."""
+        """Returns the values in the type that they are stored in, and the machine's order of bytes."""
         values = self.load(self.offset, self.bytes).view(self.dtype).reshape(self.shape)
         return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
 
     def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
-        """An array of the values that follow the first `start` ones."""
+        """Returns the array of `shape` that begins after the first `start` values; neither is checked or read."""
         return dataclasses.replace(self, shape=shape, offset=self.offset + start * self.dtype.itemsize)
 
 
 def load_strided(
     load: Callable[[int, int], np.ndarray], offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: Any
 ) -> Callable[[int, int], np.ndarray]:
-    """A `StoredArray.load` for values in another order, with a step along each axis: all are read and put in order."""
+    """Returns a `StoredArray.load` for values with `strides` (in values) that `load` has from the byte `offset` on.
+
+    It reads them all at each call and puts them in order; the strides must lie within what `load` has.
+    """
     whole = math.prod(shape) * dtype.itemsize
 
     def load_in_order(first: int, size: int) -> np.ndarray:
@@ -167,7 +179,7 @@ def load_strided(
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Values from the first to the last one of an array, both included; 0 if it is empty."""
+    """Returns how many values lie from the first to the last one of an array, both included; 0 if it is empty."""
     return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
 
 
@@ -211,7 +223,7 @@ class ArrayFile(Mapping[str, StoredArray]):
 
     @property
     def grid_size(self) -> tuple[int, int] | None:
-        """Rows and columns of the position embeddings, if the file notes them; ValueError if they make no sense."""
+        """Rows and columns of the position embeddings in the note; None without, ValueError if one is no int >= 1."""
         grid = self.note.get("grid_size")
         if grid is None:
             return None
@@ -227,9 +239,10 @@ def read_members(
     name_of: Callable[[str], str | None],
     describe: Callable[[str, Extent, IO[bytes]], T],
 ) -> tuple[dict[str, T], bytes]:
-    """What the members of a zip archive are, once it is clear that they fit into the file, and the archive's comment.
+    """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment.
 
-    Raises ValueError if it is damaged, would unpack to too much, or has two members of one name.
+    Raises ValueError if the archive or what `describe` reads is damaged, it would unpack to more than the limits, has
+    two members of one name or another compression than deflate; FileNotFoundError without the file.
 
     Args:
         path: The archive.
@@ -282,7 +295,10 @@ _BEGINNINGS = {
 
 
 def kind_of(path: pathlib.Path) -> str | None:
-    """What a file looks like: `"npz"` (any other zip), `"torch"`, `"safetensors"`, or None."""
+    """Returns what the first bytes look like: `"torch"`, `"npz"` (any other zip), `"safetensors"`, or None.
+
+    Raises OSError if the file cannot be read.
+    """
     head = _head(path)
     if head.startswith(b"PK"):
         return "torch" if _is_torch_zip(path, head) else "npz"
@@ -292,7 +308,7 @@ def kind_of(path: pathlib.Path) -> str | None:
 
 
 def what_it_is(path: pathlib.Path) -> str:
-    """A guess at what a file is, for messages about files of another kind than expected."""
+    """Returns a sentence that guesses what a file is, for messages; OSError if it cannot be read."""
     head, kind = _head(path), kind_of(path)
     if kind == "npz":
         if b"metadata.json" in head or b"config.json" in head:
@@ -300,9 +316,12 @@ def what_it_is(path: pathlib.Path) -> str:
         return "its end is missing or it holds something else. It was probably not fetched completely"
     if is_web_page(head):
         return "it is a web page, probably the error message of a download"
-    known = [meaning for start, meaning in _BEGINNINGS.items() if head.startswith(start)]
-    other = f"it looks like a {kind} file" if kind else f"it starts with {head[:8]!r}" if head else "it is empty"
-    return known[0] if known else other
+    for start, meaning in _BEGINNINGS.items():
+        if head.startswith(start):
+            return meaning
+    if kind:
+        return f"it looks like a {kind} file"
+    return f"it starts with {head[:8]!r}" if head else "it is empty"
 
 
 def is_web_page(head: bytes) -> bool:
@@ -311,6 +330,7 @@ def is_web_page(head: bytes) -> bool:
 
 
 def _head(path: pathlib.Path) -> bytes:
+    """Returns the first bytes of a file; OSError if it cannot be read."""
     with path.open("rb") as file:
         return file.read(_HEAD)
 

@@ -42,9 +42,10 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the 
 
 
 def read_torch(path: pathlib.Path) -> ArrayFile:
-    """The arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state.
+    """Returns the arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state.
 
-    Raises ValueError if it is damaged, holds no state dict, or asks for code to be run.
+    No value is read. Raises ValueError if it is damaged, too long or in another byte order, holds no state dict, or
+    names what weights do not need; OSError if it cannot be read.
     """
     with path.open("rb") as file:
         older = file.read(2) == b"\x80\x02"
@@ -57,7 +58,7 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
 
 
 def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Tensor"]]:
-    """The names of the containers around the weights, from outside to inside, and the weights by name.
+    """Returns the names of the dicts around the weights, from outside to inside, and the weights by name.
 
     Raises ValueError where there are none, or two of the same name.
     """
@@ -80,7 +81,7 @@ def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Te
 
 
 def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pathlib.Path) -> dict[str, StoredArray]:
-    """Where in the file the values of each tensor are.
+    """Returns by name each tensor as an array that knows where in the file its values are.
 
     Raises ValueError if a tensor does not fit its storage, or many share one: a small file could claim any memory.
     """
@@ -97,9 +98,10 @@ def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pa
 
 
 def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
-    """What the pickle says, and the storages by their keys.
+    """Returns the object that the pickle of a zip archive describes, and where its storages are, by their keys.
 
-    Raises ValueError if the file is damaged or in another byte order.
+    Raises ValueError if the file is no such archive, damaged or in another byte order, or has a compressed member or a
+    pickle that is too long or refused.
     """
 
     def name_of(member: str) -> str | None:
@@ -163,7 +165,11 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
 
 def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
-    """An array of a file, whose values are not read yet; ValueError unless it lies in its storage without overlaps."""
+    """Returns a tensor as an array whose values are not read yet.
+
+    Raises ValueError unless shape, strides and offset are whole numbers, its values lie in its storage without overlaps
+    and the storage has the length that the pickle says.
+    """
     storage, offset, shape, strides = tensor
     if type(storage) is not Storage or storage.key not in storages:
         raise ValueError("is in a storage that the file does not have")
@@ -189,20 +195,23 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
 
 
 def _fields(value: Any) -> dict[Any, Any]:
-    """What a dict or an object holds by name; nothing of anything else."""
+    """Returns what a dict or an object holds, by its names that are strings or ints; nothing for anything else."""
     value = value.state if type(value) is _Object else value
     # Other names than these may take gigabytes as text.
     return {name: value[name] for name in value if type(name) in (str, int)} if isinstance(value, dict) else {}
 
 
 def _direct(value: Any) -> dict[str, "Tensor"]:
-    """The tensors in a dict by name; none in anything else."""
+    """Returns the tensors in a dict by name; none for anything else."""
     fields = _fields(value).items() if isinstance(value, dict) else ()
     return {name: inner for name, inner in fields if type(name) is str and type(inner) is Tensor}
 
 
 def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
-    """The names of the containers that the weights are in; None where there are none."""
+    """Returns the names of the dicts that lead to the weights, of at most `levels`; None where there are no weights.
+
+    The names in `CONTAINERS` come first, then the dict itself, then the only dict with tensors in it.
+    """
     if not isinstance(value, dict) or not levels:
         return None
     for name in CONTAINERS:
@@ -216,7 +225,7 @@ def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
 
 
 def _tensors(root: Any) -> Iterator[tuple[str, "Tensor"]]:
-    """All tensors in dicts and objects in each other, with their names joined by dots; each dict once."""
+    """Yields (name, tensor) for all tensors in nested dicts and objects, names joined by dots; each dict once."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
@@ -289,6 +298,7 @@ class _Function:
 
 
 def _make_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Tensor:
+    """Returns the arguments as a `Tensor`, unchecked; ValueError for flags behind the second of `more`."""
     # What follows: requires_grad, hooks, and flags, such as that all values count negative.
     if len(more) > 3 or any(more[2:]):
         raise ValueError("it has a tensor with flags, which are not known here")
@@ -316,7 +326,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of a class or function that the pickle names; classes of TorchScript are `_Object`s.
+        """Returns the stand-in of a class or function that the pickle names: `_Object` for those of TorchScript.
 
         Raises ValueError for any other name: nothing is imported.
         """
@@ -329,7 +339,7 @@ class _Unpickler(pickle.Unpickler):
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
-        """The storage that the pickle refers to, which lies beside it; ValueError for anything else."""
+        """Returns the storage that the pickle refers to; ValueError for anything else, and for a view of a storage."""
         match pid:
             case ("storage", str(stored), str(key), _, int(count), *view):
                 if stored in _STORAGES.values() and abs(count) < 2**60 and not any(view):
@@ -338,9 +348,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
-    """The plain data, with `Storage`, `Tensor` and `_Object` objects, of the pickle that a stream begins with.
+    """Returns the data of the pickle at the stream's position, with `Storage`, `Tensor` and `_Object` objects in it.
 
-    Raises ValueError if it is damaged, too long, or names something else; then nothing of it was run.
+    Leaves the stream behind the pickle. Raises ValueError, which names `path`, if it is damaged, has too many steps or
+    tuples, or names another class or function than the stand-ins.
     """
     start, tuples = stream.tell(), 0
     try:
