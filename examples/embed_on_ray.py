@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def embed_share(weights: str, folder: str, part: str, index: int, shares: int, batch_size: int, features: str) -> int:
-    """One task: a share of the folder into a file of its own. Gives the number of images in it."""
+    """One task: writes a share of the folder to a file of its own. Returns the number of images in it."""
     import keras_vit
 
     done = keras_vit.evaluation.embed(

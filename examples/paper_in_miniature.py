@@ -39,7 +39,7 @@ from keras_vit._files import write_text
 
 
 def run(output: str | os.PathLike[str], only: list[str] | None, quick: bool, seed: int) -> dict[str, Any]:
-    """Runs the experiments and writes their files; gives back what `miniature.json` holds."""
+    """Runs the experiments and writes their files; returns what `miniature.json` holds."""
     begun = time.perf_counter()
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def run(output: str | os.PathLike[str], only: list[str] | None, quick: bool, see
 
 
 def report(result: dict[str, Any]) -> str:
-    """The findings as a page."""
+    """Returns the findings as a page of Markdown."""
     lines = ["# The paper in miniature", ""]
     if result["quick"]:
         lines += ["**With `--quick` the numbers mean nothing.**", ""]

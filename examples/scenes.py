@@ -9,7 +9,7 @@ SCENE_CLASSES = ("background", "disc", "square", "cross")  # what the numbers in
 
 
 def make_scenes(count: int, image_size: int = 48, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures of one to four shapes of any colour on a background of another, with a mask each.
+    """Returns pictures of one to four shapes of any colour on a background of another, with a mask each.
 
     Args:
         count: How many.

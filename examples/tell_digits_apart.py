@@ -24,7 +24,7 @@ PENS = {"red": (200, 40, 40), "blue": (40, 60, 200), "green": (30, 140, 70)}
 
 
 def make_page(rng: np.random.Generator, scans: np.ndarray) -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
-    """A page with one to four digits that hardly overlap, and for each its pen and its mask."""
+    """Returns a page with one to four digits that hardly overlap, and for each its pen and its mask."""
     page = np.array([225, 220, 200]) + rng.integers(-15, 15, 3) + rng.normal(0, 6, (SIZE, SIZE, 1))
     ids, pens = np.zeros((SIZE, SIZE), "uint8"), []
     for number in range(1, int(rng.integers(2, 6))):

@@ -16,7 +16,7 @@ SIDE, PATCH = 518, 14  # what pictures are resized to, in whole patches: DPTImag
 
 
 def cubic(old: int, new: int) -> np.ndarray:
-    """The matrix that stretches an axis by PyTorch's bicubic interpolation (a = -0.75), without antialiasing."""
+    """Returns the matrix that stretches an axis by PyTorch's bicubic interpolation (a = -0.75), not antialiased."""
     at = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.zeros((new, old), "float32")
     for near in range(-1, 3):

@@ -20,7 +20,7 @@ BILINEAR = Image.Resampling.BILINEAR
 
 
 def between(old: int, new: int) -> np.ndarray:
-    """The matrix that stretches an axis linearly: half-pixel centres, no antialiasing."""
+    """Returns the matrix that stretches an axis linearly: half-pixel centres, no antialiasing."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     return np.maximum(1 - np.abs(at[:, None] - np.arange(old)), 0).astype("float32")
 
@@ -32,7 +32,7 @@ def stretched(maps: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def classes_of(run, photo: Image.Image, side: int) -> np.ndarray:
-    """The class of each pixel: the mean of the logits of crops that overlap."""
+    """Returns the class of each pixel: the mean of the logits of crops that overlap."""
     factor = side / min(photo.size)
     width, height = (side if length == min(photo.size) else int(length * factor + 0.5) for length in photo.size)
     pixels, step = np.asarray(photo.resize((width, height), BILINEAR)), int(side * STRIDE)
@@ -49,7 +49,7 @@ def classes_of(run, photo: Image.Image, side: int) -> np.ndarray:
 
 
 def segments_of(run, photo: Image.Image, side: int) -> tuple[np.ndarray, list[tuple[int, float]]]:
-    """The segment of each pixel, -1 for none, and label and score of each segment."""
+    """Returns the segment of each pixel, -1 for none, and label and score of each segment."""
     factor = side / max(photo.size)
     width, height = (side if length == max(photo.size) else int(length * factor) for length in photo.size)
     pixels = np.zeros((1, side, side, 3), "uint8")

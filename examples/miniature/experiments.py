@@ -1,4 +1,4 @@
-"""The five experiments: each takes a workshop and gives back its numbers as plain data."""
+"""The five experiments: each takes a workshop and returns its numbers as plain data."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ def _by(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[s
 
 
 def middle_shots(row: dict[str, Any]) -> str:
-    """The number of shots that is spoken of: 5 of (1, 5, 25), as in the paper's figures."""
+    """Returns the number of shots that the text names: 5 of (1, 5, 25), as in the paper's figures."""
     return list(row["few_shot"])[len(row["few_shot"]) // 2]
 
 

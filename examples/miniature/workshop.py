@@ -142,11 +142,11 @@ class Workshop:
         return VisionTransformer(ViTConfig(patch_size=4, **transformer))
 
     def shipped_model(self, image_size: int = IMAGE_SIZE) -> VisionTransformer:
-        """The checkpoint that comes with keras_vit, pre-trained on 330,000 pictures of 164 classes of characters."""
+        """Returns the shipped checkpoint, pre-trained on 330,000 pictures of 164 classes of characters."""
         return keras_vit.from_checkpoint(weights_folder() / "glyphs.npz", image_size=image_size)
 
     def pretrain(self, architecture: str, pictures: int, objective: str = "labels") -> Pretrained:
-        """A model pre-trained on the first `pictures` of the source; probed on the way if it has labels."""
+        """Returns a model pre-trained on the first `pictures` of the source; probed on the way if it has labels."""
         key = (architecture, pictures, objective)
         if key not in self._made:
             begun = time.perf_counter()
