@@ -54,6 +54,7 @@ class ViTOptimizer(DecayingOptimizer):
       `iterations`, the schedule and the moving average count updates, where Keras's optimizers count batches.
     """
 
+    decayed = DECAYED  # the weights that decay, as a pattern of their names
     clip_epsilon = 0.0  # added to the norm that clipping divides by: PyTorch has 1e-6
 
     def __init__(
@@ -144,10 +145,10 @@ class ViTOptimizer(DecayingOptimizer):
         self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(var_names or ())
 
     def _is_decayed(self, variable: keras.Variable) -> bool:
-        """Whether a weight is a kernel that is not excluded from weight decay."""
+        """Whether a weight is one of `decayed` that is not excluded from weight decay."""
         paths, names = self._never_decayed
         excluded = variable.path in paths or (names and re.search(names, variable.name))
-        return matches(variable.path, DECAYED) and not excluded
+        return matches(variable.path, self.decayed) and not excluded
 
     @property
     def ema_momentum(self) -> Any:

@@ -379,6 +379,7 @@ class TwoStageAdamW(AdamW):
         0.0
     """
 
+    decayed = "*"
     clip_epsilon = 1e-6
 
     def __init__(
@@ -415,9 +416,6 @@ class TwoStageAdamW(AdamW):
     def decays(self) -> dict[str, float]:
         """The decay of each weight of a built optimizer, by its path, before it is multiplied by the rate."""
         return dict(zip(self._paths, self._decays, strict=True))
-
-    def _is_decayed(self, variable: Any) -> bool:
-        return True
 
     def get_config(self) -> dict[str, Any]:
         rate = None if self.backbone_rate is None else keras.saving.serialize_keras_object(self.backbone_rate)

@@ -14,6 +14,7 @@ from keras_vit.models import weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, Muon, SigmoidLoss, SoftmaxLoss, WarmupDecay, layer_decay
 from keras_vit.training.optimizers import DECAYED, DECAYS
 from keras_vit.training.recipes import Recipe, build_optimizer, recipe
+from keras_vit.training.trainable import TwoStageAdamW
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
 
@@ -285,14 +286,15 @@ OPTIMIZERS = {
 
 
 @pytest.mark.once
-def test_what_does_not_decay_is_saved(tmp_path):
-    optimizer = MomentumSGD(0.1, weight_decay=0.1)
+@pytest.mark.parametrize(("make", "decays"), [(MomentumSGD, [0.0, 0.0]), (TwoStageAdamW, [0.0, 0.1])])
+def test_what_does_not_decay_is_saved(make, decays, tmp_path):
+    optimizer = make(0.1, weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["kernel"])
     model = one_weight(optimizer)
     model.train_on_batch(IMAGES, LABELS)
     model.save(tmp_path / "run.keras")
     again = keras.saving.load_model(tmp_path / "run.keras").optimizer
-    assert again._decays == [0.0, 0.0] and again.get_config() == optimizer.get_config()
+    assert again._decays == decays and again.get_config() == optimizer.get_config()
 
 
 @pytest.mark.once
