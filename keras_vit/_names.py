@@ -193,7 +193,9 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.training": {
         "keras_vit._processes": "Processes connect",
-        "keras_vit.data": "BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data",
+        "keras_vit.data": (
+            "Augmentation BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data"
+        ),
         "keras_vit.models": "merge_lora",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (
@@ -206,7 +208,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.optimizers": (
             "AdamW ContrastiveLoss MomentumSGD Muon SigmoidContrastiveLoss SigmoidLoss SoftmaxLoss WarmupDecay"
         ),
+        "keras_vit.training.planning": "Plan plan",
         "keras_vit.training.pretraining": "pretrain",
+        "keras_vit.training.recipes": "Recipe build_loss build_optimizer build_schedule list_recipes recipe",
         "keras_vit.training.tasks": "RunOptions",
         "keras_vit.training.run": "Trained finetune",
         "keras_vit.training.segmentation": "MaskLoss finetune_segmentation",

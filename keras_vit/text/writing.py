@@ -28,7 +28,7 @@ Arrays = Iterator[tuple[str, np.ndarray]]
 _PAIRS = ("tips", "tips_scenic")
 _LAYOUTS = ("huggingface", "clip", "pe", "big_vision", *_PAIRS)
 _HUB = "vision_encoder."  # before an image tower of TIPS beside its text tower
-# What open_clip gives to timm itself.
+# What open_clip passes to timm itself.
 _SAID_BY_OPEN_CLIP = ("img_size", "num_classes", "global_pool")
 _TRUNK = "visual.trunk."  # what stands before an image tower that is timm's
 # What text towers of Meta's are.
@@ -219,9 +219,12 @@ _CLASSES = {"clip": "CLIP", "siglip": "Siglip", "siglip2": "Siglip2", "tipsv2": 
 def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
     """The JSON files of transformers for both towers; `sidecars` are those of the image tower."""
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
-    family = "clip" if config.causal else "tipsv2" if config.pooling == "mean" else "siglip"
-    if family == "siglip" and vision["model_type"] == "siglip2_vision_model":
-        family = "siglip2"
+    if config.causal:
+        family = "clip"
+    elif config.pooling == "mean":
+        family = "tipsv2"
+    else:
+        family = "siglip2" if vision["model_type"] == "siglip2_vision_model" else "siglip"
     del vision["architectures"]
     text = {
         "model_type": f"{family}_text_model",

@@ -157,7 +157,10 @@ class DistilledAccuracy(keras.metrics.CategoricalAccuracy):
 
 
 class Teacher(keras.layers.Layer):
-    """What a frozen model says, in float32: of a tensor times `scale` plus `shift`."""
+    """The outputs of a frozen model in float32, of a tensor times `scale` plus `shift`; no gradient goes through it.
+
+    The weights of the model become frozen (`trainable=False`).
+    """
 
     def __init__(self, model: keras.Model, scale: Any, shift: Any) -> None:
         super().__init__(dtype="float32", name="teacher")
@@ -172,8 +175,8 @@ class Teacher(keras.layers.Layer):
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
     """A model that returns the predictions that `DistillationLoss` takes, with the weights of the student.
 
-    The teacher's weights become frozen. Raises ValueError where the teacher takes other images than the student, or has
-    other classes.
+    The teacher's weights become frozen. Raises ValueError where the teacher takes images of another size than the
+    student, or has another number of outputs or other names of classes.
     """
     _check_image_sizes(student, teacher)
     wanted = _teacher_of(teacher, student, kind)(student.input)
@@ -199,7 +202,7 @@ def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
-    """The layer that computes the teacher's logits, or its features, from the images of the student.
+    """The layer that computes the teacher's logits, or with `kind="features"` its features, from the student's images.
 
     Raises ValueError if a model of keras_vit has classes of other names than the student.
     """
@@ -221,7 +224,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
 
 
 def _normalization(model: Model) -> tuple[Any, Any]:
-    """Mean and deviation of the grey levels that a model is given."""
+    """Mean and standard deviation by which pixels of 0..255 are normalised for a model; 0 and 1 where it does that."""
     if model.config.include_preprocessing:
         return 0.0, 1.0
     return tuple(255.0 * np.asarray(value) for value in (model.config.pipeline.mean, model.config.pipeline.std))

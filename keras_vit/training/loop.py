@@ -30,14 +30,18 @@ from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality")  # of `keep`
+# What the progress bar shows of an evaluation, and what it calls that.
+_NOTED = {"accuracy": "train", "val_accuracy": "test", "val_ranking_precision": "ranking"}
+_NOTED |= {"val_mean_iou": "mIoU", "val_panoptic_quality": "PQ"}
 # What a run leaves in its folder, and what goes when it starts again.
 _FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png")
 
 
 def check_callbacks(callbacks: Any, averages: bool) -> None:
-    """Raises TypeError if it is no sequence of callbacks, ValueError if one works against the recipe.
+    """Raises TypeError unless it is a sequence of callbacks, ValueError if one works against the recipe.
 
-    `averages` is whether the run keeps averages of the weights, which evaluations take and callbacks do not see.
+    Those are callbacks that set the learning rate, and with `averages`, where a run evaluates averages of its weights,
+    those that store or restore weights.
     """
     if not isinstance(callbacks, Sequence) or not all(isinstance(c, keras.callbacks.Callback) for c in callbacks):
         raise TypeError(f"callbacks must be a list of Keras callbacks, but {callbacks!r} was given.")
@@ -54,36 +58,20 @@ def check_callbacks(callbacks: Any, averages: bool) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Loop:
-    """How a compiled model is trained: for how long, on what it is evaluated, and where that is kept.
+    """How a compiled model is trained: for how long, on what it is evaluated, and where that is kept."""
 
-    Attributes:
-        steps: Updates in all, those before a kill included.
-        every: Updates between two evaluations and checkpoints.
-        batches_per_step: The optimizer's `gradient_accumulation_steps`.
-        validation: `FilledBatches`, or what has such an `evaluate(model)`; None for none.
-        picture: The file that `validation` draws at each evaluation what was found; None for none.
-        folder: Where checkpoints lie; None for none.
-        schedule: From the number of an update to its learning rate, for the log.
-        title: Beside the progress bar.
-        verbose: Whether there is one.
-        sharing: How each batch is divided.
-        batch_size: Of whole batches, where several processes share them.
-        keep: `"last"` or `"best"`: which weights the run returns, see `Recipe`.
-        patience: As in `Recipe`.
-    """
-
-    steps: int
-    every: int
-    batches_per_step: int = 1
-    validation: Any = None
-    picture: Path | None = None
-    folder: "RunFolder | None" = None
-    schedule: Callable[[int], Any] | None = None
-    title: str = "training"
-    verbose: bool = True
-    sharing: Sharing = UNSHARED
-    batch_size: int = 1
-    keep: str = "last"
+    steps: int  # updates in all, those before a kill included
+    every: int  # updates between two evaluations and checkpoints
+    batches_per_step: int = 1  # the optimizer's `gradient_accumulation_steps`
+    validation: Any = None  # `FilledBatches`, or what has such an `evaluate(model)`
+    picture: Path | None = None  # the file in which `validation` draws at each evaluation what was found
+    folder: "RunFolder | None" = None  # where checkpoints lie
+    schedule: Callable[[int], Any] | None = None  # from the number of an update to its learning rate, for the log
+    title: str = "training"  # beside the progress bar
+    verbose: bool = True  # whether there is one
+    sharing: Sharing = UNSHARED  # how each batch is divided
+    batch_size: int = 1  # of whole batches, where several processes share them
+    keep: str = "last"  # which weights the run returns, as `patience` see `Recipe`
     patience: int | None = None
 
     def train(self, model: keras.Model, batch: Batch, callbacks: Sequence[keras.callbacks.Callback] = ()) -> Table:
@@ -100,6 +88,9 @@ class Loop:
 
         Raises:
             FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
+            RuntimeError: if another process trains in the folder.
+            ValueError: if its checkpoint is damaged or of another model, or it cannot be written.
+            OSError: if the disk is full. The last checkpoint is kept.
         """
         with self.folder.locked() if self.folder else contextlib.nullcontext():
             start, finished, log = self.folder.restore(model) if self.folder else (0, False, Table())
@@ -121,7 +112,10 @@ class Loop:
         return log
 
     def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
-        """The log of a run that was over; images to evaluate on that it did not have are measured now."""
+        """The log of a run that was over; if it had no images to evaluate on and has some now, with their figures.
+
+        Then the folder's checkpoint and its log are written anew.
+        """
         if self.verbose:
             words = f"was over after {step:,} steps, and is not trained again"
             report(f"{self.title}: the run in {folder.path} {words}.")
@@ -154,7 +148,7 @@ class Loop:
             _mark_restored(recorder.log, recorder.step, _evaluate(model, self.validation))
 
     def _take_best(self, model: keras.Model, log: Table, best_state: list[np.ndarray] | None) -> None:
-        """Puts the weights of the best evaluation into the model."""
+        """Puts the weights of the row that is `kept` into the model, from the folder or else from `best_state`."""
         kept = next(row["step"] for row in log if row["kept"])
         state = self.folder.state(model, kept) if self.folder else best_state
         share_state(model, state, self.sharing.processes)
@@ -164,7 +158,10 @@ class Loop:
 
 
 class _Recorder(keras.callbacks.Callback):
-    """Counts updates; evaluates, logs and saves. Callbacks of the user come after it and find all in `logs`."""
+    """Counts updates; evaluates, logs and saves at the end of what is an epoch to Keras, `every` updates.
+
+    Callbacks of the user come after it and find all figures in `logs`.
+    """
 
     def __init__(self, loop: Loop, step: int, log: Table) -> None:
         """Begins at a step with the log up to there, whose seconds count on."""
@@ -176,7 +173,7 @@ class _Recorder(keras.callbacks.Callback):
         self._begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
 
     def on_train_batch_end(self, number: int, logs: Any = None) -> None:
-        """Ends `fit` after the last update, also where `every` does not divide them."""
+        """Counts a batch, and ends `fit` after the last update, also where `every` does not divide them."""
         self._batches += 1
         if self._batches % self.loop.batches_per_step == 0:
             self.step += 1
@@ -201,9 +198,7 @@ class _Recorder(keras.callbacks.Callback):
         if loop.folder:
             loop.folder.save(self.model, self.step, log)
         self.model.stop_training |= _out_of_patience(log, loop.patience)
-        shares = {"train": logs.get("accuracy"), "test": logs.get("val_accuracy"), "mIoU": logs.get("val_mean_iou")}
-        shares["PQ"] = logs.get("val_panoptic_quality")
-        noted = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
+        noted = [f"{name} {logs[figure]:.1%}" for figure, name in _NOTED.items() if figure in logs]
         if "rank" in logs:  # of embeddings: whether they collapse
             noted += [f"rank {logs['rank']:.1f}"]
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
@@ -234,29 +229,33 @@ class _StopTogether(keras.callbacks.Callback):
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """The number of the row with the highest of `_MEASURES`, then the lowest `val_loss`; ValueError for no rows."""
+    """The number of the best row of a log, the first of several; ValueError for no rows.
+
+    That is the one with the highest of `_MEASURES`, and among equals or without one the lowest `val_loss`. While a
+    measure is 0, the lowest `loss` decides. What is no number is worst.
+    """
 
     def score(number: int) -> list[float]:
         row = log[number]
         measure = next((row[name] for name in _MEASURES if row.get(name) is not None), 0.0)
         loss = row.get("val_loss", math.nan if measure else row.get("loss", math.nan))  # a measure of 0 decides nothing
-        return [-math.inf if math.isnan(value) else value for value in (measure, -loss)]  # no number is worst
+        return [-math.inf if math.isnan(value) else value for value in (measure, -loss)]
 
-    return max(range(len(log)), key=score)  # the first of several
+    return max(range(len(log)), key=score)
 
 
 def _mark_kept(log: list[dict[str, Any]]) -> None:
-    """Sets `kept` in every row of a log: true for the best alone."""
+    """Changes a log: `kept` becomes True in its best row (see `_best`), and False in all others."""
     best = _best(log)
     for number, row in enumerate(log):
         row["kept"] = number == best
 
 
 def _mark_restored(log: Table, step: int, figures: dict[str, float]) -> None:
-    """Marks as `kept` the row of a log whose evaluation is `figures`, that of the weights at the end of `fit`.
+    """Changes a log: the row whose evaluation is `figures`, that of the weights at the end of `fit`, is `kept` alone.
 
-    A callback may have put other weights in place than those of the last row. Where no row has these figures, one is
-    added, of this step.
+    A callback may have restored other weights than those of the last row. Where no row has these figures, one is added,
+    of this step; where the last one has them, the log stays as it is.
     """
     same = [row for row in log if all(row.get(name) == value for name, value in figures.items())]
     if same and same[-1] is log[-1]:  # no callback has: the rows are marked already
@@ -274,7 +273,11 @@ def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
 
 
 def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) -> dict[str, float]:
-    """Loss and metrics of the averaged weights where the optimizer keeps averages (`use_ema`)."""
+    """Loss and metrics of a validation by name, with `val_` before them; `picture` is drawn if it is a path.
+
+    They are those of the averaged weights where the optimizer keeps averages (`use_ema`). The model has its own weights
+    again after it.
+    """
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     weights = model.trainable_variables if optimizer.use_ema else []
@@ -294,7 +297,7 @@ def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) 
 
 
 def report(text: str) -> None:
-    """Prints on standard error."""
+    """Prints a text on standard error, without its control characters."""
     for line in text.splitlines():
         print(printable(line), file=sys.stderr)
 
@@ -345,16 +348,16 @@ class RunFolder:
             raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
-        """A setting that a trial decides, as plain data: that of the run's beginning, so that it goes on bit by bit."""
+        """A setting that a trial decides, as plain data: what `measure` returned when the run of the folder began."""
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other runs out for as long as this one trains, and removes what killed or older runs have left.
+        """Keeps other runs out within, writes `run.json`, and removes what killed or older runs have left.
 
-        Raises RuntimeError if another process trains there, ValueError if the folder cannot be written.
+        Raises RuntimeError if another process trains there, ValueError if the folder cannot be made.
         """
         if not self._processes.first:
             yield
@@ -416,9 +419,11 @@ class RunFolder:
         write_text(self.path / "log.csv", Table(log).to_csv())
 
     def _checkpoint(self, step: int) -> Path:
+        """The path of the checkpoint of a step."""
         return self.path / f"step-{step:08d}.npz"
 
     def _checkpoints(self) -> list[int]:
+        """The steps of which there are checkpoints, in any order."""
         matches = (_CHECKPOINT.fullmatch(path.name) for path in self.path.glob("step-*"))
         return [int(match[1]) for match in matches if match]
 
@@ -432,7 +437,10 @@ def _flat(data: Any, name: str = "") -> dict[str, Any]:
 
 
 def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
-    """Writes an `.npz`, array by array: HDF5 crashes where a disk is full."""
+    """Writes the values of all variables of a compiled model, and `about` beside them, to an `.npz`.
+
+    Array by array, because HDF5 crashes where a disk is full. Raises OSError where it cannot be written.
+    """
     values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in state_of(model))
     # The format knows no bfloat16: its bits are kept.
     arrays = (value.view("uint16") if value.dtype == "bfloat16" else value for value in values)
@@ -465,19 +473,20 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     """Draws loss, accuracy and learning rate over the steps of a run.
 
     Args:
-        log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `val_mean_iou`,
-            `val_panoptic_quality`, `learning_rate`.
+        log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `val_ranking_precision`,
+            `val_mean_iou`, `val_panoptic_quality`, `learning_rate`.
         path: The `.png` to write; it appears when it is complete.
         title: Above the picture.
 
     Raises:
         ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+        OSError: if the file cannot be written.
 
     Examples:
         >>> training.draw_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], "curve.png")
     """
-    quality = {"accuracy": "training", "val_accuracy": "test", "val_mean_iou": "mean IoU, test"}
-    quality["val_panoptic_quality"] = "PQ, test"
+    quality = {"accuracy": "training", "val_accuracy": "test", "val_ranking_precision": "ranking precision, test"}
+    quality |= {"val_mean_iou": "mean IoU, test", "val_panoptic_quality": "PQ, test"}
     panels = (
         ("loss", 1, {"loss": "training", "val_loss": "test"}),
         ("accuracy, %", 100, quality),
@@ -488,10 +497,10 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
         for axes, (name, factor, lines) in zip(figure.subplots(1, 3), panels, strict=True):
             axes.set_title(name, loc="left", fontsize=11)
             axes.set_xlabel("step")
-            for (column, label), colour in zip(lines.items(), (FAINT, GOOD, GOOD, GOOD), strict=False):
+            for column, label in lines.items():
                 points = [(row["step"], factor * row[column]) for row in log if row.get(column) is not None]
                 if points:
-                    label = f"{label} {points[-1][1]:.4g}"
+                    label, colour = f"{label} {points[-1][1]:.4g}", GOOD if column.startswith("val_") else FAINT
                     axes.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=1.8, label=label)
             axes.tick_params(labelsize=9)
             axes.spines[["top", "right"]].set_visible(False)

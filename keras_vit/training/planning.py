@@ -49,7 +49,7 @@ SPLIT: dict[str, tuple[str | None, ...]] = {
 
 
 def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
-    """The lengths that the number of shards has to divide, by the fields of the config."""
+    """From fields of a config to their lengths, each of which the number of shards has to divide."""
     if isinstance(config, BiTConfig):
         return {"width": config.width}
     sizes = {name: getattr(config, name) for name in ("width", "mlp_width", "representation_size")}
@@ -116,7 +116,7 @@ class Plan(PlainData):
     best: Option | None
 
     def advice(self) -> str:
-        """What to do, in a sentence or two: the best way, or what would help where nothing fits."""
+        """What to do, as a sentence or two: the best way, or what would help where nothing fits."""
         best = self.best
         if best is None:
             least = min(self.options, key=lambda option: option.memory.peak)
@@ -211,7 +211,10 @@ def plan(
             for passes in _divisors(batch_size // copies):
                 images = batch_size // copies // passes
                 taken = step_memory(changed, images, dtype, optimizer, passes, shards, fused_attention)
-                fits = "yes" if taken.peak * MARGIN <= limit else "tight" if taken.peak <= limit else "no"
+                if taken.peak * MARGIN <= limit:
+                    fits = "yes"
+                else:
+                    fits = "tight" if taken.peak <= limit else "no"
                 ways.append(Option(shards, copies, remat, passes, images, taken, fits))
             # The fewest passes with which a copy's images fit; the most where nothing does.
             fitting = [way for wanted in ("yes", "tight") for way in ways if way.fits == wanted]
@@ -227,7 +230,7 @@ def plan(
 
 
 def _preference(option: Option) -> tuple[Any, ...]:
-    """What fits first; then enough images at a time; then no remat, whole models, and few passes."""
+    """A key to sort by: what fits first; then enough images at a time; then no remat, whole models, few passes."""
     few_images = option.images < min(ENOUGH_IMAGES, option.images * option.accumulate)
     return ("yes", "tight", "no").index(option.fits), few_images, option.remat, option.shards, option.accumulate
 
@@ -241,7 +244,11 @@ def step_memory(
     shards: int = 1,
     fused_attention: bool = False,
 ) -> Memory:
-    """The memory of a training step on one device, for the images of one pass; other arguments as in `plan`."""
+    """The memory of a training step on one device, of which one pass has so many images.
+
+    `dtype` and `optimizer` are those of `plan` and have been checked, `accumulate` is the passes of an update, `shards`
+    the devices of one copy of the model.
+    """
     weights = count_weights(config) // shards  # all but tokens, positions and normalisations is split
     copies = PRECISIONS[dtype] if dtype != "float32" else 0
     slots = SLOTS[optimizer] + (1 if accumulate > 1 else 0)
@@ -257,9 +264,9 @@ def step_memory(
 
 
 def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_attention: bool) -> tuple[int, int]:
-    """Bytes that all layers keep of an image, and those of one block, with numbers of `size` bytes.
+    """Bytes that all layers keep of an image, and those of one block (of a BiT its largest map), of `size` a number.
 
-    Of each convolution what it takes and what it gives; of a block `s b h (34 + 5 a s / h)` bytes in 16 bit, as table 2
+    Of each convolution its inputs and outputs; of a block `s b h (34 + 5 a s / h)` bytes in 16 bit, as table 2
     of the source has it, with its masks of dropout only where there is dropout.
     """
     maps = [2 * size * conv.filters * math.prod(conv.map_size) // shards for conv in convolutions(config)]
@@ -268,7 +275,7 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
     tokens, width, hidden = _tokens(config), config.width, config.mlp_width
     # Whole on every device: what both normalisations and both halves take, and what is scaled by layer scale.
     whole = tokens * width * (4 if config.layer_scale is None else 6)
-    # Queries, keys, values and what the heads return; what the activation takes and gives, for SwiGLU also the product.
+    # Queries, keys, values, what the heads return; inputs and outputs of the activation, for SwiGLU also the product.
     split = tokens * (4 * width + hidden * (2 if config.mlp.startswith("plain") else 3))
     masks = 2 * tokens * width if config.dropout else 0
     if config.tokens_mlp_width is not None:  # what goes into the perceptron across tokens, and into and out of its GELU
@@ -289,13 +296,17 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
 
 
 def _tokens(config: ViTConfig | BiTConfig) -> int:
+    """The number of tokens of an image; of a BiT the places of its last map."""
     if isinstance(config, BiTConfig):
         return math.prod(config.feature_map_size)
     return math.prod(config.grid_size) + config.prefix_tokens
 
 
 def memory_bytes(memory: str | int) -> int:
-    """A number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`; ValueError if it makes no sense."""
+    """A number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`.
+
+    Raises ValueError for other texts, what is no integer, and less than a mebibyte.
+    """
     size = memory
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt])(i?)b\s*", memory.lower())
@@ -312,7 +323,8 @@ def memory_bytes(memory: str | int) -> int:
 def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
     """The config of a model, a file or a variant, with another size and classes where given; and what it is called.
 
-    Raises TypeError for anything else, ValueError for an unknown name.
+    Raises TypeError for anything else, ValueError for an unknown name or a size that is not for it, and for a file the
+    errors of `load`.
     """
     config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
     if isinstance(model, (str, os.PathLike)):
@@ -331,9 +343,11 @@ def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tu
 
 
 def _divisors(number: int) -> list[int]:
+    """All divisors of a number of at least 1, in ascending order."""
     small = [n for n in range(1, math.isqrt(number) + 1) if not number % n]
     return sorted({*small, *(number // n for n in small)})
 
 
 def _gigabytes(size: int) -> str:
+    """A number of bytes as text, such as "1.25 GB" or, below 10 MB, "3.10 MB"."""
     return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"

@@ -40,7 +40,7 @@ def pretrain(
     target: str = "class",
     **options: Unpack[RunOptions],
 ) -> Trained:
-    """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels.
+    """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels; the run is as of `finetune`.
 
     Args:
         model: The name of a variant, for a model with random weights; or a model or a file, as in `finetune`, which
@@ -65,6 +65,7 @@ def pretrain(
 
     Raises:
         TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and there is none.
+        FloatingPointError, ConnectionError, OSError: as `finetune`.
 
     Examples:
         >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
@@ -89,7 +90,7 @@ class Pretraining(FineTuning):
     title = "pre-training"
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """The model, whose head has the classes of the data; ValueError where it has others."""
+        """The model of `model_with_any_head`; ValueError where its head has other classes than the data."""
         model = model_with_any_head(source, recipe, images, dtype)
         if model.config.classes != images.classes:
             found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
@@ -98,7 +99,11 @@ class Pretraining(FineTuning):
 
 
 def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """A variant with random weights, or the model that is given or loaded, with its head."""
+    """A variant with random weights and a head for the images, or a copy of the model that is given or loaded.
+
+    Raises ValueError where the recipe has rates for a BiT, or a size that the model cannot take; for a name or a file
+    the errors of `load`.
+    """
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
     rates = {name: getattr(recipe, name) for name in RATES}
@@ -128,7 +133,7 @@ NO_TARGET = -1
 
 
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which patches are corrupted, and how; ValueError for less than two patches.
+    """Which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches.
 
     Returns:
         int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
@@ -163,9 +168,9 @@ def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptPatches(keras.layers.Layer):
-    """Puts a learned token, or another patch, in the place of some patches.
+    """Tokens `(batch, N, D)` with a learned token, or another patch, in the place of some.
 
-    Call it with tokens `(batch, N, D)` and a plan `(batch, N)` of integers (see `plan_corruption`).
+    Call it with the tokens and a plan `(batch, N)` of integers (see `plan_corruption`).
     """
 
     def build(self, tokens_shape: Any, plan_shape: Any = None) -> None:
@@ -202,7 +207,7 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
     """Share of the corrupted patches whose colour is named right."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds a batch; patches that were not corrupted do not count."""
+        """Counts a batch; patches that were not corrupted, and images of weight 0, do not count."""
         y_true = ops.cast(y_true, "int32")
         right = ops.cast(ops.cast(ops.argmax(y_pred, axis=-1), "int32") == y_true, "float32")
         counts = ops.cast(y_true >= 0, "float32")

@@ -1,4 +1,4 @@
-"""`finetune`: a run of a recipe, from what the user asked for to the files that it leaves.
+"""`finetune`: a run of a recipe, from its arguments to the files that it leaves.
 
 A run opens its images, prepares the model, opens the images to evaluate on, compiles, fits and writes: a function each.
 """
@@ -26,16 +26,10 @@ from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merg
 from keras_vit.training.distribution import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
 from keras_vit.training.optimizers import is_moved_by_muon
-from keras_vit.training.recipes import (
-    Recipe,
-    build_optimizer,
-    build_schedule,
-    published,
-    refuse_unused,
-)
+from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule, published, refuse_unused
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.tasks import FineTuning, Model, RunOptions, Settings, Task, split_options
-from keras_vit.training.trainable import add_lora, freeze, rate_multipliers, save_adapters
+from keras_vit.training.trainable import add_lora, freeze, has_adapters, rate_multipliers, save_adapters
 from keras_vit.zoo import load
 
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
@@ -68,13 +62,14 @@ class Trained:
     bad_images: list[Any] = dataclasses.field(default_factory=list)
 
     @property
-    def accuracy(self) -> float | None:
-        """Share of the validation images that the trained model names right; None without validation."""
-        return self._kept.get("val_accuracy")
+    def _kept(self) -> dict[str, Any]:
+        """The row of the log whose weights the model has: the one that is `kept`, or else the last."""
+        return next((row for row in self.log if row.get("kept")), self.log[-1] if self.log else {})
 
     @property
-    def _kept(self) -> dict[str, Any]:
-        return next((row for row in self.log if row.get("kept")), self.log[-1] if self.log else {})
+    def accuracy(self) -> float | None:
+        """Share of the validation images that the trained model names right; None where none was measured."""
+        return self._kept.get("val_accuracy")
 
     @property
     def mean_iou(self) -> float | None:
@@ -87,7 +82,7 @@ class Trained:
         return self._kept.get("val_panoptic_quality")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the model, as plain data for JSON."""
+        """The fields but the model, and the three figures, as plain data for JSON."""
         return {
             "recipe": self.recipe.to_dict(),
             "log": list(self.log),
@@ -150,7 +145,7 @@ def finetune(
         ['cat', 'dog']
     """
     changes, settings = split_options(options)
-    recipe = (recipe_of_name(recipe) if isinstance(recipe, str) else recipe).replace(**changes)
+    recipe = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
     task = FineTuning() if task is None else task
     evaluated = check_arguments(data, validation, recipe, task, settings)
     with contextlib.ExitStack() as stack:
@@ -199,7 +194,11 @@ def finetune(
 
 
 def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: Settings) -> Any:
-    """The data that has images to evaluate on, None for none; TypeError or ValueError for what makes no sense."""
+    """The data that has images to evaluate on: `validation`, or `data` with a test split or for a share; None for none.
+
+    Raises TypeError for another task or callbacks that are none, ValueError for another option that is out of range,
+    a callback that works against the recipe, and a recipe that has to be evaluated where there is nothing for it.
+    """
     if not isinstance(task, Task):
         raise TypeError(f"task must be what training.distillation(teacher) returns, but {task!r} was given.")
     if settings.every is not None:
@@ -225,8 +224,9 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
 def open_source(source: Any, output: Any, settings: Settings, processes: Processes) -> Any:
     """The model that is given or that a file of this package holds, on the devices that train it; else the source.
 
-    Raises TypeError if it names no model, ValueError if a `dtype` is given beside a model, or if the file lies in a
-    folder that `resume=False` empties.
+    The source is a name or a file that `load` takes, which loads it later. Raises TypeError for other types, ValueError
+    if a `dtype` is given beside a model, or if the file lies in a folder that `resume=False` empties; for a file of
+    Keras the errors of `load`.
     """
     if isinstance(source, ImageModel):
         if settings.dtype is not None:
@@ -247,7 +247,11 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:
-    """The recipe with the number of updates and the loss for these images; ValueError where it is not for them."""
+    """The recipe with the number of updates and the loss for these images.
+
+    `changes` are fields that the user gave. Raises ValueError where the recipe is not for such images or this task, or
+    its warm-up takes all updates.
+    """
     task.check_recipe(recipe, images.target)
     warmup = {name: value for name, value in changes.items() if name == "warmup_steps"}
     recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
@@ -260,20 +264,22 @@ def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: 
 def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, dtype: DType) -> Model:
     """The model of a run, with the adapters and the frozen layers of the recipe.
 
-    Raises ValueError where a field of the recipe is not for a model of its kind, or nothing would train.
+    Raises ValueError where a field of the recipe is not for a model of its kind, the model has other adapters than the
+    recipe wants, or nothing would train; TypeError for a kind of model that the task does not train; and the errors of
+    `load` for a name or a file.
     """
     if isinstance(source, ImageModel):
         refuse_unused(recipe, kind=type(source).__name__)
     model = task.prepare_model(source, recipe, images, dtype)
     refuse_unused(recipe, kind=type(model).__name__)
-    ranks = {layer.lora_rank for layer in adapted_layers(model).values()}  # adapters that it has go on
-    if recipe.lora_rank is not None and ranks != {recipe.lora_rank}:
+    targets = None if recipe.lora_targets == Recipe.lora_targets else recipe.lora_targets
+    if recipe.lora_rank is not None and not has_adapters(model, recipe.lora_rank, targets, recipe.lora_alpha):
         add_lora(model, recipe.lora_rank, recipe.lora_targets, alpha=recipe.lora_alpha)
     if recipe.freeze:
         freeze(model, recipe.freeze)
     if not model.trainable_weights:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
-    if recipe.layer_decay != published(recipe.name, "layer_decay"):  # nobody has asked for that of a published recipe
+    if recipe.layer_decay != published(recipe.name, "layer_decay"):  # a published recipe's is for models of all kinds
         slower = [pattern for pattern, rate in rate_multipliers(recipe, model).items() if rate != 1]
         trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
         if slower and not trains:  # a decay of 1.0 makes none slower
@@ -286,7 +292,7 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
 
 
 def open_validation(data: Any, images: ImageStream, model: Model, task: Task, reading: dict[str, Any]) -> ImageStream:
-    """The images to evaluate on; ValueError if they have another target than those that are trained on."""
+    """The stream of images to evaluate on; ValueError if they have another target than those that are trained on."""
     tests = task.open_validation(data, images, model, **reading)
     if images.target != "none" and tests.target != images.target:  # pictures without labels are evaluated by a probe
         tests.close()
@@ -296,8 +302,8 @@ def open_validation(data: Any, images: ImageStream, model: Model, task: Task, re
 
 def is_same_data(one: ImageStream, other: ImageStream) -> bool:
     """Whether two streams have the same examples; False for pipelines, of which nobody knows."""
-    prints = [stream.describe().get("fingerprint") for stream in (one, other)]
-    return prints[0] is not None and prints[0] == prints[1] and one.name(0) == other.name(0)
+    known = one.describe().get("fingerprint")
+    return known is not None and known == other.describe().get("fingerprint") and one.name(0) == other.name(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,7 +320,7 @@ class Run:
     seed: int
 
     def settings(self) -> dict[str, Any]:
-        """What decides the numbers of the run, as plain data: a run that goes on has the same."""
+        """What decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
         return {
             "recipe": self.recipe.to_dict(),
             "backend": keras.backend.backend(),
@@ -327,7 +333,11 @@ class Run:
 
 
 def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
-    """The model that computes the loss of a run, compiled; its weights are those of the run's model."""
+    """The model that computes the loss of a run, compiled; its weights are those of the run's model.
+
+    The random generators of the run's model start again from the seed. Whether XLA is used is as when a run in `folder`
+    began. Raises ValueError where recipe, data and processes do not fit each other.
+    """
     reset_randomness(run.model, run.seed)
     trained, optimizer = run.task.trained_model(run.model), build_optimizer(run.recipe, run.model)
     loss, metric = run.task.loss_and_metric(run.recipe, run.images)
@@ -344,7 +354,7 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
 
 
 def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str:
-    """What `compile(jit_compile=...)` takes: XLA on TensorFlow's CPUs, where Keras leaves it out, if it is quicker."""
+    """What `compile(jit_compile=...)` takes: True for XLA on TensorFlow's CPUs if a trial is quicker, else "auto"."""
     if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"
     if not all(layer.supports_jit for layer in layers_inside(model)):
@@ -361,7 +371,10 @@ def fit(
     callbacks: Sequence[keras.callbacks.Callback],
     verbose: bool,
 ) -> Table:
-    """Trains a compiled model, and returns the log; then it has the weights that the run returns."""
+    """Trains the compiled model of a run to the weights that the run returns, and returns the log.
+
+    Raises the errors of `Loop.train`.
+    """
     task, recipe, images = run.task, run.recipe, run.images
     picture = None
     if folder and task.draws and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
@@ -386,16 +399,10 @@ def fit(
 
 
 def summary(run: Run, evaluated: Any) -> str:
-    """What a run has found, and is going to do; `evaluated` is the data that has the images to evaluate on."""
+    """The text that a run prints first: data, model, recipe. `evaluated` is the data with images to evaluate on."""
     recipe, model = run.recipe, run.model
     trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    loss = recipe.loss
-    if run.images.target == "number":
-        loss = "squared errors"
-    elif run.images.target == "segments":
-        loss = "loss of masks, Dice and classes"
-    elif run.images.target == "none":
-        loss = run.task.objective
+    losses = {"number": "squared errors", "segments": "loss of masks, Dice and classes", "none": run.task.objective}
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
@@ -408,11 +415,11 @@ def summary(run: Run, evaluated: Any) -> str:
   data    {_found_images(run.images)} to train on, {_found_tests(run.tests, evaluated)}
   model   {type(model).__name__} {model.name}, {model.count_params():,} parameters, {trained:,} of them trained
   recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
-{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {loss}"""
+{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {losses.get(run.images.target, recipe.loss)}"""
 
 
 def _devices_of(run: Run) -> str:
-    """The name of the device of a run or the number of its devices, and of its processes."""
+    """A text: the name of the device of a run or the number of its devices, and of its processes if several."""
     value = run.model.weights[0].value
     devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
     shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
@@ -421,19 +428,14 @@ def _devices_of(run: Run) -> str:
 
 
 def _count(images: ImageStream) -> str:
-    """How many images a stream has, in words where nobody knows."""
+    """A text: how many images a stream has."""
     return f"{images.examples:,}" if images.examples else "an unknown number of"
 
 
 def _found_images(images: ImageStream) -> str:
-    """How many images there are to train on, and what they are labelled with."""
-    count = _count(images)
-    if images.target == "number":
-        found = f"{count} images with a number each"
-    elif images.target == "none":
-        found = f"{count} images without labels"
-    else:
-        found = f"{count} images of {images.classes} classes"
+    """A text: how many images a stream has, what they are labelled with, and the first five classes."""
+    labels = {"number": "with a number each", "none": "without labels"}
+    found = f"{_count(images)} images {labels.get(images.target, f'of {images.classes} classes')}"
     names = list(images.class_names or ())
     if len(names) > 5:
         names[5:] = ["..."]
@@ -441,7 +443,7 @@ def _found_images(images: ImageStream) -> str:
 
 
 def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
-    """How many images there are to evaluate on, and in which split of the data."""
+    """A text: how many images there are to evaluate on, and in which split of the data."""
     if tests is None:
         return "no images to evaluate on (validation=, or test/)"
     split = split_name(evaluated, "validation", tests.class_names)
@@ -450,7 +452,11 @@ def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
 
 
 def _write_results(done: Trained, processes: Processes) -> None:
-    """Writes the model without its adapters, its class names, and the curve where matplotlib is installed."""
+    """Writes the files of a run that is over into its folder.
+
+    `model.keras`, the model with its adapters merged; `adapters.npz` where it has some; `classes.txt` where they have
+    names; `curve.png` where matplotlib is installed. Raises OSError where a file cannot be written.
+    """
     adapted = bool(adapted_layers(done.model))
     # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
     model = merge_lora(done.model) if adapted else done.model.with_config()  # in all processes: they share variables

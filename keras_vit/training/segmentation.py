@@ -58,7 +58,7 @@ def finetune_segmentation(
     stuff_classes: Sequence[int] = (),
     **options: Unpack[RunOptions],
 ) -> Trained:
-    """Trains a linear head that returns a class for every pixel, or an EoMT, on a Vision Transformer.
+    """Trains a linear head that returns a class for every pixel, or an EoMT, on a copy of a Vision Transformer.
 
     A linear head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure
     their features with. Recipes `segmentation/eomt_...` train an EoMT, whose queries find segments: classes, things or
@@ -68,7 +68,7 @@ def finetune_segmentation(
         model: A `VisionTransformer` or what `load` takes, which get a new head; or a `LinearSegmenter` with the classes
             of the data, which goes on with what is frozen in it. What is frozen in a `VisionTransformer` and its
             adapters stay.
-        data: What `open_masks` takes or gives: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
+        data: What `open_masks` takes or returns: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
         recipe: As in `finetune`, with a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and
             `dropout` is that of the features which the head reads. Crops have the size of the model or, where it is
             named, of the recipe, and are filled up to whole patches.
@@ -91,8 +91,9 @@ def finetune_segmentation(
         As `finetune`; `mean_iou` is measured as `segmentation.evaluate` does, at the pictures' own sizes.
 
     Raises:
-        TypeError, ValueError: as `finetune` and `open_masks`; if a recipe has what is for images of one class each, or
-            the model has other classes than the data.
+        TypeError, ValueError: as `finetune` and `open_masks`; if a recipe has what is for images of one class each, the
+            model has other classes than the data, or an argument is for the other kind of model.
+        FloatingPointError, ConnectionError, OSError: as `finetune`.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
@@ -103,7 +104,7 @@ def finetune_segmentation(
     """
     check_choice("layers", layers, (1, 4))
     changes, _ = split_options(options)
-    chosen = (recipe_of_name(recipe) if isinstance(recipe, str) else recipe).replace(**changes)
+    chosen = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
     if isinstance(chosen.augmentation, SegmentAugmentation):
         if (layers, pictures, frozen) != (1, "dinov2", True):
             raise ValueError(f"layers, pictures and frozen are for a linear head, but {chosen.name} trains an EoMT.")
@@ -144,7 +145,8 @@ def finetune_segmentation(
 def _masks_to_evaluate_on(data: Any, masks: Masks, ignore: int, reduce_zero_label: bool) -> Masks:
     """The data as masks with the classes of those that are trained on, in their order.
 
-    Raises ValueError if they have another class, or none of them are to evaluate on.
+    Raises ValueError if they have another class, or for a dict of splits without one to evaluate on; and the errors of
+    `open_masks`.
     """
     if isinstance(data, Masks):
         return data.in_order(masks.class_names)
@@ -167,7 +169,11 @@ class LinearSegmentation(Task):
         self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """The stream of training pictures with their masks; TypeError if the recipe is for images without masks."""
+        """The stream of training pictures with their masks.
+
+        Raises TypeError if the recipe is for images without masks, ValueError if it has a field that is not used here;
+        `reading` are options of `open_data`, whose errors are raised.
+        """
         self.check_recipe(recipe, "mask")
         if not isinstance(recipe.augmentation, MaskAugmentation):
             raise TypeError(
@@ -181,9 +187,10 @@ class LinearSegmentation(Task):
         return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
 
     def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
-        """The segmenter that was given, or a new head on the model, for crops of the recipe's size.
+        """A copy of the segmenter that was given, or a new head on a copy of the model, for crops of the recipe's size.
 
-        Raises TypeError for another kind of model, ValueError for classes or options that do not fit it.
+        Raises TypeError for another kind of model, ValueError for classes or options that do not fit it; for a name or
+        a file the errors of `load`.
         """
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         if isinstance(source, LinearSegmenter):
@@ -278,7 +285,10 @@ class LinearSegmentation(Task):
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The size of the recipe's crops, and the change that gives the model inputs of as many whole patches."""
+    """The size of the recipe's crops, and the change of a config that makes its inputs as large, in whole patches.
+
+    There is no change for a model that takes any size.
+    """
     crop = pair("image_size", recipe.image_size)
     if model.config.dynamic:
         return crop, {}
@@ -321,7 +331,10 @@ class MaskLoss(keras.losses.Loss):
 
 
 class Measured:
-    """The mean intersection over union during a run; each process measures its part of the pictures."""
+    """The mean intersection over union during a run; each process measures its part of the pictures.
+
+    On JAX in several processes the run's model is one of all of them, and each measures with a copy of its own.
+    """
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
@@ -329,16 +342,16 @@ class Measured:
         self._copy: LinearSegmenter | None = None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Figures for the log; `model` has the weights of that of the run, which knows its pictures."""
-        with _alone() if self._joint else contextlib.nullcontext():
+        """`mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights."""
+        with _alone(self._joint):
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
             result = evaluate(self._model_of_process(), self._images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
     def draw(self, path: Path) -> None:
-        """Draws the first pictures, their labels and what the model finds."""
+        """Writes a picture file: the first pictures, their labels and what the model finds."""
         shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
-        with _alone() if self._joint else contextlib.nullcontext():
+        with _alone(self._joint):
             model = self._model if self._copy is None else self._copy  # as it was evaluated
             for pictures, labels in itertools.islice(self._images, SHOWN):
                 for picture, ids in zip(pictures, labels, strict=True):
@@ -357,10 +370,11 @@ class Measured:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Takes Keras's distribution away for as long as something is computed by each process for itself."""
+def _alone(joint: bool) -> Iterator[None]:
+    """Takes Keras's distribution away within, if it is joint: each process computes something for itself."""
     distribution = keras.distribution.distribution()
-    keras.distribution.set_distribution(None)
+    if joint:
+        keras.distribution.set_distribution(None)
     try:
         yield
     finally:

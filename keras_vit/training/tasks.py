@@ -126,7 +126,10 @@ class Settings:
 
 
 def split_options(options: RunOptions) -> tuple[dict[str, Any], Settings]:
-    """The changes of the recipe among the keywords of a run, and the other options; TypeError for unknown keywords."""
+    """The changes of the recipe among the keywords of a run, and the other options; TypeError for unknown keywords.
+
+    None as a change of `_NONE_IS_UNSET` is no change.
+    """
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
@@ -134,7 +137,6 @@ def split_options(options: RunOptions) -> tuple[dict[str, Any], Settings]:
             raise TypeError(f"A run got an unexpected keyword argument {name!r}.{near}")
     fields = {field.name for field in dataclasses.fields(Settings)}
     changes = {name: value for name, value in options.items() if name not in fields}
-    # As keywords these have always been None where nobody wants a change.
     changes = {name: value for name, value in changes.items() if value is not None or name not in _NONE_IS_UNSET}
     return changes, Settings(**{name: value for name, value in options.items() if name in fields})
 
@@ -151,27 +153,18 @@ class Task:
     """What a run trains, and on what. A new kind of training is a subclass, and `finetune(task=...)` runs it.
 
     `finetune` calls the methods in the order in which they stand here. The defaults are those of images with labels.
-
-    Attributes:
-        title: What a run is called, beside the progress bar and in `run.json`: two tasks of one title train alike.
-        objective: What the model learns from, in messages.
-        targets: Those of the data (`stream.target`) that can be learned from.
-        unused: Fields of a recipe that are not used: a run whose recipe has them set is refused.
-        used: Those of `OF_QUERIES` that are used.
-        draws: Whether what `validation` returns has a method `draw(path)` that shows what the model finds.
-        uses_test_split: Whether the test split of the data is evaluated on, where no other images are given.
     """
 
-    title: str
-    objective: str
-    targets: tuple[str, ...]
-    unused: tuple[str, ...] = ()
-    used: tuple[str, ...] = ()
-    draws: bool = False
-    uses_test_split: bool = True
+    title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike
+    objective: str  # what the model learns from, in messages
+    targets: tuple[str, ...]  # those of the data (`stream.target`) that can be learned from
+    unused: tuple[str, ...] = ()  # fields of a recipe that are not used: a run whose recipe sets them is refused
+    used: tuple[str, ...] = ()  # those of `OF_QUERIES` that are used
+    draws: bool = False  # whether what `validation` returns has a `draw(path)` that shows what the model finds
+    uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """The stream of training images; `reading` are options of `open_data`."""
+        """The stream of training images; `reading` are options of `open_data`, whose errors are raised."""
         return open_data(data, split="train", augmentation=recipe.augmentation, sampling=recipe.sampling, **reading)
 
     def check_recipe(self, recipe: Recipe, target: str) -> None:
@@ -188,11 +181,17 @@ class Task:
         refuse_unused(recipe, target=target)
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Any:
-        """The model that the user gets: a copy of a given one, or what `load` makes, as images and recipe want it."""
+        """The model that the run returns: a copy of `source`, or what `load` makes of it, with a head for the images.
+
+        Raises the errors of `load`, TypeError or ValueError for a model that the task cannot train.
+        """
         raise NotImplementedError
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """The stream of images to evaluate on, prepared as the model wants them, with the classes of `images`."""
+        """The stream of images to evaluate on, prepared for the model, with the classes of `images`.
+
+        `reading` are options of `open_data`, whose errors are raised.
+        """
         names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
         return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
 
@@ -216,7 +215,7 @@ class Task:
         return batch
 
     def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
-        """What measures on images, by a method `evaluate(trained model)`: here the loss and the metric."""
+        """What has a method `evaluate(trained model)` that measures on images: here the loss and the metric."""
         count = images.steps_per_epoch or sum(1 for _ in images)
         return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
 
@@ -231,7 +230,8 @@ class FineTuning(Task):
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
         """The model with the recipe's image size and rates, and a head for the classes of the data.
 
-        Raises TypeError for a model with an output for each place.
+        Raises TypeError for a model with an output for each place, ValueError for a head that is frozen or, with
+        `head_bias`, trained; for a name or a file the errors of `load`. Warns of very many patches.
         """
         if isinstance(source, ImageModel):
             if not isinstance(source, (VisionTransformer, BiT)):
@@ -245,7 +245,12 @@ class FineTuning(Task):
         return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        """Cross-entropy by classes, a sigmoid for each label, or in regression squared errors."""
+        """The loss and the metric, by the target of the data.
+
+        Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
+        the mean squared and the mean absolute error, with a warning where they spread far. Raises ValueError where
+        `class_weight` does not fit the data.
+        """
         if images.target == "number":
             if images.labels is not None and np.std(images.labels) > WIDE:
                 warn_caller(
@@ -260,7 +265,7 @@ class FineTuning(Task):
 
 
 def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
-    """Warns where a recipe has images that a model cuts into more patches than any published one."""
+    """Warns where a grid has more patches than that of any published model: images of a recipe are large then."""
     if grid[0] * grid[1] > MOST_PATCHES:
         found = f"has images of {recipe.image_size} pixels, which this model cuts into {grid[0]} x {grid[1]}"
         warn_caller(f"The recipe {recipe.name} {found} patches: slow, and much memory. Give a smaller image_size=.")
@@ -270,7 +275,7 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
 
 
 def logits_model(model: Model) -> keras.Model:
-    """The model up to its logits, with the same weights: losses want them before the softmax."""
+    """The model up to its logits, before its softmax or sigmoid, with the same weights; itself where it has none."""
     if model.config.classifier_activation is None:
         return model
     logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
@@ -278,7 +283,7 @@ def logits_model(model: Model) -> keras.Model:
 
 
 def as_input(model: Any, pixels: np.ndarray) -> np.ndarray:
-    """Pixels of 0..255 as the model takes them."""
+    """Pixels of 0..255 as the model takes them: as they are where it prepares them itself, else normalised floats."""
     return pixels if model.config.include_preprocessing else model.config.pipeline.normalized(pixels)
 
 
@@ -286,7 +291,11 @@ RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
-    """A copy of a model, or what `load` takes, with the image size and the dropout of a recipe."""
+    """A copy of a model, or what `load` makes of a name or file, with the image size and the `RATES` of a recipe.
+
+    Rates of 0 leave those of the model. `dtype` and `options` are for `load`, whose errors are raised; a model that
+    takes other sizes than the recipe's raises ValueError.
+    """
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     if not isinstance(source, ImageModel):
         return load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
@@ -298,8 +307,9 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
     """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`).
 
-    Raises ValueError where a new head is frozen, or where a head that stays has been trained and the recipe says what
-    its biases begin with.
+    A head that stays gets the names of the classes, and the recipe's `head_bias` in place, as a new one does; that of
+    a regression begins with the mean of the labels. Raises ValueError where a new head is frozen, or where a head that
+    stays has been trained and the recipe has a `head_bias`.
     """
     names = tuple(images.class_names or ())
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
@@ -330,7 +340,7 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
 
 
 def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
-    """The factor of each class in the loss, in the order of the classes; `given` is a recipe's `class_weight`.
+    """The factor of each class in the loss, in the order of the classes, for a recipe's `class_weight`; None for None.
 
     `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
     `(examples - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss. Raises ValueError

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,19 +169,39 @@ def add_lora(
         raise ValueError(f"alpha must be a number above 0, but {alpha!r} was given.")
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters. merge_lora() first.")
-    trained, targets = check_patterns("train", train), check_patterns("targets", targets)
-    able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
-    chosen = [name for name in _named(targets, able, able) if not _is_inside(name, trained)]
-    if not chosen:
-        raise ValueError(f"targets has only layers that train as they are (train), but {listing(targets)} was given.")
-    for name in chosen:
-        able[name].enable_lora(rank, lora_alpha=alpha)
+    trained = check_patterns("train", train)
+    for layer in _dense_layers(model, check_patterns("targets", targets), trained).values():
+        layer.enable_lora(rank, lora_alpha=alpha)
     register_weights(model)
     names = weights_by_path(model)
     _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
     # Functions that were compiled before hold kernels without adapters.
     model.predict_function = model.test_function = model.train_function = None
     return list(_trained_weights(model))
+
+
+def _dense_layers(
+    model: keras.Model, targets: Sequence[str], train: Sequence[str] = HEADS
+) -> dict[str, keras.layers.Layer]:
+    """The layers that `add_lora` gives adapters, by name; ValueError for a target without such, or only `train`."""
+    able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
+    chosen = [name for name in _named(targets, able, able) if not _is_inside(name, train)]
+    if not chosen:
+        raise ValueError(f"targets has only layers that train as they are (train), but {listing(targets)} was given.")
+    return {name: able[name] for name in chosen}
+
+
+def has_adapters(model: keras.Model, rank: int, targets: Sequence[str] | None, alpha: float | None) -> bool:
+    """Whether the adapters of a model are those that `add_lora` would give it, so that they can go on.
+
+    None for `targets` or `alpha`: any. Raises ValueError for targets that fit nothing.
+    """
+    adapted = adapted_layers(model)
+    if {layer.lora_rank for layer in adapted.values()} != {rank}:
+        return False
+    if alpha is not None and {layer.lora_alpha for layer in adapted.values()} != {alpha}:
+        return False
+    return targets is None or adapted.keys() == _dense_layers(model, targets).keys()
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
@@ -308,7 +328,7 @@ def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
 
     That of `layer_decay`, whose ValueErrors are raised, but for an EoMT. In that, queries, both heads, upscaling and
     the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)` of it, and what comes before the
-    blocks that of block 0. `decay_query_blocks=False` gives blocks with queries the whole rate.
+    blocks that of block 0. With `decay_query_blocks=False` blocks with queries have the whole rate.
     """
     if not isinstance(model, EoMT):
         return {} if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay)

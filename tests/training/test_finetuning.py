@@ -452,6 +452,9 @@ def test_adapters_of_a_recipe_are_merged_in_the_file(tmp_path):
     training.load_adapters(model, tmp_path / "adapters.npz")
     again = finetune(done.model, recipe=recipe)  # goes on with its adapters
     assert trained_names(again.model) == {w for w in trained_names(model) if "lora" in w}
+    for changes in ({"lora_targets": "query"}, {"lora_alpha": 9.0}, {"lora_rank": 3}):
+        with pytest.raises(ValueError, match="has adapters"):
+            finetune(done.model, recipe=recipe.replace(**changes))
 
 
 @pytest.mark.once
@@ -472,6 +475,13 @@ def test_a_run_evaluates_on_val_and_leaves_test_alone(tmp_path, capsys):
     write_folder(photos, 12)
     training.finetune(new_model(), photos, RECIPE, steps=1)
     assert "9 to evaluate on (val)" in "".join(capsys.readouterr())
+
+
+@pytest.mark.once
+def test_what_is_no_recipe_is_refused():
+    for call in (training.finetune, training.finetune_segmentation):
+        with pytest.raises(TypeError, match="name of a recipe must be a string"):
+            call(new_model(), IMAGES, {"steps": 1})
 
 
 @pytest.mark.once

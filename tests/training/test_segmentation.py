@@ -151,12 +151,8 @@ def test_four_layers_padding_and_going_on(tmp_path):
     done = tune(new_model(depth=4), RECIPE.replace(steps=2), layers=4, image_size=22, every=2, output=tmp_path / "run")
     assert (tmp_path / "run/masks.png").exists()
     config = done.model.config
-    assert (config.blocks, config.image_size, config.crop_size, config.stride) == (
-        (0, 1, 2, 3),
-        (24, 24),
-        (22, 22),
-        (11, 11),
-    )
+    assert config.blocks == (0, 1, 2, 3)
+    assert (config.image_size, config.crop_size, config.stride) == ((24, 24), (22, 22), (11, 11))
     again = tune(str(tmp_path / "run" / "model.keras"), RECIPE.replace(steps=1), every=1, image_size=22)
     assert again.model.config == config and not again.model.backbone.trainable_weights
 
@@ -259,18 +255,7 @@ def test_the_command_trains_and_evaluates(tmp_path, capsys):
     pytest.importorskip("PIL.Image")
     folder = save_scenes(tmp_path / "scenes", train=8, test=3, image_size=24)
     new_model().save(tmp_path / "start.keras")
-    arguments = [
-        "--task",
-        "segmentation",
-        "--steps",
-        "2",
-        "--batch-size",
-        "4",
-        "--image-size",
-        "24",
-        "--warmup-steps",
-        "0",
-    ]
+    arguments = "--task segmentation --steps 2 --batch-size 4 --image-size 24 --warmup-steps 0".split()
     start, run = str(tmp_path / "start.keras"), str(tmp_path / "run")
     assert cli.main(["finetune", start, str(folder), *arguments, "--output", run, "--json"]) == 0
     tuned = json.loads(capsys.readouterr().out)
