@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._arguments import check_choice
 from keras_vit._files import replacing
 from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
@@ -88,25 +89,21 @@ def save_image_text(
 
 
 def _text_names(both: ImageText, layout: str) -> Names:
-    """The names of the text tower's arrays in a layout; ValueError for towers that it has no place for."""
+    """The names of the text tower's arrays in a layout.
+
+    Raises ValueError for an unknown layout, or towers that it has no place for.
+    """
+    check_choice("layout", layout, _LAYOUTS)
     config = both.text_encoder.config
     is_tips = config.position_embedding == "sincos" and config.pooling == "mean" and config.pad_id == 0
     if layout in _PAIRS or (is_tips and layout == "huggingface"):
         _check_tips(config, layout, is_tips)
         return NAMES["tips_hub" if layout == "huggingface" else layout]
-    if layout == "huggingface":
-        names = _huggingface_names(both)
-    elif layout == "clip":
-        names = _open_clip_names(both)
-    elif layout == "pe":
-        names = _meta_names(both)
-    elif layout == "big_vision":
-        names = _big_vision_names(both)
-    else:
-        raise ValueError(f"layout must be one of {_LAYOUTS}, but {layout!r} was given.")
-    if names is None:
-        end = "a projection with a bias" if config.projection_bias else "no bias of its projection"
-        what = f"a text tower with causal={config.causal}, pooling={config.pooling!r} and {end}"
+    namings = {"huggingface": _huggingface_names, "clip": _open_clip_names, "pe": _meta_names}
+    names = (namings | {"big_vision": _big_vision_names})[layout](both)
+    if names is None or config.position_embedding != "learned" or config.pad_id is not None:
+        fields = ("causal", "pooling", "position_embedding", "pad_id", "projection", "projection_bias")
+        what = "a text tower with " + ", ".join(f"{field}={getattr(config, field)!r}" for field in fields)
         raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
     return names
 
@@ -143,6 +140,7 @@ def _big_vision_names(both: ImageText) -> Names | None:
     """The names of big_vision's two towers; None where it computes something else."""
     text, images = both.text_encoder.config, both.image_encoder.config
     is_flax = not text.causal and text.gelu == "tanh" and text.layer_norm_epsilon == 1e-6
+    is_flax = is_flax and text.pooling in ("last", "map") and text.projection_bias == bool(text.projection)
     return NAMES["flax"] if is_flax and (images.projection_bias or not images.projection) else None
 
 

@@ -290,6 +290,20 @@ def test_an_image_tower_whose_head_is_a_projection(golden, tmp_path):
         keras_vit.to_checkpoint(both.image_encoder, tmp_path / "tower", "timm")
 
 
+WITHOUT_PLACE = [{"pooling": "first"}, {"pooling": "largest_id"}, {"projection": 8}, {"position_embedding": "sincos"}]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("change", [*WITHOUT_PLACE, {"pooling": "mean", "pad_id": 0}])
+def test_text_towers_that_big_vision_does_not_compute(change, tmp_path):
+    """Their files would be read as other towers, or not at all."""
+    images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
+    words = keras_vit.TextEncoder(keras_vit.TextConfig(**TINY | change))
+    both = ImageText(keras_vit.VisionTransformer(images), words)
+    with pytest.raises(ValueError, match="'big_vision' has no place for a text tower with"):
+        save_image_text(both, tmp_path / "both.npz", "big_vision")
+
+
 @pytest.mark.once
 def test_byte_pairs_without_a_tokenizer_json_and_two_sets_of_files(golden, tmp_path):
     case, folder = golden("txt_hf_clip"), tmp_path / "folder"
