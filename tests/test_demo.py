@@ -146,7 +146,7 @@ def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [{"epochs": 0}, {"seed": -1}, {"train_images": 3}])
+@pytest.mark.parametrize("arguments", [{"epochs": 0}, {"seed": -1}, {"train_images": 3}, {"train_images": 99.0}])
 def test_nonsense_is_refused_at_once(tmp_path, arguments):
     with pytest.raises(ValueError, match="was given"):
         demo.run(tmp_path, **arguments)

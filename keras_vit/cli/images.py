@@ -151,7 +151,10 @@ def classify(options: Namespace) -> Result:
 
 
 def _names_in(options: Namespace) -> list[str]:
-    """Returns the names that `--names` or `--names-from` say; FileNotFoundError without that file."""
+    """Returns the names between the commas of `--names`, or the lines of the file `--names-from` but for empty ones.
+
+    Raises FileNotFoundError without that file, OSError if it cannot be read, and ValueError if it is not UTF-8.
+    """
     check_exists(options.names_from)
     if options.names is not None:
         return [name.strip() for name in options.names.split(",")]
@@ -227,8 +230,10 @@ def _metres(text: str) -> float | str:
 def depth(options: Namespace) -> Result:
     """Writes the depth of each picture; the result has its least and its largest depth.
 
-    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does, ValueError for a model of
-    another kind or an output of another ending, ImportError without matplotlib for `--plot`.
+    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does; TypeError for a model of
+    another kind; ValueError for an output of another ending; ValueError or OSError for a picture that cannot be read,
+    unless such are skipped; OSError for weights that cannot be fetched and files that cannot be written; ImportError
+    without matplotlib for `--plot`.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
@@ -276,11 +281,13 @@ def depth(options: Namespace) -> Result:
     ),
 )
 def segment(options: Namespace) -> Result:
-    """Writes the segments of each picture; the result has how many there are, and the largest.
+    """Writes the segments of each picture; the result has all of them, and its table how many and the five largest.
 
-    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does, ValueError for a model of
-    another kind, an output of another ending, or options that contradict each other or do not fit the model,
-    ImportError without matplotlib for `--plot`.
+    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does; TypeError for a model of
+    another kind; ValueError for an output of another ending, or options that contradict each other or do not fit the
+    model; ValueError or OSError for a picture that cannot be read, unless such are skipped; OSError for weights that
+    cannot be fetched and files that cannot be written; ImportError without matplotlib for `--plot`, or without the
+    tokenizer's library for names.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:

@@ -329,8 +329,9 @@ def _instance_folders(source: Any) -> dict[str, Path]:
 def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str) -> SegmentedImages:
     """Returns the pictures of a split, with the classes of the training pictures; `"train"` has others as `tests`.
 
-    Raises ValueError if there are several folders but not that split, or none to train or to test on, and the errors of
-    `_instance_folder`.
+    Test and validation pictures take each other's place. Raises FileNotFoundError if a folder has no `images/`;
+    ValueError if there are several folders but not that split, none to train or to test on, or two of one split, and
+    if two pictures have one name, a file names no class, or no picture has files.
     """
     train = _instance_folder(pick_split(folders, "train"), names)
     if split == "train" and len(folders) == 1:

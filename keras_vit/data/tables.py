@@ -23,6 +23,8 @@ from keras_vit.data.examples import IN_PLACE_OF, TARGETS, Examples, Reading, fin
 from keras_vit.data.folders import good_files
 from keras_vit.preprocessing import load_image
 
+LARGEST = float(np.finfo(np.float32).max)  # of a number in a table: labels are float32
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTable:
@@ -141,10 +143,11 @@ def open_table(
         The table. Images are read when they are used.
 
     Raises:
-        FileNotFoundError: if there is no such table.
+        OSError: if there is no such table (FileNotFoundError), or it cannot be read.
         TypeError: if the source is of another kind.
-        ValueError: if a column is missing, a row has no file or label, or cells beyond the columns, or two rows say
-            different things of one file, with the names of rows and columns; or if an argument makes no sense.
+        ValueError: if the file is no table in UTF-8, has no rows, two columns of one name or columns of different
+            lengths; if a column is missing, a row has no file or label, or cells beyond the columns, a cell holds no
+            such value, or two rows say different things of one file; or if an argument makes no sense.
         ImportError: if pyarrow is needed and missing.
 
     Examples:
@@ -222,13 +225,13 @@ class _Cells:
         return text
 
     def number(self, column: str, i: int, is_flag: bool) -> float:
-        """Returns the finite number in a cell, of a flag 0 or 1 (also true and false); ValueError for anything else."""
+        """Returns the number in a cell, finite in float32, of a flag 0 or 1 (true, false); ValueError for another."""
         text = self.text(column, i)
         try:
             value = float({"true": 1, "false": 0}.get(text.lower(), text))
         except ValueError:
             value = np.nan
-        if not (value in (0, 1) if is_flag else np.isfinite(value)):
+        if not (value in (0, 1) if is_flag else abs(value) <= LARGEST):
             expected = "0 or 1 was" if is_flag else "a finite number was"
             given = f"{printable(text, 40)!r} in the column {column!r}"
             raise ValueError(f"{self.rows[i]} has {given}: {expected} expected.")

@@ -61,7 +61,8 @@ def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
         train_images: How many images to train on; None for all.
 
     Returns:
-        1,297 images to train on, and 500 to test on, in which all digits are equally frequent: always the same.
+        1,297 images to train on unless fewer are given, and 500 to test on, in which each digit is about as frequent
+        as in all: always the same.
 
     Raises:
         ImportError: if scikit-learn is not installed.
@@ -76,7 +77,8 @@ def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
     train, test = train_test_split(
         np.arange(len(labels)), test_size=TEST_IMAGES, random_state=0, shuffle=True, stratify=labels
     )
-    if train_images is not None and not 10 <= train_images <= len(train):
+    train_images = len(train) if train_images is None else whole_number("train_images", train_images, 0)
+    if not 10 <= train_images <= len(train):
         raise ValueError(f"train_images must be between 10 and {len(train)}, but {train_images} was given.")
     train = train[:train_images]
     return Digits(pixels[train], labels[train]), Digits(pixels[test], labels[test])
@@ -92,7 +94,8 @@ def run(
     """Fine-tunes the shipped checkpoint on handwritten digits, writes files and a picture; returns the figures.
 
     Args:
-        output: Folder for what is written: `digits.keras`, `digits.npz`, `digits.tflite`, `demo.png`, `demo.json`.
+        output: Folder for what is written: `digits.keras`, `digits.npz`, `digits.tflite` (where its packages are),
+            `demo.png`, `demo.json`.
         seed: Decides the order of the images and the weights of the model that starts from scratch.
         epochs: How often each of the two models sees the training images.
         train_images: How many of the 1,297 training images to use; None for all.
@@ -109,14 +112,13 @@ def run(
         RuntimeError: if the outputs of a written file are not those of the model.
     """
     require_packages("The demo", NEEDS, "demo")
-    whole_number("seed", seed, 0)
-    whole_number("epochs", epochs, 1)
+    seed, epochs = whole_number("seed", seed, 0), whole_number("epochs", epochs, 1)
+    train, test = load_digits(train_images)
     console = console or Console()
     started = time.perf_counter()
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     set_random_seed(seed)
-    train, test = load_digits(train_images)
 
     console.print(
         f"[bold]keras_vit {keras_vit.__version__}[/] on {keras.backend.backend()}: a Vision Transformer that knows "

@@ -101,6 +101,7 @@ def test_numbers_and_splits(photos):
         ({"label": ["a", ""] * 6}, {}, "row 3 has nothing in the column 'label'"),
         ({"label": [1, "x"] * 6}, {"target": "number"}, "row 3 has 'x' in the column 'label': a finite number"),
         ({"label": [1, "inf"] * 6}, {"target": "number"}, "row 3 has 'inf' in the column 'label': a finite number"),
+        ({"label": [1, "1e39"] * 6}, {"target": "number"}, "row 3 has '1e39' in the column 'label': a finite number"),
         ({"label": [1, 2] * 6}, {"label": ["label"]}, "row 3 has '2' in the column 'label': 0 or 1"),
         ({"label": WORDS, "split": ["train", "later"] * 6}, {}, "row 3 has the split 'later'"),
         ({"label": WORDS}, {"separator": "|", "target": "number"}, "one label in one column"),
