@@ -197,14 +197,20 @@ class Plan:
 
     @property
     def is_head_zero(self) -> bool:
-        """Whether there is a head of zeros alone: the file is for fine-tuning. Reads it; ValueError if damaged."""
+        """Whether there is a head of zeros alone: the file is for fine-tuning.
+
+        Reads it; ValueError if it is damaged, OSError if the file cannot be read.
+        """
         # The bias first: it is small, and a trained head has one that is not zero.
         names = [name for name in sorted(self.head) if name in self.arrays]
         return bool(names and self.stored.classes) and not any(self.arrays[name].read().any() for name in names)
 
     @property
     def oddities(self) -> list[str]:
-        """Returns all that a user should know about the file, in sentences; ValueError if its head is damaged."""
+        """Returns all that a user should know about the file, in sentences.
+
+        Reads the head; ValueError if it is damaged, OSError if the file cannot be read.
+        """
         order = {"note": 0, "unknown": 1, "assumed": 2}
         found = [remark.text for remark in sorted(self.warnings, key=lambda remark: order[remark.kind])]
         if self.unused:
@@ -258,7 +264,8 @@ def fill(
     Weights whose paths begin with one of `fresh` keep what they have. `convert(path, values)` is applied to each array,
     which `check_arrays` has checked; `report` is given the number of bytes after each.
 
-    Raises ValueError if an array is damaged, holds NaN or infinity, or the file was changed, or a weight has no array.
+    Raises ValueError if an array is damaged, holds NaN or infinity, or the file was changed, or a weight has no array;
+    OSError if the file cannot be read.
     """
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
@@ -353,6 +360,7 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         groups.setdefault(layout.stacked(row.name) if stack else row.name, []).append(row)
 
     def value(group: list[Row]) -> np.ndarray:
+        """Returns the array in which the weights of these rows are stored; zeros for parts without a row."""
         shape, parts = group[0].shape, group[0].part[1]
         if group[0].path is None:
             return np.zeros(shape, np.float32)
@@ -364,6 +372,7 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         return np.concatenate([pieces.get(i, zeros) for i in range(parts)], axis=group[0].axis)
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
+        """Yields (name, array) for each group of rows, sorted by name."""
         for name, group in sorted(groups.items(), key=lambda item: item[0]):
             yield name, value(group) if name == group[0].name else np.stack([value([row]) for row in group])
 

@@ -100,6 +100,8 @@ def plain_variant(name: str) -> str:
 def find_entry(name: str) -> Entry:
     """Returns the checkpoint that a name means; ValueError if there is none, or several, with what may be meant.
 
+    Raises OSError where the package's data are missing.
+
     Args:
         name: A name of the catalogue such as `"imagenet21k/ViT-B_16"`, the same without its folder where only one
             folder has it, or the name of any AugReg checkpoint, with or without the folder. `.npz` at the end does not
@@ -181,7 +183,8 @@ def recommended(variant: str) -> Entry:
     """Returns the ImageNet-1k checkpoint of a variant (in any spelling) that `pretrained=True` loads.
 
     The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does not
-    have, the original one. ValueError if none is published, with what there is.
+    have, the original one. ValueError if none is published, with what there is; OSError where the package's data are
+    missing.
     """
     choices, plain = _read("catalogue.json")["recommended"], plain_variant(variant)
     for name in [name for known, name in choices.items() if plain_variant(known) == plain]:
@@ -198,14 +201,17 @@ def recommended(variant: str) -> Entry:
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """Returns the Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first."""
+    """Returns the Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first.
+
+    Raises OSError where the package's data are missing.
+    """
     return tuple(_read("catalogue.json")["hub"].get(name, ()))
 
 
 def nearest_with_repository(entry: Entry) -> Entry | None:
     """Returns the checkpoint on the Hub of the same variant, classes and image size with the most similar name.
 
-    None where there is none, and where the Hub has the entry itself.
+    None where there is none, and where the Hub has the entry itself. OSError where the package's data are missing.
     """
     if repositories(entry.name):
         return None
@@ -217,13 +223,13 @@ def nearest_with_repository(entry: Entry) -> Entry | None:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
-    """Returns the JSON object in a file of the package's data; read once."""
+    """Returns the JSON object in a file of the package's data, read once; OSError if it is missing."""
     return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
 
 
 @functools.cache
 def catalogue() -> dict[str, Entry]:
-    """Returns all listed checkpoints by name; made once, not to be changed."""
+    """Returns all listed checkpoints by name; made once, not to be changed. OSError if the data files are missing."""
     entries = {}
     for group in _read("catalogue.json")["groups"]:
         common: dict[str, Any] = {"image_size": None, "classes": None, "mirrors": (), **group["common"]}
@@ -239,7 +245,10 @@ def catalogue() -> dict[str, Entry]:
 
 @functools.cache
 def _repository_rows() -> tuple[dict[str, Any], ...]:
-    """Returns the repositories of other people as rows of `list_weights`; made once, not to be changed."""
+    """Returns the repositories of other people as rows of `list_weights`; made once, not to be changed.
+
+    Raises OSError where the package's data are missing.
+    """
     empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout", "task"))
     rows = []
     for group in _read("repositories.json")["groups"]:
@@ -295,6 +304,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
 
     Raises:
         TypeError, ValueError: if `query` or `family` is no string, or nothing fits; the message says what might.
+        OSError: if the package's data are missing.
 
     Examples:
         >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
@@ -326,7 +336,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
         both with 1,000 classes at `image_size` pixels. Printing it draws a table.
 
     Raises:
-        TypeError, ValueError: if `family` is no string, or no variant fits.
+        TypeError, ValueError: if `query` or `family` is no string, or no variant fits.
 
     Examples:
         >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
@@ -380,7 +390,7 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         where the cell has none.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError, OSError: if there is no such file, or it cannot be read.
         ValueError: if it is not that index: not CSV in UTF-8, a column missing or there twice, a line too short.
     """
     try:
@@ -433,7 +443,9 @@ def best_augreg(
         The row of the index, and under `"weights"` the name to load the file by.
 
     Raises:
-        ValueError: if no row fits; the message says at which condition the last ones were lost.
+        ValueError: if no row fits, the message says at which condition the last ones were lost; for `resolution`
+            without `adapt_ds`.
+        KeyError: if a row lacks a column.
     """
     if resolution is not None and adapt_ds is None:
         raise ValueError(f"resolution={resolution} is about fine-tuned files: pass adapt_ds=... as well.")
@@ -449,7 +461,8 @@ def best_augreg(
 def _best(rows: list[dict[str, Any]], accuracy: str, **conditions: str) -> dict[str, Any]:
     """Returns the row with the highest accuracy among those with these values in these columns.
 
-    Names of variants may have any spelling. Raises ValueError if no row has a value, or none of them an accuracy.
+    Names of variants may have any spelling. Raises ValueError if no row has a value, or none of them an accuracy;
+    KeyError if a row lacks a column.
     """
     for column, value in conditions.items():
         spelling = plain_variant if column == "name" else str

@@ -72,9 +72,9 @@ def open_checkpoint(
     have been trained at, which tells the grid where the number of patches is no square. What the arrays do not tell is
     taken from the JSON files beside the file, else from `like`, else from the defaults of its family.
 
-    Raises FileNotFoundError or IsADirectoryError where there is no file, ValueError if it is damaged or of no known
-    format or layout; TypeError or ValueError for an argument of a wrong type or value, or that such a file does not
-    take. Warns of deprecated arguments.
+    Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
+    ValueError if it is damaged or of no known format or layout; TypeError or ValueError for an argument of a wrong type
+    or value, or that such a file does not take. Warns of deprecated arguments.
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
@@ -92,8 +92,9 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
 
     `stated` are fields of `Sidecars`: the user's options, and for the file of a head the plan of its backbone.
 
-    Raises FileNotFoundError or IsADirectoryError where there is no file, ValueError if it is damaged, no layout
-    recognises it, or arrays, note and options contradict each other.
+    Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
+    ValueError if it is damaged, no layout recognises it, or arrays, note and options contradict each other; TypeError
+    for a path or a grid of another type.
     """
     file, source = open_file(path), str(path)
     sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **stated)
@@ -134,7 +135,8 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
 def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
     """Returns the plan of a dense model (segmentation or depth); None for a file of another model.
 
-    Raises ValueError for a dense model of an unknown kind, or damaged, and for options that it does not take.
+    Raises ValueError for a dense model of an unknown kind, or damaged, and for options that it does not take; TypeError
+    for a grid that is no integers; OSError if the file cannot be read.
     """
     layout = DESCRIBED if "model" in file.note else None
     if layout is None:
@@ -200,7 +202,8 @@ def load_model(
     of a head of zeros and of class names that were left out.
 
     Raises ValueError if arrays are missing, damaged or left over, the grid of the position embeddings or what the model
-    computes is not known, or `config` has other tokens than a Mixer's file.
+    computes is not known, `config` has other tokens than a Mixer's file, `input_tensor` does not fit the model or
+    `dtype` is unknown; OSError if the file cannot be read.
     """
     source = str(path)
     check_arrays(plan, source)
@@ -214,6 +217,7 @@ def load_model(
     _warn_of_choices(plan, config, source)
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
+        """Returns position embeddings resized to the grid of `config`, and other values as they are."""
         if path != "position_embedding/table" or config.grid_size == plan.stored.grid_size:
             return values
         values = values.reshape(1, -1, values.shape[-1])
@@ -285,11 +289,12 @@ def to_checkpoint(
         stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 
     Raises:
-        TypeError: if `model` is none of this package's models of images.
+        TypeError: if `model` is none of this package's models of images, or `path` is no path.
         ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, a weight is
             beyond float32's range, or the class names do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
-        FileNotFoundError, OSError: if the folder above that of `path` is missing; if the file cannot be written.
+        FileNotFoundError, OSError: if the folder above that of `path` is missing; if a file cannot be written.
+        safetensors.SafetensorError: if a `.safetensors` file cannot be written, as on a full disk.
 
     Examples:
         >>> keras_vit.to_checkpoint(model, "back.npz")
@@ -351,8 +356,9 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
     that note. Where a file cannot be written, what was there before is kept.
 
     Raises FileExistsError for a file that is there unless `overwrite`; ValueError for another ending, an unknown layout
-    or one without a place for the model; TypeError, except for files of Keras, for a model of another package; OSError
-    for a full disk or a missing folder.
+    or one without a place for the model, and for weights beyond float32's range; TypeError, except for files of Keras,
+    for a model of another package; OSError for a full disk or a missing folder, `safetensors.SafetensorError` where a
+    `.safetensors` file cannot be written.
     """
     check_format(path, layout)
     path = pathlib.Path(path)
@@ -394,7 +400,8 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool) -> None:
     """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
 
-    Raises ValueError for a layout that has no place for it or another ending, FileExistsError unless `overwrite`.
+    Raises ValueError for a layout that has no place for it or another ending, FileExistsError unless `overwrite`, and
+    where a file cannot be written OSError or `safetensors.SafetensorError`.
     """
     config = model.config
     if layout is None and path.suffix == ".npz":
@@ -467,7 +474,8 @@ def inspect_checkpoint(
         Printing it draws a table.
 
     Raises:
-        FileNotFoundError, IsADirectoryError: if there is no such file, or a folder without one.
+        FileNotFoundError, IsADirectoryError, OSError: if there is no such file, or a folder without one, or it cannot
+            be read.
         TypeError, ValueError: if it is damaged, incomplete or of no known layout, or an argument does not fit it.
 
     Examples:

@@ -64,8 +64,9 @@ def resolve_source(source: Source) -> Source:
     """Returns the path or address as it is, or the full name of the checkpoint in the catalogue; opens nothing.
 
     A file comes before a name, a variant (which means its recommended checkpoint) before a name of the catalogue.
-    Raises TypeError for anything but text or a path; FileNotFoundError for a path without a file; ValueError for an
-    unknown name, a variant without a recommended checkpoint, and the address of a Keras file.
+    Raises TypeError for anything but text or a path; FileNotFoundError for a path without a file, and where the data of
+    the package are missing; ValueError for an unknown name, a variant without a recommended checkpoint, and the address
+    of a Keras file.
     """
     if not isinstance(source, (str, os.PathLike)):
         hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
@@ -111,6 +112,7 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
     Raises:
         TypeError, ValueError, FileNotFoundError, IsADirectoryError: if `source` is none of these, or there is no such.
         DownloadError: if the file cannot be had, or there is no room for it.
+        OSError: if a folder, or a file in the mirror or the cache, cannot be read.
     """
     if isinstance(source, Entry):
         return _fetch_published(source, beside)
@@ -141,7 +143,8 @@ def find_recommended(variant: str) -> str:
     """Returns the name of the checkpoint that `pretrained=True` loads, and fetches it where it is missing.
 
     The recommended one of the variant; where nobody has that, the most similar one that the Hub has, with a warning.
-    Raises ValueError for a variant without a recommended checkpoint, DownloadError if neither can be had.
+    Raises ValueError for a variant without a recommended checkpoint or a bad `KERAS_VIT_MIRROR`, DownloadError if
+    neither can be had, OSError if a file in the mirror or the cache cannot be read.
     """
     entry = recommended(variant)
     try:
@@ -173,7 +176,8 @@ def fetch(source: Entry | str) -> pathlib.Path:
     A download is moved into place when it is complete and checked: its size where the catalogue knows it, and that it
     is an `.npz` at all. What breaks off is tried again from its start. Of several processes that want the same file one
     fetches it and the others wait. Raises DownloadError if no address has it, offline, or where the cache cannot be
-    written to; ValueError for a bad address in `KERAS_VIT_MIRROR`.
+    written to; OSError if a file in the mirror or the cache cannot be read; ValueError for a bad address in
+    `KERAS_VIT_MIRROR`; RuntimeError for `~` without a folder of the user.
     """
     wanted = _wanted(source)
     target = cache_folder().absolute() / wanted.in_cache
@@ -242,7 +246,7 @@ def _wanted(source: Entry | str) -> _Wanted:
 def _mirror() -> tuple[pathlib.Path | None, str | None]:
     """Returns (folder, base address) of `KERAS_VIT_MIRROR`, of which one or both are None.
 
-    Raises ValueError for an address that is not http or https.
+    Raises ValueError for an address that is not http or https, RuntimeError for `~` without a folder of the user.
     """
     value = os.environ.get("KERAS_VIT_MIRROR", "").strip()
     if not value:
@@ -255,7 +259,10 @@ def _mirror() -> tuple[pathlib.Path | None, str | None]:
 
 
 def cache_folder() -> pathlib.Path:
-    """The folder of downloads: `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`."""
+    """Returns the folder of downloads; RuntimeError for `~` without a folder of the user.
+
+    `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`.
+    """
     home = os.environ.get("KERAS_VIT_HOME")
     if home:
         return pathlib.Path(home).expanduser()
@@ -264,7 +271,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def _name_in_cache(address: str) -> str:
-    """Returns a relative path for an address, `host/hash/name`: readable, and of no other address."""
+    """Returns a relative path for an address alone, readable, `host/hash/name`; ValueError for what is no address."""
     parts = urllib.parse.urlsplit(address)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
     mark = hashlib.sha256(address.encode()).hexdigest()[:32]
@@ -299,7 +306,8 @@ def _published(text: str) -> Entry | str:
 def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
     """Returns the file of a published checkpoint, or the same weights from the Hub, with a warning.
 
-    Raises DownloadError, with all attempts, if neither is to be had.
+    Raises DownloadError, with all attempts, if neither is to be had; OSError if a file in the mirror or a cache cannot
+    be read; ValueError for a bad `KERAS_VIT_MIRROR`, or where the repository has several files of weights.
     """
     try:
         return fetch(entry)
@@ -325,7 +333,10 @@ def _is_offline() -> bool:
 
 
 def _problem(path: pathlib.Path, npz: bool) -> str | None:
-    """Returns why a file cannot be the wanted one (missing, empty, a web page, an incomplete `.npz`), or None."""
+    """Returns why a file cannot be the wanted one (missing, empty, a web page, an incomplete `.npz`), or None.
+
+    Raises OSError if it cannot be read.
+    """
     if not path.is_file():
         return "no such file"
     with path.open("rb") as file:
@@ -432,6 +443,7 @@ def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | No
     Raises:
         TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is none of these, a name is unknown,
             the file is damaged or of another kind, or a `classes.txt` is no list of names.
+        OSError: if a file cannot be read.
 
     Examples:
         >>> keras_vit.class_names("glyphs")[:3]

@@ -70,6 +70,7 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
     Raises:
         TypeError, FileNotFoundError, IsADirectoryError, ValueError: if it is no path, or no file of these kinds; or the
             file is damaged, or has two arrays of one name or a type that is not read; or the folder has several.
+        OSError: if the file or a shard of it cannot be read.
     """
     path = weights_in(path)
     if not path.exists():
@@ -86,7 +87,7 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
     """Returns the arrays of an `.npz` file, and the note that `write_npz` put beside them. No value is read.
 
     Raises ValueError if it is no such file, damaged, without arrays, or holds pickled objects or types that are not
-    read; FileNotFoundError without the file.
+    read; OSError if it cannot be read, FileNotFoundError if it is missing.
     """
     path = pathlib.Path(path)
 
@@ -149,8 +150,9 @@ def write_npz(
     """Writes (name, array) pairs, which may be computed one by one, to an uncompressed `.npz`.
 
     The note is small JSON data in the archive's comment, where NumPy and others pass over it. The file appears when it
-    is complete. Raises FileExistsError unless `overwrite`, ValueError for a note of more than 65,535 bytes,
-    FileNotFoundError where the folder above the file's is missing, OSError for a full disk.
+    is complete. Raises FileExistsError unless `overwrite`, ValueError for a note of more than 65,535 bytes or arrays of
+    objects, TypeError for a note that is no JSON, FileNotFoundError where the folder above the file's is missing,
+    OSError where the file cannot be written, and what `arrays` raises.
     """
     path = pathlib.Path(path)
     check_absent(path, overwrite=overwrite)
@@ -179,8 +181,8 @@ def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
     """Returns the arrays of a `.safetensors` file and its note. The library checks for gaps and overlaps.
 
-    Raises ValueError if it is no such file, damaged, without arrays, or of types that are not read; FileNotFoundError
-    without the file.
+    Raises ValueError if it is no such file, damaged, without arrays, or of types that are not read; OSError if it
+    cannot be read, FileNotFoundError if it is missing.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -216,8 +218,8 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
 def _read_shards(path: pathlib.Path) -> ArrayFile:
     """Returns the arrays of all shards that a `model.safetensors.index.json` lists.
 
-    Raises FileNotFoundError for a missing shard, ValueError for a damaged index or shard, and where a shard has other
-    arrays than the index says.
+    Raises FileNotFoundError for a missing shard, other OSErrors where one or the index cannot be read, ValueError for a
+    damaged index or shard, and where a shard has other arrays than the index says.
     """
     arrays: dict[str, StoredArray] = {}
     files = shards_of(path)
@@ -237,7 +239,8 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
 def shards_of(path: pathlib.Path) -> dict[str, str]:
     """Returns by array name the file name of its shard, from an index (`.json`); an empty dict for other files.
 
-    Raises ValueError if the index is damaged, or has anything but plain names of files beside it.
+    Raises ValueError if the index is damaged, or has anything but plain names of files beside it; OSError if it cannot
+    be read.
     """
     if not path.name.endswith(".json"):
         return {}
@@ -253,7 +256,7 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
 def weight_files(path: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files that hold a model's weights: `path`, and where it is an index also its shards, sorted by name.
 
-    Raises ValueError if the index is damaged.
+    Raises ValueError if the index is damaged, OSError if it cannot be read.
     """
     return [path, *(path.with_name(shard) for shard in sorted(set(shards_of(path).values())))]
 
@@ -267,7 +270,8 @@ def write_safetensors(
     """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header.
 
     Raises FileExistsError unless `overwrite`, ValueError for two arrays of one name or a type that is not read,
-    FileNotFoundError where the folder above the file's is missing.
+    TypeError for a note that is no JSON, FileNotFoundError where the folder above the file's is missing, OSError where
+    its folder cannot be made, `safetensors.SafetensorError` where the file cannot be written, and what `arrays` raises.
     """
     from safetensors.numpy import save_file
 
@@ -299,8 +303,10 @@ def write_with_sidecars(
 ) -> None:
     """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files.
 
-    Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`; otherwise the
-    errors of `write_safetensors`, and OSError where a copy cannot be read.
+    Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`; ValueError for two
+    arrays of one name or a type that is not read, TypeError for what is no JSON, FileNotFoundError where the folder
+    above the file's is missing, `safetensors.SafetensorError` where the weights cannot be written, OSError where
+    another file cannot be read or written, and what `arrays` raises.
     """
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
     beside = [*sidecars, *(file.name for file in copies)]
@@ -342,7 +348,7 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is.
 
     Raises TypeError unless it is a path, IsADirectoryError for a folder without weights, ValueError for one with
-    several.
+    several, OSError for one that cannot be listed.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
@@ -361,7 +367,8 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
 def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
     """Returns the file of the backbone and that of the head in a folder; for anything else the source and None.
 
-    The folder must have two files of weights with one ending, of which one is called `*_head`.
+    The folder must have two files of weights with one ending, of which one is called `*_head`. Raises OSError if it
+    cannot be listed.
     """
     folder = pathlib.Path(source) if isinstance(source, (str, os.PathLike)) else None
     if folder is None or not folder.is_dir():
@@ -411,7 +418,8 @@ class Sidecars:
 def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
     """Returns the JSON files beside a file of weights, or in a folder; `known` are other fields of `Sidecars`.
 
-    Raises ValueError if one of the files is damaged, no object of JSON or longer than `LONGEST`.
+    Raises ValueError if one of the files is damaged, no object of JSON or longer than `LONGEST`; OSError if one cannot
+    be read; TypeError for other names in `known`.
     """
     folder = _folder(path)
     files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
@@ -422,7 +430,8 @@ def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
     """Returns the lines of the `classes.txt` beside a file, or in a folder; None where there is none.
 
-    Raises ValueError if it is not UTF-8 or longer than `LONGEST`, or a line cannot be the name of a class.
+    Raises ValueError if it is not UTF-8 or longer than `LONGEST`, or a line cannot be the name of a class; OSError if
+    it cannot be read.
     """
     file = _folder(path) / CLASSES
     if not file.is_file():

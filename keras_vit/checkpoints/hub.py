@@ -78,6 +78,7 @@ class HubAddress:
     file: str | None = None
 
     def __str__(self) -> str:
+        """Returns the address, `hf://owner/name[@revision][/file]`."""
         revision = f"@{urllib.parse.quote(self.revision, safe='')}" if self.revision else ""
         return f"{SCHEME}{self.repository}{revision}" + (f"/{self.file}" if self.file else "")
 
@@ -114,6 +115,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
     Raises:
         ValueError: if the address is none, or the repository has several files of weights and no file is named.
         DownloadError: if the repository or a file cannot be had, or arrives damaged.
+        OSError: if a file in the cache cannot be read.
     """
     address = parse_hub_address(source)
     if _NONCOMMERCIAL.fullmatch(address.repository):
@@ -167,7 +169,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
     """Returns the path of a file of a repository in the cache, to which it is fetched if it is not there yet.
 
     A file of `commit` that is in the cache is not fetched. Raises DownloadError if the file cannot be fetched, or has
-    another hash than the Hub says; then it is removed from the cache.
+    another hash than the Hub says; then it is removed from the cache. OSError if the cache cannot be read.
     """
     import huggingface_hub as hub
 
@@ -194,7 +196,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
 def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
     """Returns the names of the files that an index lists, sorted; none for a file that is no index.
 
-    Raises DownloadError if the index is damaged.
+    Raises DownloadError if the index is damaged, OSError if it cannot be read.
     """
     try:
         return sorted(set(shards_of(path).values()))
@@ -206,7 +208,7 @@ def _cached(address: HubAddress, reason: str, error: Exception | None = None) ->
     """Returns the path of the weights that an address means in the library's cache, without network.
 
     Raises DownloadError if they or one of their shards are not there: its message has `reason`, why the Hub was not
-    used, and its cause is `error`. ValueError if several files could be meant.
+    used, and its cause is `error`. ValueError if several files could be meant, OSError if an index cannot be read.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -303,6 +305,7 @@ def push_to_hub(
         TypeError, ValueError: if an argument has a wrong type or value, the layout cannot say the model, or the
             repository has other weights, which would be loaded instead.
         DownloadError: if the Hub refuses it, has no such branch, or cannot be reached; an OSError.
+        OSError, safetensors.SafetensorError: if the temporary files cannot be written.
 
     Examples:
         >>> keras_vit.push_to_hub(small, "no owner")

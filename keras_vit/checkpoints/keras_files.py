@@ -54,7 +54,7 @@ _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model
 
 
 def is_keras_file(source: Source) -> bool:
-    """Whether the name of a source ends with `.keras` or `.weights.h5`; nothing is opened."""
+    """Whether the name of a source ends with `.keras` or `.weights.h5`; TypeError for no path. Opens nothing."""
     return os.fspath(source).endswith(KERAS_ENDINGS)
 
 

@@ -38,11 +38,11 @@ class Extent:
     checksum: int | None = None  # the CRC-32 that the file says, until it is compared
 
     def __post_init__(self) -> None:
-        """Notes the file's length and the time of its last change."""
+        """Notes the file's length and the time of its last change; OSError if it is gone."""
         self._stamp = self._length_and_time()
 
     def _length_and_time(self) -> tuple[int, int]:
-        """Returns the file's length and the time of its last change; FileNotFoundError if it is gone."""
+        """Returns the file's length and the time of its last change; OSError if it is gone."""
         stat = self.path.stat()
         return stat.st_size, stat.st_mtime_ns
 
@@ -55,7 +55,7 @@ class Extent:
         """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying.
 
         The first call compares the checksum of the whole extent. Raises ValueError if that is wrong, or the file was
-        changed or shortened since it was opened.
+        changed or shortened since it was opened; OSError if it is gone or cannot be read.
         """
         self.check_unchanged()
         if self.checksum is not None and 2 * size > self.size:  # all but a header: read once
@@ -70,7 +70,10 @@ class Extent:
         return data
 
     def _compare(self, buffer: memoryview) -> None:
-        """Reads all bytes through `buffer`; ValueError for a wrong checksum, else `self.checksum` becomes None."""
+        """Reads all bytes through `buffer` and sets `self.checksum` to None.
+
+        Raises ValueError if it is wrong or the file has become shorter, OSError if the file cannot be read.
+        """
         checksum = 0
         for piece in self._pieces(0, self.size, buffer):
             checksum = zlib.crc32(piece, checksum)
@@ -83,7 +86,7 @@ class Extent:
         """Reads `size` bytes into a buffer and yields the piece of it that each read filled.
 
         A buffer that is shorter is used again for each piece. Raises ValueError if the file has become shorter; that is
-        why it is not mapped: the process would end.
+        why it is not mapped: the process would end. OSError if it cannot be read.
         """
         with self.path.open("rb") as file:
             file.seek(self.start + first)
@@ -101,7 +104,8 @@ class PackedExtent(Extent):
     def read(self, first: int, size: int) -> np.ndarray:
         """Returns as `Extent.read`; the member is unpacked each time.
 
-        Raises ValueError if it cannot be unpacked, its checksum is wrong, or the file was changed.
+        Raises ValueError if it cannot be unpacked, its checksum is wrong, or the file was changed; OSError if that is
+        gone.
         """
         self.check_unchanged()
         data = aligned_zeros((size,), np.uint8)
@@ -118,7 +122,8 @@ class PackedExtent(Extent):
 class StoredArray:
     """An array in a file: its name, shape and type are known, its values are read on demand.
 
-    Reading raises ValueError if the values do not have the checksum that the file says, or the file was changed.
+    Reading raises ValueError if the values do not have the checksum that the file says, or the file was changed;
+    OSError if it is gone or cannot be read.
     """
 
     name: str
@@ -144,13 +149,19 @@ class StoredArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Returns the values; float16, float64 and bfloat16 as float32, in which what is too large is infinite."""
+        """Returns the values; float16, float64 and bfloat16 as float32, in which what is too large is infinite.
+
+        Raises ValueError if they are damaged or the file was changed, OSError if it cannot be read.
+        """
         values = self.read_stored()
         with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
             return values.astype(np.float32) if self.stored in ("float16", "float64", "bfloat16") else values
 
     def read_stored(self) -> np.ndarray:
-        """Returns the values in the type that they are stored in, and the machine's order of bytes."""
+        """Returns the values in the type that they are stored in, and the machine's order of bytes.
+
+        Raises ValueError if they are damaged or the file was changed, OSError if it cannot be read.
+        """
         values = self.load(self.offset, self.bytes).view(self.dtype).reshape(self.shape)
         return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
 
@@ -164,11 +175,13 @@ def load_strided(
 ) -> Callable[[int, int], np.ndarray]:
     """Returns a `StoredArray.load` for values with `strides` (in values) that `load` has from the byte `offset` on.
 
-    It reads them all at each call and puts them in order; the strides must lie within what `load` has.
+    It reads them all at each call and puts them in order; the strides must lie within what `load` has. The function
+    raises the ValueError and OSError of `load`.
     """
     whole = math.prod(shape) * dtype.itemsize
 
     def load_in_order(first: int, size: int) -> np.ndarray:
+        """Returns `size` bytes, from `first` on, of the values in order."""
         flat = load(offset, span(shape, strides) * dtype.itemsize).view(dtype)
         ordered = aligned_zeros(shape, dtype)
         np.copyto(ordered, np.lib.stride_tricks.as_strided(flat, shape, [step * dtype.itemsize for step in strides]))
@@ -242,7 +255,8 @@ def read_members(
     """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment.
 
     Raises ValueError if the archive or what `describe` reads is damaged, it would unpack to more than the limits, has
-    two members of one name or another compression than deflate; FileNotFoundError without the file.
+    two members of one name or another compression than deflate; OSError if it cannot be read, FileNotFoundError if it
+    is missing.
 
     Args:
         path: The archive.

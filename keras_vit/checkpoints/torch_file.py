@@ -101,14 +101,16 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     """Returns the object that the pickle of a zip archive describes, and where its storages are, by their keys.
 
     Raises ValueError if the file is no such archive, damaged or in another byte order, or has a compressed member or a
-    pickle that is too long or refused.
+    pickle that is too long or refused; OSError if it cannot be read.
     """
 
     def name_of(member: str) -> str | None:
+        """Returns a member's name without the archive's folder; None for what is not read."""
         name = member.partition("/")[2]
         return name if name in ("data.pkl", "byteorder") or name.startswith("data/") else None
 
     def describe(name: str, extent: Extent, _: object) -> Extent:
+        """Returns where a member's bytes are; ValueError where they are compressed."""
         if isinstance(extent, stored_array.PackedExtent):
             raise ValueError(f"its member {printable(repr(name), 100)} is compressed, which torch.save never does")
         return extent
@@ -130,9 +132,9 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
 
 def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
-    """As `_read_zip`, for the older form, in which pickles and storages follow each other.
+    """Returns as `_read_zip`, for the older form, in which pickles and storages follow each other.
 
-    Raises ValueError if the file is damaged or in another byte order.
+    Raises ValueError if the file is damaged or in another byte order, OSError if it cannot be read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:

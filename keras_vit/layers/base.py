@@ -85,6 +85,7 @@ def _noting(name: str) -> Any:
     """Returns a method that does as that of `torch.nn.Module` of this name and sets the layer's `watched` to True."""
 
     def register(self: Any, *arguments: Any, **options: Any) -> Any:
+        """Sets `watched` to True and returns what PyTorch's own method does."""
         self.watched = True
         return getattr(super(BaseLayer, self), name)(*arguments, **options)
 
@@ -109,7 +110,8 @@ class BaseLayer(keras.layers.Layer):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Returns what the layer computes, without Keras's bookkeeping where nobody can see the difference.
 
-        That is where `training` is given by name and the layer `is_plain`; errors are then those of `call`.
+        That is where `training` is given by name and the layer `is_plain`; what `call` raises then has no
+        notes of Keras's.
         """
         # Where the caller does not say whether it trains, only Keras knows.
         if options.get("training") is None or not args or not is_plain(self, *args, *options.values()):
@@ -225,6 +227,7 @@ class ResidualBlock(CompositeLayer):
         structure = list(inputs)
 
         def from_tensors(x: Any, *tensors: Any) -> Any:
+            """Returns `function` of the tensors in the structure of its inputs."""
             following = iter(tensors)
             given = tree.map_structure(lambda value: None if value is None else next(following), structure)
             return function(x, *given)
@@ -341,6 +344,7 @@ class _Unwritten(initializers.Initializer):
     """
 
     def __init__(self, name: str, stddev: float) -> None:
+        """Keeps the name and the deviation of the initializer that this one stands for."""
         self.name = name
         self.stddev = stddev
 
@@ -468,7 +472,8 @@ class Dense(keras.layers.Dense, BaseLayer):
     def enable_lora(self, rank: int, lora_alpha: float | None = None, *args: Any, **options: Any) -> None:
         """Adds LoRA adapters of a rank; `lora_alpha` None: that of the layer's config, or the rank.
 
-        Raises ValueError where there are adapters already, before the layer is built, and with a kernel constraint.
+        Raises ValueError where there are adapters already, before the layer is built, and with a kernel constraint;
+        NotImplementedError where GPTQ has quantized the kernel.
         """
         # Keras 3.15 forgets the `lora_alpha` of a layer that is made from a config.
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, *args, **options)

@@ -351,6 +351,7 @@ class LayerScale(SameShape):
     """
 
     def __init__(self, initial: float = 1e-5, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.initial = initial
 
@@ -519,6 +520,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         kept: dict[str, Any] = {}
 
         def keep(name: str, value: Any) -> Any:
+            """Returns the value, and keeps it where its name was asked for."""
             if activations and name in activations:
                 kept[name] = value
             return value
@@ -647,6 +649,7 @@ class MixerBlock(SameShape, ResidualBlock):
         seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
 
         def block(x: Any, path_seeds: Any, token_mixing_seeds: Any, mlp_seeds: Any) -> Any:
+            """Returns the tokens after both perceptrons."""
             y = ops.swapaxes(self.norm1(x, training=training), 1, 2)
             y = self.token_mixing(y, training=training, **not_none(seeds=token_mixing_seeds))
             x = x + drop_path(ops.swapaxes(y, 1, 2), self.drop_path, path_seeds[0])

@@ -123,6 +123,7 @@ class Convolution(BaseLayer):
     """
 
     def __init__(self, filters: int, size: int, strides: int = 1, bias: bool = True, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.size = size
@@ -137,10 +138,12 @@ class Convolution(BaseLayer):
             self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
+        """Returns the convolution, plus the bias if any: `(batch, rows, columns, filters)`."""
         y = conv(x, tensor_of(self.kernel, x), self.strides, self.size // 2)
         return y + tensor_of(self.bias, x) if self.use_bias else y
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns `(batch, rows, columns, filters)`; sizes are rounded up, and None stays None."""
         rows, columns = (None if n is None else math.ceil(n / self.strides) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, self.filters)
 
@@ -222,6 +225,7 @@ class ResidualConvUnit(SameShape, CompositeLayer):
     """Two convolutions of 3x3, a ReLU before each, added to the input (`ResidualConvUnit` in DPT's `blocks.py`)."""
 
     def __init__(self, bias: bool = True, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.use_bias = bias
 
@@ -260,6 +264,7 @@ class FeatureFusion(CompositeLayer):
     """
 
     def __init__(self, skip: bool = True, bias: bool = True, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.use_skip = skip
         self.use_bias = bias
@@ -285,6 +290,7 @@ class FeatureFusion(CompositeLayer):
     def compute_output_shape(
         self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None
     ) -> Shape:
+        """Returns the shape of the map at the size of `like`, or at twice that of `x`; None stays None."""
         size = [None if n is None else 2 * n for n in x_shape[1:3]] if like_shape is None else like_shape[1:3]
         return (x_shape[0], *size, x_shape[-1])
 
@@ -365,10 +371,12 @@ class DepthHead(CompositeLayer):
         return ops.minimum(ops.relu(x) + self.min_depth, self.max_depth)
 
     def compute_output_spec(self, x: Tensor, patches: Tensor | None = None, training: Any = None) -> keras.KerasTensor:
+        """Returns the symbolic depth, float32 or better."""
         shape = self.compute_output_shape(x.shape, None if patches is None else patches.shape)
         return keras.KerasTensor(shape, float32_or_better(self.compute_dtype))
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+        """Returns `(batch, height, width)`; None stays None."""
         places, factors = (x_shape, (2, 2)) if patches_shape is None else (patches_shape, self.patch_size)
         return (x_shape[0], *(None if n is None else n * f for n, f in zip(places[1:3], factors, strict=True)))
 
@@ -393,6 +401,7 @@ class DepthBins(CompositeLayer):
     def __init__(
         self, min_depth: float = 0.001, max_depth: float = 10.0, bins: int = 256, factor: int = 4, **kwargs: Any
     ) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.min_depth = min_depth
         self.max_depth = max_depth
@@ -438,6 +447,7 @@ class QueryRotation(BaseLayer):
     """
 
     def __init__(self, count: int, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(autocast=False, **kwargs)
         self.count = count
 
@@ -507,6 +517,7 @@ class UpscaleBlock(CompositeLayer):
     """
 
     def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.activation = activation
 
@@ -542,6 +553,7 @@ class MaskHead(SameShape, CompositeLayer):
     """
 
     def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.activation = activation
 

@@ -56,6 +56,7 @@ def with_faster_forms(definition: Any) -> Callable[..., Any]:
 
     @functools.wraps(definition)
     def call(x: Any, *arguments: Any) -> Any:
+        """Returns what the form or the definition computes."""
         form = FORMS.get((operation, device_of(x)))
         y = NotImplemented if form is None else form(x, *arguments)
         return definition(x, *arguments) if y is NotImplemented else y
@@ -217,6 +218,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
     channels = x.shape[-1]
 
     def means(values: Any) -> Any:
+        """Returns the mean of each channel's group, `(batch, 1, 1, channels)`."""
         # Of the channels of a map, then of their groups, for each channel.
         of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
         of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)

@@ -44,6 +44,7 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
     omega = omega if xp is np else ops.convert_to_tensor(omega, "float32")
 
     def waves(count: Any) -> Any:
+        """Returns the sines and cosines of the places in one direction, `(count, width / 2)`."""
         # For each place in one direction its sines, then its cosines.
         places = np.arange(count, dtype="float64") if xp is np else _count(count)
         angles = places[:, None] * omega
@@ -159,6 +160,7 @@ class RotaryEmbedding(BaseLayer):
         return keras.KerasTensor(self.compute_output_shape(patches.shape), dtype="float32")
 
     def compute_output_shape(self, patches_shape: Shape, scale_shape: Shape | None = None) -> Shape:
+        """Returns `(2, tokens, size)`; the number of tokens is None where it is not known."""
         _, rows, columns, _ = patches_shape
         tokens = None if rows is None or columns is None else self.prefix_tokens + rows * columns
         return (2, tokens, self.size)

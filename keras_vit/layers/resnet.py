@@ -49,6 +49,7 @@ class StdConv2D(BaseLayer):
         folded: bool = False,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.kernel_size = kernel_size
@@ -86,6 +87,7 @@ class StdConv2D(BaseLayer):
         """Returns `(batch, rows, columns, filters)`; None stays None."""
 
         def length(n: int | None) -> int | None:
+            """Returns the length of an axis of the output."""
             if n is None:
                 return None
             if self.padding == "same":
@@ -159,6 +161,7 @@ class _Bottleneck(CompositeLayer):
     """What the units of both ResNets have in common: the arguments, normalisations, the shape of the output."""
 
     def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.filters = filters
         self.strides = strides
@@ -171,6 +174,7 @@ class _Bottleneck(CompositeLayer):
         return layer
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns `(batch, rows, columns, 4 * filters)`; None stays None."""
         rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, 4 * self.filters)
 
@@ -316,6 +320,7 @@ class PaddedMaxPooling2D(BaseLayer):
     """
 
     def __init__(self, padding: str = "-inf", **kwargs: Any) -> None:
+        """Keeps the arguments; ValueError for an unknown padding."""
         super().__init__(**kwargs)
         check_choice("padding", padding, tuple(POOL_PADDINGS))
         self.padding = padding
@@ -326,5 +331,6 @@ class PaddedMaxPooling2D(BaseLayer):
         return max_pool(x, (3, 3), (2, 2), "valid")
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns `(batch, rows, columns, channels)`; sizes are halved and rounded up, None stays None."""
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, input_shape[3])

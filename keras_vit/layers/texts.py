@@ -57,6 +57,7 @@ class TextMask(BaseLayer):
     """
 
     def __init__(self, pad_id: int = 0, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.pad_id = pad_id
 

@@ -48,6 +48,7 @@ class PatchEmbedding(BaseLayer):
     """
 
     def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.width = width
         self.patch_size = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
@@ -115,6 +116,7 @@ class _LearnedTokens(Renamed, BaseLayer):
         return ops.concatenate([learned, tokens], axis=1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns `(batch, count + tokens, D)`; None stays None."""
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else self.count + tokens, width)
 
@@ -158,6 +160,7 @@ class RegisterTokens(_LearnedTokens):
     renamed = {"tokens": "learned"}
 
     def __init__(self, count: int = 4, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.count = count
 
@@ -182,6 +185,7 @@ class TokenDropout(SameShape):
     """
 
     def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.dropout = dropout
         self.seed_generator = SeedGenerator() if dropout else None
@@ -216,6 +220,7 @@ class PatchDropout(BaseLayer):
     """
 
     def __init__(self, rate: float = 0.5, prefix_tokens: int = 1, ordered: bool = False, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.rate = rate
         self.prefix_tokens = prefix_tokens
@@ -365,6 +370,7 @@ class AddSinCosPositionEmbedding(_AddTable):
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.grid_size = tuple(grid_size)
         self.prefix_tokens = prefix_tokens
@@ -417,6 +423,7 @@ class TokenPooling(BaseLayer):
         return patches if self.mode == "avg" else ops.concatenate([tokens[:, self.token], patches], axis=-1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Returns `(batch, D)`, with `"token_avg"` `(batch, 2 D)`."""
         width = input_shape[2] or 0  # known in any model
         return (input_shape[0], width * (2 if self.mode == "token_avg" else 1))
 
@@ -453,6 +460,7 @@ class MAPHead(CompositeLayer):
         skipped_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
+        """Keeps the arguments; they are checked when the layer is built."""
         super().__init__(**kwargs)
         self.heads = heads
         self.mlp_width = mlp_width
@@ -531,6 +539,7 @@ class TokenMap(BaseLayer):
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, **kwargs: Any) -> None:
+        """Keeps the arguments."""
         super().__init__(**kwargs)
         self.grid_size = tuple(grid_size)
         self.prefix_tokens = prefix_tokens
@@ -544,5 +553,6 @@ class TokenMap(BaseLayer):
         return ops.reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+        """Returns `(batch, rows, columns, D)`."""
         grid = self.grid_size if patches_shape is None else patches_shape[1:3]
         return (tokens_shape[0], *grid, tokens_shape[-1])

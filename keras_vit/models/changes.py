@@ -336,7 +336,7 @@ def training_config(model: keras.Model) -> dict[str, Any]:
 def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
     """Gives a new model the adapters of a `training_config`, with new values, and freezes its `frozen_weights`.
 
-    Raises KeyError for a layer or a weight that the model does not have.
+    Raises KeyError for a layer or a weight that the model does not have, and for adapters without rank or alpha.
     """
     layers = layers_by_path(model) if adapters else {}
     for name, options in adapters.items():

@@ -49,7 +49,7 @@ class Config:
                 raise ValueError(f"{cause} needs {name}={value!r}, but {given!r} was given.")
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a config with some fields changed; TypeError for other names, errors of values as for a new one."""
+        """Returns a config with some fields changed; TypeError or ValueError for names or values that make no sense."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -397,9 +397,10 @@ class ViTConfig(ModelConfig):
         _ = self.pipeline  # which checks its fields
 
     def replace(self, **changes: Any) -> Self:
-        """As `ModelConfig.replace`; where pooling and head go, a `final_norm` of `"pooled"` becomes `"none"`.
+        """Returns as `ModelConfig.replace`, and raises its TypeError or ValueError.
 
-        With other `channels`, `pixel_mean` and `pixel_std` follow: one has the mean of them, more repeat them in turn.
+        Where pooling and head go, a `final_norm` of `"pooled"` becomes `"none"`. With other `channels`, `pixel_mean`
+        and `pixel_std` follow: one has the mean of them, more repeat them in turn.
         """
         channels = changes.get("channels", self.channels)
         if channels != self.channels and isinstance(channels, numbers.Integral):

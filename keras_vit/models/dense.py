@@ -74,7 +74,8 @@ class DenseModel(ImageModel):
 
     Raises:
         TypeError: if `config` is none of this model.
-        ValueError: if `input_tensor` is no input for the backbone, or Keras is set to images with channels first.
+        ValueError: if `input_tensor` is no input for the backbone, `dtype` is unknown, or Keras is set to images with
+            channels first.
     """
 
     config_type = DenseConfig
@@ -90,7 +91,11 @@ class DenseModel(ImageModel):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
-        """Builds the backbone and the head on it; errors as of the class."""
+        """Builds the backbone and the head on it.
+
+        Raises TypeError for a config of another model; ValueError for an `input_tensor` that does not fit, an unknown
+        dtype, and where Keras is set to channels first.
+        """
         if not isinstance(config, self.config_type):
             raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)

@@ -126,7 +126,10 @@ class EoMTConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:
-        """Raises ValueError for more blocks with queries than there are, or a backbone for images of any size."""
+        """Raises ValueError for more blocks with queries than there are, or a backbone for images of any size.
+
+        TypeError or ValueError also for class names that are none.
+        """
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
             most = f"at most {self.backbone.depth}, the blocks of the backbone"
@@ -175,7 +178,10 @@ class LinearSegmenterConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless blocks, crops, dropout and `zero_shot` fit each other and the backbone."""
+        """Raises ValueError unless blocks, crops, dropout and `zero_shot` fit each other and the backbone.
+
+        TypeError or ValueError also for class names that are none.
+        """
         super()._check_together()
         self._check_blocks(self.blocks)
         if self.zero_shot and (len(self.blocks) > 1 or self.dropout):

@@ -270,5 +270,8 @@ class BlockActivations(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BlockActivations":
-        """Returns the layer of a config of `get_config`, with a new block."""
+        """Returns the layer of a config of `get_config`, with a new block.
+
+        Raises KeyError without a block, TypeError or ValueError where Keras cannot make it.
+        """
         return cls(**{**config, "block": keras.saving.deserialize_keras_object(config["block"])})

@@ -46,6 +46,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the method does for checked images; ValueError for others."""
         if x is None:
             raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
@@ -242,7 +243,7 @@ class ImageModel(ConfiguredModel):
             warnings.warn(f"{self.name} {given}, {advice}.", stacklevel=3)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """As `ConfiguredModel.call`; ValueError for images that the model does not take."""
+        """Returns as `ConfiguredModel.call`; ValueError for images that the model does not take."""
         self._check_images(inputs)
         return super().call(inputs, training=training, mask=mask)
 
@@ -287,7 +288,9 @@ class ImageModel(ConfiguredModel):
             float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
 
         Raises:
-            OSError, TypeError, ValueError, ImportError: as in `load_image`, and for values that are no pixels.
+            OSError: if a file cannot be opened.
+            TypeError, ValueError: if an image cannot be decoded, or values are no pixels.
+            ImportError: if Pillow is needed and not installed.
 
         Examples:
             >>> small.preprocess("photo.jpg").shape
@@ -319,7 +322,7 @@ class ImageModel(ConfiguredModel):
         Raises:
             TypeError, ValueError: if the config has no such field, a value makes no sense, the weights do not fit it
                 (`width`, `depth`, ...), weights would be lost that `fresh` does not give up, `fresh` names a layer that
-                there is not, or the weights are quantized.
+                there is not, `dtype` is unknown, or the weights are quantized.
         """
         config = changed_config(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
@@ -343,7 +346,8 @@ class ImageModel(ConfiguredModel):
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
         """Returns `with_config(image_size=...)`: an integer, (height, width), or `"dynamic"` for any size at run time.
 
-        Raises TypeError or ValueError, with the nearest sizes, for one that the patches do not divide.
+        Raises TypeError or ValueError, with the nearest sizes, for one that the patches do not divide; ValueError for
+        quantized weights.
         """
         return self.with_config(image_size=image_size)
 
@@ -368,6 +372,9 @@ class ImageModel(ConfiguredModel):
 
         Args:
             verbose: Whether to print what was done, and what not and why.
+
+        Raises:
+            ValueError: if the weights are quantized and a field of the config would change.
         """
         steps = inference_steps(self)
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
@@ -395,7 +402,10 @@ class ImageModel(ConfiguredModel):
 
     @kernels_packed.setter
     def kernels_packed(self, value: bool) -> None:
-        """Packs the kernels, or gives back the memory of packed ones; errors as of the property."""
+        """Packs the kernels, or gives back the memory of packed ones.
+
+        Raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
+        """
         if not isinstance(value, bool):
             raise TypeError(f"kernels_packed must be True or False, but {value!r} was given.")
         kernels = packable_kernels(self)

@@ -99,13 +99,13 @@ class TextEncoder(ConfiguredModel):
         return self._config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings `(batch, projection or width)`; ValueError as of `check_ids`."""
+        """Returns embeddings `(batch, projection or width)`; ValueError for ids that `check_ids` refuses."""
         if args:
             self.check_ids(args[0])
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings as `keras.Model.predict`; ValueError as of `check_ids`."""
+        """Returns embeddings as `keras.Model.predict`; ValueError for ids that `check_ids` refuses."""
         self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 

@@ -66,7 +66,7 @@ def _with_head(
 def _with_grid(backbone: Plan, grid_size: Any) -> Plan:
     """Returns the plan of a backbone with the grid of patches that the user says; unchanged where that is None.
 
-    Raises ValueError where it has another number of patches, or is no pair of positive integers.
+    Raises ValueError where it has another number of patches, or integers that are not positive; TypeError for others.
     """
     if grid_size is None:
         return backbone
@@ -155,7 +155,8 @@ def _segmentation_config(
 def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan of a linear head and its backbone, which is in the same file or is `sidecars.backbone`.
 
-    Raises ValueError where there is no backbone, it is no Vision Transformer that is known, or the head does not fit.
+    Raises ValueError where there is no backbone, it is no Vision Transformer that is known, or the head does not fit;
+    TypeError for a grid that is no integers; OSError if the file cannot be read.
     """
     names = next(names for names in HEADS if f"{names.matrix}.weight" in file)
     backbone, arrays = sidecars.backbone, dict(file)
@@ -359,7 +360,8 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan of a depth model, or of a head whose backbone is `sidecars.backbone`.
 
     Raises ValueError where there is no backbone of a known kind, `head=` was given a whole model, the parts do not fit,
-    or nothing tells how far a head reaches.
+    or nothing tells how far a head reaches; TypeError for a grid that is no integers; OSError if the file cannot be
+    read.
     """
     kind = next((kind for kind, names in DPT_NAMES.items() if names.anchor in file), "linear")
     start = DPT_NAMES["dinov2" if kind == "linear" else kind].backbone
@@ -381,7 +383,8 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     """Returns the plan of the backbone in a file of both, whose names come after `start`.
 
     `is_hub` is for a file of transformers. Raises ValueError if config.json or `like` is of another model, there is no
-    backbone of a known kind, or `grid_size` has another number of patches.
+    backbone of a known kind, or `grid_size` has another number of patches; TypeError for one that is no integers;
+    OSError if the file cannot be read.
     """
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
         raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
@@ -504,6 +507,7 @@ def depth_to_write(config: Any) -> Layout:
         raise ValueError("transformers has no DepthAnything on another backbone than DINOv2. Save the model as .keras.")
 
     def restate(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
+        """Returns the config and the changed weights, those of the backbone's layout."""
         stored, changed = below.restate(config.backbone, read)
         return config.replace(backbone=stored), changed
 

@@ -165,7 +165,8 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an EoMT is read.
 
     Raises ValueError where it is no finished one on a DINOv2 or DINOv3, transformers' config.json is missing or
-    contradicts the arrays, arrays are missing or have no place, or an option makes no sense for it.
+    contradicts the arrays, arrays are missing or have no place, or an option makes no sense for it; OSError if the file
+    cannot be read.
     """
     if sidecars.backbone is not None:
         raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
@@ -210,7 +211,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
-    """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas)."""
+    """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas).
+
+    Reads them: ValueError also if they are damaged, OSError if the file cannot be read.
+    """
     if names.masking not in file:
         raise ValueError(
             f"it has no array {names.masking!r}, which says whether its blocks still mask attention: convert it anew."

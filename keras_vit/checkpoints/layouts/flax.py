@@ -219,7 +219,8 @@ def _recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
     """Returns the plan by which a model in Flax's names is read.
 
-    Raises ValueError for several models, missing arrays, two arrays of one name, or models that are not computed here.
+    Raises ValueError for several models, missing arrays, two arrays of one name, or models that are not computed here;
+    TypeError for a grid that is no pair.
     """
     mixers = _mixer_prefixes(file)
     prefix, arrays = _model_in(file, mixers or _prefixes(file))
@@ -284,6 +285,7 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
         return arrays, dialect
 
     def in_pooling(name: str) -> str:
+        """Returns Linen's name of an array of attention pooling, and other names as they are."""
         match = _POOLING.fullmatch(name)
         if match is None:
             return name
@@ -359,7 +361,8 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
 def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
     """Returns the config of a NaFlex file (`of_two` as for `_config`).
 
-    Raises ValueError for one that has other parts than the published ones, and as `_config` does.
+    Raises ValueError for one that has other parts than the published ones, missing arrays or wrong numbers of axes, too
+    many blocks, or sizes that make no model.
     """
     rows, columns, _ = shape_of(arrays, _POSITION, 3)
     if rows == 1 < columns:
@@ -379,7 +382,7 @@ def _big_vision_positions(
 
     These are the arrays with the table under today's name, and without a class token's row that no class token has; the
     grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know. Raises ValueError where
-    the table or the patch embedding has another number of axes.
+    the table or the patch embedding has another number of axes, TypeError for a grid that is no pair.
     """
     for old in _OLD_POSITIONS:
         if old in arrays and _POSITION not in arrays:
@@ -422,7 +425,8 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
 def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
     """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
 
-    Raises ValueError for missing arrays, or where the old spelling does not tell patches from hidden units.
+    Raises ValueError for missing arrays or sizes that make no model, or where the old spelling does not tell patches
+    from hidden units; TypeError for a grid that is no pair.
     """
     height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
@@ -444,7 +448,8 @@ def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConf
 def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
     """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
 
-    `block` is a pattern for the numbers of the blocks. Raises ValueError for too many blocks.
+    `block` is a pattern for the numbers of the blocks. Raises ValueError for too many blocks, or sizes
+    that make no model.
     """
     depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
     size = tuple(n * patch for n, patch in zip(accounting.squarest_grid(tokens), fields["patch_size"], strict=True))

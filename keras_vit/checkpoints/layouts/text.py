@@ -238,7 +238,10 @@ def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
 
 
 def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
-    """Returns the sum of two arrays of one shape as an array in float32, which is computed when it is read."""
+    """Returns the sum of two arrays of one shape as an array in float32, which is computed when it is read.
+
+    Reading raises ValueError if one is damaged, OSError if the file cannot be read.
+    """
 
     def load(offset: int, size: int) -> np.ndarray:
         return np.ascontiguousarray(first.read() + second.read()).reshape(-1).view(np.uint8)[offset : offset + size]

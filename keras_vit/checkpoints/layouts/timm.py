@@ -198,7 +198,7 @@ def _config(
     """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed.
 
     `family` is who has published the file and what it calls its parts. Raises ValueError for missing arrays, and for
-    what is not computed here.
+    what is not computed here; OSError if the file cannot be read.
     """
     _refuse(arrays, family, stated.architecture)
     trunk = _trunk(arrays, sidecars, stated, family)
@@ -214,7 +214,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a file in timm's names is read.
 
     Raises ValueError for several models, missing arrays, arrays without a place in the model, JSON files that
-    contradict them, or a computation that does not exist here.
+    contradict them, or a computation that does not exist here; OSError if the file cannot be read.
     """
     is_naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
     if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
@@ -531,7 +531,8 @@ def _end(
 ) -> tuple[Fields, list[Remark]]:
     """Returns the fields for what follows the blocks (`trunk` are the others), and remarks on what was assumed.
 
-    Raises ValueError for a pooling that is not computed here, or a head that is no matrix.
+    Raises ValueError for a pooling that is not computed here, or a head that is no matrix or damaged; OSError if the
+    file cannot be read.
     """
     has, stated_pooling = arrays.keys().__contains__, stated.pooling
     if stated_pooling not in (None, *_POOLINGS):
@@ -570,7 +571,7 @@ def _end(
 def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields, list[Remark]]:
     """Returns the fields that the array `head.weight` tells, of classes or a projection to the texts' space; remarks.
 
-    Raises ValueError if it is no matrix.
+    Raises ValueError if it is no matrix, or the bias beside it is damaged; OSError if the file cannot be read.
     """
     out = shape_of(arrays, "head.weight", 2)[0]
     bias = arrays.get("head.bias")

@@ -22,7 +22,7 @@ def _widened(x: Any) -> Any:
 # A patch embedding trained: 36.2 to 24.3; convolutions 1 x 1: 1.72 to 1.55 (one thread).
 @faster("conv", JAX_CPU)
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """As `ops.conv`: a product where no value is in two windows; NotImplemented for other windows, or with a rest."""
+    """Returns as `ops.conv`, by a product; NotImplemented where windows overlap, or leave gaps or a rest."""
     rows, columns, channels, filters = kernel.shape
     strides = (strides, strides) if isinstance(strides, int) else tuple(strides)
     if (rows, columns) == (1, 1) and padding in ("same", "valid", 0):  # of a window of one place, "same" needs none
@@ -38,7 +38,7 @@ def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int
 # 32.4 to 20.1 trained (one thread, two blocks, batch 4).
 @faster("layer_normalization", JAX_CPU)
 def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """As `ops.layer_normalization`, on two axes as the products beside it are."""
+    """Returns as `ops.layer_normalization`, on two axes as the products beside it are."""
     rows = _widened(x.reshape(-1, x.shape[-1]))
     y = _normalize()(rows, epsilon) * gamma.astype(rows.dtype) + beta.astype(rows.dtype)
     return y.astype(x.dtype).reshape(x.shape)
@@ -51,6 +51,7 @@ def _normalize() -> Any:
     import jax
 
     def parts(x: Any, epsilon: float) -> Any:
+        """Returns the normalised rows, and the factor of each."""
         x = x - x.mean(-1, keepdims=True)
         scale = jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + epsilon)
         return x * scale, scale
@@ -61,6 +62,7 @@ def _normalize() -> Any:
 
     @normalize.defjvp
     def differentiate(epsilon: float, primals: Any, tangents: Any) -> Any:
+        """Returns the normalised rows and their tangents."""
         y, scale = parts(*primals, epsilon)
         (d_x,) = tangents
         return y, scale * (d_x - d_x.mean(-1, keepdims=True) - y * (y * d_x).mean(-1, keepdims=True))
@@ -71,7 +73,7 @@ def _normalize() -> Any:
 # 121 to 118, g 331 to 262; gradients of the kernels of two blocks 356 to 280 (one thread, batch 4).
 @faster("dense", JAX_CPU)
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """As `ops.dense`, a product of two axes: XLA transposes the gradients of one of three."""
+    """Returns as `ops.dense`, a product of two axes: XLA transposes the gradients of one of three."""
     rows, (units_in, units) = x.reshape(-1, x.shape[-1]), kernel.shape
     y = _widening_product()(rows, kernel) if units > units_in else rows @ kernel
     return (y if bias is None else y + bias).reshape(*x.shape[:-1], units)
@@ -93,6 +95,7 @@ def _widening_product() -> Any:
         return x @ kernel
 
     def differentiate(primals: Any, tangents: Any) -> Any:
+        """Returns the product and its tangent."""
         (x, kernel), (d_x, d_kernel) = primals, tangents
         y = product(x, kernel)
         terms = [] if type(d_x) is SymbolicZero else [product(d_x, kernel)]
@@ -108,7 +111,7 @@ def _widening_product() -> Any:
 # 67.5 to 28.3, g 166 to 123; in bfloat16 78.8 to 33.8, g 174 to 152.
 @faster("attention", JAX_CPU)
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """As `ops.attention`, heads before tokens; NotImplemented for float16."""
+    """Returns as `ops.attention`, heads before tokens; NotImplemented for float16."""
     # XLA sees products of matrices and transposes nothing inside them.
     if query.dtype == "float16":  # of which XLA for CPUs does not know every product into float32
         return NotImplemented
@@ -125,16 +128,19 @@ def _attend(is_causal: bool) -> Any:
     import jax.numpy as jnp
 
     def scores(query: Any, key: Any) -> Any:
+        """Returns the products of queries and keys, `(batch, heads, Q, T)`, in float32 or wider."""
         # Summed and kept in at least float32, as everything up to the result is.
         wide = jnp.promote_types(query.dtype, jnp.float32)
         return jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=wide)
 
     def mixed(weights: Any, value: Any) -> Any:
+        """Returns the weighted sums of the values, in the dtype of the weights."""
         # Weights are up to 1, and their sum up to the number of tokens, which float16 could not hold.
         weights, dtype = weights.astype(value.dtype), weights.dtype
         return jnp.einsum("bhqk,bhkd->bhqd", weights, value, preferred_element_type=dtype)
 
     def parts(query: Any, key: Any, value: Any) -> Any:
+        """Returns the weights before they are divided, their sums, and the attention."""
         weights = scores(query, key)
         if is_causal:
             weights = jnp.where(jnp.tri(*weights.shape[-2:], dtype=bool), weights, -math.inf)
@@ -148,6 +154,7 @@ def _attend(is_causal: bool) -> Any:
 
     @attend.defjvp
     def differentiate(primals: Any, tangents: Any) -> Any:
+        """Returns the attention and its tangent."""
         (query, key, value), (d_query, d_key, d_value) = primals, tangents
         weights, total, y = parts(query, key, value)
         d_weights = weights * (scores(d_query, key) + scores(query, d_key))
@@ -160,7 +167,7 @@ def _attend(is_causal: bool) -> Any:
 # 27.9 to 19.4 trained (one thread, two blocks, batch 4).
 @faster("tanh", JAX_CPU)
 def gelu_tanh(x: Any) -> Any:
-    """As `ops.activate(x, "tanh")`, which keeps x and nothing else for its gradient."""
+    """Returns as `ops.activate(x, "tanh")`, which keeps x and nothing else for its gradient."""
     return _gelu()(_widened(x)).astype(x.dtype)
 
 
@@ -179,6 +186,7 @@ def _gelu() -> Any:
 
     @gelu.defjvp
     def differentiate(primals: Any, tangents: Any) -> Any:
+        """Returns the GELU and its tangent."""
         (x,), (d_x,) = primals, tangents
         e = jnp.exp(-jnp.abs(x) * (_GELU_LINEAR + _GELU_CUBIC * x * x))
         s = 1 / (1 + e)  # the sigmoid of what is positive; that of the negative is e s, and the slope of both e s^2
@@ -191,7 +199,7 @@ def _gelu() -> Any:
 # ViT-S/16 trained, batch 16: at most 998 MB for the process, not 2,075; 2,083 with `jax.checkpoint`.
 @faster("rematerialized", JAX_CPU)
 def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
-    """As `ops.rematerialized`, with derivatives backwards only, and those of its gradients."""
+    """Returns as `ops.rematerialized`, with derivatives backwards only, and those of its gradients."""
     # XLA for CPUs drops the barriers of `jax.checkpoint` before it decides in which order to compute: it recomputes all
     # blocks at once and keeps as much as without. Here, the first argument of the second run needs the gradient of the
     # output, which is there only when the blocks behind are done.
@@ -208,6 +216,7 @@ def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
         return pure(*arguments, *weights), (arguments, weights)
 
     def backward(inputs: Any, grads: Any) -> Any:
+        """Returns the gradients of the inputs and weights, from a second run of the function."""
         (x, *others), weights = inputs
         grad = jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
         # XLA does not know that this is zero. It is so for infinities as well, which stay with their image.
@@ -221,7 +230,7 @@ def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
 # 1.76 to 0.17 for 56 x 56 x 64, 0.23 to 0.19 for 14 x 14 x 1024 (one thread).
 @faster("group_normalization", JAX_CPU)
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """As `ops.group_normalization`: moments of channels first, as sums over whole axes are what XLA does sooner."""
+    """Returns as `ops.group_normalization`: moments of channels first, as XLA sums over whole axes sooner."""
     import jax
 
     wide = _widened(x)
@@ -238,7 +247,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
 # 2.26 to 0.30 for 3 x 3 in steps of 2 of 112 x 112 x 64 (one thread).
 @faster("max_pool", JAX_CPU)
 def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
-    """As `ops.max_pool`, rows first, then columns: XLA compares all values of a window, six here and nine at once."""
+    """Returns as `ops.max_pool`, rows first, then columns: XLA compares six values then, and nine at once."""
     import jax
 
     for axis in (1, 2):

@@ -14,7 +14,7 @@ from keras_vit.layers.fast import TENSORFLOW_CPU, faster
 # Not measured alone: one product, where Keras's takes ten small operations to find the shape.
 @faster("dense", TENSORFLOW_CPU)
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """As `ops.dense`: the product, and the bias directly after it, as TensorFlow makes one operation of both."""
+    """Returns as `ops.dense`: the bias directly after the product, as TensorFlow makes one operation of both."""
     import tensorflow as tf
 
     y = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)
@@ -28,7 +28,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 # 16.4 to 13.8, g 38.1 to 31.0; in bfloat16 251 to 13.6, g 698 to 33.6 (one thread, batch 4).
 @faster("attention", TENSORFLOW_CPU)
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """As `ops.attention`, computed in float32 or better: Keras's `Einsum` adds up bfloat16 in bfloat16."""
+    """Returns as `ops.attention`, computed in float32 or better: Keras's `Einsum` adds up bfloat16 in bfloat16."""
     import tensorflow as tf
 
     dtype, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32

@@ -51,7 +51,7 @@ def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
 # Convolutions 3 x 3 of 56 x 56 x 64: 11.3 to 9.5; 1 x 1 of 56 x 56 x 256: 13.1 to 1.6 (one thread).
 @faster("conv", TORCH_CPU)
 def conv(x: Any, kernel: Any, *options: Any) -> Any:
-    """As `ops.conv`; in float32 where the processor has no products of 16 bits."""
+    """Returns as `ops.conv`; in float32 where the processor has no products of 16 bits."""
     if lacks_products_of(x.dtype):
         return _in_float32(lambda x, kernel: conv_of_views(x, kernel, *options), x, kernel)
     return conv_of_views(x, kernel, *options)
@@ -59,7 +59,7 @@ def conv(x: Any, kernel: Any, *options: Any) -> Any:
 
 @faster("conv", TORCH_CUDA)
 def conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
-    """As `ops.conv`, on a view of the same memory, which PyTorch calls channels_last.
+    """Returns as `ops.conv`, on a view of the same memory, which PyTorch calls channels_last.
 
     A convolution of 1x1 is a product of matrices. `padding` may also be the zeros on every side of each axis.
     """
@@ -88,7 +88,7 @@ def conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding: 
 # 0.90 to 0.46.
 @faster("layer_normalization", *TORCH)
 def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """As `ops.layer_normalization`, in one operation, which computes in float32 inside on CPUs and CUDA."""
+    """Returns as `ops.layer_normalization`, in one operation, which computes in float32 inside on CPUs and CUDA."""
     import torch
     import torch.nn.functional as F
 
@@ -99,7 +99,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 # Not measured alone: a call is shorter. On CUDA, a training step of ViT-Ti waits 37 ms for the host, not 56, with all.
 @faster("dense", TORCH_CUDA)
 def linear(x: Any, kernel: Any, bias: Any) -> Any:
-    """As `ops.dense`, by PyTorch's own operation."""
+    """Returns as `ops.dense`, by PyTorch's own operation."""
     import torch.nn.functional as F
 
     return F.linear(x, kernel.t(), bias)
@@ -109,7 +109,7 @@ def linear(x: Any, kernel: Any, bias: Any) -> Any:
 # thread: 8.8 to 3.9, g 28 to 12.
 @faster("dense", TORCH_CPU)
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """As `ops.dense`: by oneDNN where that is quicker; in float32 where the processor has no products of 16 bits."""
+    """Returns as `ops.dense`: by oneDNN where that is quicker; in float32 without instructions for 16 bits."""
     if lacks_products_of(x.dtype):
         return _in_float32(dense, x, kernel, bias)
     return onednn_linear(x, kernel, bias) if onednn_is_quicker(x, kernel) else linear(x, kernel, bias)
@@ -118,7 +118,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 # 12.0 to 10.7, g 38 to 37.
 @faster("attention", *TORCH)
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """As `ops.attention`, by the kernel that PyTorch chooses. Keras's choice breaks `torch.compile`."""
+    """Returns as `ops.attention`, by the kernel that PyTorch chooses. Keras's choice breaks `torch.compile`."""
     import torch.nn.functional as F
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -128,7 +128,7 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
 # 4,841,472 values: 15.0 to 6.04.
 @faster("tanh", TORCH_CPU)
 def gelu_tanh(x: Any) -> Any:
-    """As `ops.activate(x, "tanh")`, in four operations on pieces; NotImplemented where PyTorch's own is as quick.
+    """Returns the GELU by tanh, in four operations on pieces; NotImplemented where PyTorch's own is as quick.
 
     PyTorch's tanh takes three times as long as its exact GELU.
     """
@@ -138,7 +138,7 @@ def gelu_tanh(x: Any) -> Any:
 # 4,841,472 values: 15.0 to 5.64.
 @faster("tanh in place", TORCH_CPU)
 def gelu_tanh_in_place(x: Any) -> Any:
-    """As `gelu_tanh`, written over `x` and returned; NotImplemented where others need its values."""
+    """Returns `x`, with what `gelu_tanh` returns written over it; NotImplemented where others need its values."""
     if not _may_be_overwritten(x):
         return NotImplemented
     if _pytorch_is_as_quick(x):
@@ -152,7 +152,7 @@ def gelu_tanh_in_place(x: Any) -> Any:
 # 4 KiB, each after a fault.
 @faster("tanh in place", TORCH_CUDA)
 def pytorch_gelu_in_place(x: Any, approximate: str = "tanh") -> Any:
-    """PyTorch's own GELU, written over `x` and returned; NotImplemented where others need its values."""
+    """Returns `x`, with PyTorch's own GELU written over it; NotImplemented where others need its values."""
     import torch
 
     return torch.ops.aten.gelu_(x, approximate=approximate) if _may_be_overwritten(x) else NotImplemented
@@ -164,21 +164,21 @@ faster("exact in place", TORCH_CPU, TORCH_CUDA)(functools.partial(pytorch_gelu_i
 # Not measured alone; as for GELU.
 @faster("relu in place", TORCH_CPU, TORCH_CUDA)
 def relu_in_place(x: Any) -> Any:
-    """As `ops.activate(x, "relu")`, written over `x` and returned; NotImplemented where others need its values."""
+    """Returns `x`, with the ReLU written over it; NotImplemented where others need its values."""
     return x.relu_() if _may_be_overwritten(x) else NotImplemented
 
 
 # Not measured alone: one new tensor in place of two.
 @faster("quick", TORCH_CPU)
 def gelu_quick(x: Any) -> Any:
-    """As `ops.activate(x, "quick")`."""
+    """Returns as `ops.activate(x, "quick")`."""
     return x * (1.702 * x).sigmoid_()
 
 
 # Not measured alone; as for GELU.
 @faster("quick in place", TORCH_CPU)
 def gelu_quick_in_place(x: Any) -> Any:
-    """As `ops.activate(x, "quick")`, written over `x` and returned; NotImplemented where others need its values."""
+    """Returns `x`, with the quick GELU written over it; NotImplemented where others need its values."""
     if not _may_be_overwritten(x):
         return NotImplemented
     for piece in _pieces(x):
@@ -220,6 +220,7 @@ def _gelu() -> Any:
     # Its gradient is PyTorch's, which can be differentiated again.
 
     def slope(ctx: Any, grad: Any) -> Any:
+        """Returns the gradient of `x`."""
         (x,) = ctx.saved_tensors
         return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
 
@@ -228,6 +229,7 @@ def _gelu() -> Any:
 
         @staticmethod
         def forward(x: Any) -> Any:
+            """Returns the GELU of `x`, piece by piece."""
             y = torch.empty_like(x, memory_format=torch.contiguous_format)
             for source, target in zip(_pieces(x), _pieces(y), strict=True):
                 torch.mul(source, _gelu_factor(source.float()), out=target)
@@ -235,6 +237,7 @@ def _gelu() -> Any:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            """Keeps `x` for the derivatives."""
             ctx.save_for_backward(*inputs)
             ctx.save_for_forward(*inputs)
 
@@ -248,7 +251,7 @@ def _gelu() -> Any:
 # 2.40 to 0.41 for 56 x 56 x 256 (one thread).
 @faster("group_normalization", TORCH_CPU, TORCH_CUDA)
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """As `ops.group_normalization`, one operation on a view of the same memory, which computes in float32 inside."""
+    """Returns as `ops.group_normalization`, one operation on a view of the same memory, in float32 inside."""
     import torch
     import torch.nn.functional as F
 
@@ -262,7 +265,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
 # Not measured alone: with it and products for the transposed convolutions, EoMT-B takes 8.4 s an image, not 11.5.
 @faster("depthwise_conv", TORCH_CPU)
 def depthwise_conv(x: Any, kernel: Any) -> Any:
-    """As `ops.depthwise_conv`, on views of the same memory, which PyTorch calls channels_last."""
+    """Returns as `ops.depthwise_conv`, on views of the same memory, which PyTorch calls channels_last."""
     import torch.nn.functional as F
 
     kernel = kernel.permute(2, 3, 0, 1).contiguous()
@@ -272,7 +275,7 @@ def depthwise_conv(x: Any, kernel: Any) -> Any:
 # Not measured alone.
 @faster("resize_bilinear", TORCH_CPU)
 def resize_bilinear(x: Any, size: Any, aligned: bool) -> Any:
-    """As `dense_prediction.resize_bilinear`."""
+    """Returns as `dense_prediction.resize_bilinear`."""
     import torch.nn.functional as F
 
     return F.interpolate(x.permute(0, 3, 1, 2), tuple(size), mode="bilinear", align_corners=aligned).permute(0, 2, 3, 1)
@@ -281,7 +284,7 @@ def resize_bilinear(x: Any, size: Any, aligned: bool) -> Any:
 # Not measured alone: one pass over the points in place of thirty.
 @faster("sample", *TORCH)
 def sample(maps: Any, points: Any) -> Any:
-    """As `mask_classification.sample`."""
+    """Returns as `mask_classification.sample`."""
     from torch.nn.functional import grid_sample
 
     grid, maps, sizes = 2 * points - 1, maps.to(points.dtype), maps.shape[:-2]
@@ -295,7 +298,7 @@ def sample(maps: Any, points: Any) -> Any:
 # Not measured alone.
 @faster("sum_of_squares", *TORCH)
 def sum_of_squares(gradient: Any) -> Any:
-    """As `optimizers.sum_of_squares`, without an array of the squares."""
+    """Returns as `optimizers.sum_of_squares`, without an array of the squares."""
     import torch
 
     return torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
@@ -316,7 +319,7 @@ def adam_in_place(
     beta_2: float,
     epsilon: float,
 ) -> Any:
-    """As `AdamW.update_step`: changes the variable and both moments in place and returns None.
+    """Changes the variable and both moments in place, as `AdamW.update_step`, and returns None.
 
     NotImplemented, with nothing changed, where gradients are recorded or a tensor is not float32.
     """
@@ -462,7 +465,7 @@ def _packed_copy(kernel: Any) -> Any:
 
 
 def onednn_linear(x: Any, kernel: Any, bias: Any) -> Any:
-    """As `ops.dense` by oneDNN, with derivatives of any order; PyTorch's product where there are forward tangents."""
+    """Returns as `ops.dense` by oneDNN, with derivatives of any order; with forward tangents by PyTorch."""
     import torch
     from torch.autograd.forward_ad import unpack_dual
 
@@ -493,12 +496,14 @@ def _onednn_function() -> Any:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            """Keeps `x` and the kernel for the derivatives."""
             x, kernel, _ = inputs
             ctx.save_for_backward(x, kernel)
             ctx.save_for_forward(x, kernel)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
+            """Returns the gradients of `x`, kernel and bias; None for those that nobody needs."""
             x, kernel = ctx.saved_tensors
             needs_x, needs_kernel, needs_bias = ctx.needs_input_grad
             rows = grad.reshape(-1, grad.shape[-1])
@@ -510,6 +515,7 @@ def _onednn_function() -> Any:
 
         @staticmethod
         def jvp(ctx: Any, x: Any, kernel: Any, bias: Any) -> Any:
+            """Returns the tangent of the product."""
             saved_x, saved_kernel = ctx.saved_tensors
             parts = [] if x is None else [x @ saved_kernel]
             parts += [] if kernel is None else [saved_x @ kernel]
