@@ -20,6 +20,7 @@ from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
+from keras_vit.checkpoints import inspect_checkpoint
 from keras_vit.data import ImageStream, has_test_split
 from keras_vit.data.examples import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
@@ -164,7 +165,7 @@ def finetune(
             "seed": settings.seed,
             "on_bad_image": settings.on_bad_image,
             "shard": processes.shard,
-            "channels": source.config.channels if isinstance(source, ImageModel) else 3,
+            "channels": channels_of(source),
             "holdout": validation if isinstance(validation, float) else None,
         }
         named = {"classes": settings.classes, "class_names": settings.class_names, "target": target}
@@ -244,6 +245,17 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
     if settings.dtype is not None:
         model = model.with_config(dtype=settings.dtype)
     return on_devices_of(model, settings.distribution, processes)
+
+
+def channels_of(source: Model | Source) -> int:
+    """Returns how many channels the images of a model or of a file on this machine have; 3 for what is published.
+
+    Raises ValueError or OSError for a file that is no checkpoint.
+    """
+    if isinstance(source, ImageModel):
+        return source.config.channels
+    path = Path(source).expanduser()
+    return inspect_checkpoint(path).config.channels if path.exists() else 3
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:

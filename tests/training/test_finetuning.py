@@ -520,3 +520,14 @@ def test_the_figures_are_those_of_the_weights_that_a_callback_restored():
     assert min(row["val_loss"] for row in done.log) < done.log[-1]["val_loss"]  # other weights were restored
     found = keras_vit.evaluation.evaluate(done.model, SHUFFLED, preprocess=True, progress=False)
     assert done.accuracy == pytest.approx(found.accuracy, abs=1e-6)  # float32 sums of counts
+
+
+@pytest.mark.once
+def test_a_file_of_other_channels_trains_on_such_images(tmp_path):
+    """As its model does: images were read with three channels for every file."""
+    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16, classes=5, channels=1)
+    keras_vit.to_checkpoint(VisionTransformer(config), tmp_path / "grey.npz")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), "uint8")
+    recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
+    done = training.finetune(tmp_path / "grey.npz", (pixels, np.array([0, 1, 0, 1])), recipe, verbose=False)
+    assert done.model.config.channels == 1 and np.isfinite(done.log[-1]["loss"])
