@@ -175,6 +175,7 @@ def plot_map(
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if `path` has another ending.
+        OSError: if the file cannot be written.
     """
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)

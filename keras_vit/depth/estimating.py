@@ -149,19 +149,20 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Args:
         model: A depth model, such as `keras_vit.load` returns. One built for a single size takes pictures that are
             prepared at that size only; `"dynamic"` ones take all.
-        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, 3)`, uint8 or values
-            of 0..255.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)`, uint8 or
+            values of 0..255; three channels unless `model.config.channels` says otherwise.
         flip: Whether to average with the depth of the mirrored picture, as DINOv2's figures on NYU do.
 
     Returns:
         A `Depth`.
 
     Raises:
-        ImportError: if `picture` is a file and Pillow is not installed.
+        ImportError: if `picture` is a file and Pillow is not installed, or tifffile for a TIFF of other channels than
+            three.
         TypeError: if `model` is no depth model, or `picture` no picture.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if the picture cannot be decoded, has another shape or no pixels, or is prepared at a size that the
-            model does not take, or the model has `include_preprocessing`.
+        ValueError: if the picture cannot be decoded, has another shape, no pixels or values that are none, or is
+            prepared at a size that the model does not take, or the model has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
     `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.
@@ -202,17 +203,18 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
 
     Args:
         result: What `estimate` returns.
-        picture: The picture, as `estimate` takes it.
+        picture: The picture, as `estimate` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
 
     Returns:
         The figure.
 
     Raises:
-        ImportError: if matplotlib is not installed.
+        ImportError: if matplotlib is not installed, or Pillow and `picture` is a file.
         TypeError: if `result` is no `Depth`, or `picture` no picture.
-        FileNotFoundError: if there is no such picture.
-        ValueError: if the picture cannot be read or is of another size, or `path` has another ending.
+        OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
+        ValueError: if the picture cannot be decoded, holds values that are no pixels or is of another size, or `path`
+            has another ending.
 
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")

@@ -283,7 +283,8 @@ def _with_outputs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields images, the mean of the outputs for the views of each, and labels, batch by batch.
 
-    Raises ValueError for views of data that are no images.
+    Raises ValueError for views of data that are no images, and what `predict` raises, which is ValueError unless rows
+    are finite.
     """
     for images, labels in pairs:
         if views is not None and images.ndim != 4:

@@ -77,9 +77,12 @@ class LeastSquaresProbe:
     def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
         """Returns the probe of a training set: features `(examples, features)` and integer labels `(examples,)`.
 
-        `classes` is how many there are.
+        `classes` is how many there are; a label beyond them counts as none. Raises ValueError if features are not
+        finite, or there is not a label for each example.
         """
         x = np.asarray(features, "float64")
+        if not np.isfinite(x).all():
+            raise ValueError("features must be finite, but some are NaN or infinite.")
         mean, std = x.mean(0), x.std(0) + WHITENING_EPSILON
         x = _with_bias((x - mean) / std)
         y = np.where(np.arange(classes) == np.asarray(labels)[:, None], 1.0, -1.0)

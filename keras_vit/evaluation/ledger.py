@@ -252,9 +252,9 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
 def _comparable(
     model: Any, name: str, prepared: np.ndarray, theirs: Mapping[str, np.ndarray]
 ) -> tuple[str, np.ndarray, np.ndarray]:
-    """Returns the first kind of output that both have in one shape, with ours and the publisher's, flat.
+    """Returns the first kind of output of which both have as many values, with ours and the publisher's, flat.
 
-    Raises ValueError if there is none.
+    Raises ValueError if there is none, and what `load` raises.
     """
     for kind, expected in theirs.items():
         if kind == "tokens":  # what every image model has, compared where the answers are not the same things

@@ -106,7 +106,8 @@ def draw_confusion(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if there is no confusion matrix, or not a name for each class.
+        ValueError: if there is no confusion matrix, or not a name for each class, or `path` has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> figure = evaluation.draw_confusion(np.array([[3, 1], [0, 4]]), "confusion.png", class_names=["cat", "dog"])

@@ -287,8 +287,8 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
 
     Raises:
         ImportError: if Pillow or matplotlib is not installed.
-        FileNotFoundError: if an image is there no longer.
-        ValueError: if there are no rows, the path has another ending, or an image cannot be read.
+        OSError: if an image is there no longer (FileNotFoundError) or cannot be opened, or the file cannot be written.
+        ValueError: if there are no rows, the path has another ending, or an image cannot be decoded.
 
     Examples:
         >>> rows = [{"image": "photos/train/cat/2.jpg", "similarity": 0.9}]

@@ -242,10 +242,11 @@ def export(
     Raises:
         TypeError, ValueError: if an argument makes no sense, the format cannot hold the model, or the model is
             quantized or has weights that are not finite.
-        ImportError: if a package is missing that the format needs.
-        OSError: if the file cannot be written, or is there already (FileExistsError).
-        RuntimeError: if the conversion fails, the file needs operators that the runtime does not bring, or the
-            outputs differ by more than the tolerance. No file is left.
+        ImportError: if a package is missing that the format needs, or Pillow for pictures.
+        OSError: if the model or a folder of images cannot be read, or the file cannot be written or is there already
+            (FileExistsError; with `overwrite=True` for a folder that is no SavedModel).
+        RuntimeError: if the conversion fails, the file does not run or needs operators that the runtime does not bring,
+            outputs differ by more than the tolerance, or too many images change their class. No file is left.
 
     Examples:
         >>> print(export.export(small, "small.pt2", batch_size=1, uint8_input=True, measure=False).output)

@@ -187,7 +187,7 @@ def run_in_fresh_process(
 def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float]:
     """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times.
 
-    `sizes` are of the batches, the last of which repeats. Raises what the runtime raises.
+    `sizes` are of the batches, the last of them for all further ones. Raises what the runtime raises.
     """
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
@@ -206,7 +206,10 @@ def run_job(format: str, file: str, names: list[str], sizes: list[int], latency:
 
 
 def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: list[int]) -> Answers:
-    """Returns the outputs for images by name, float32, computed in batches of `sizes`, the last of which repeats."""
+    """Returns the outputs for images by name, float32, computed in batches.
+
+    Their sizes are `sizes`, the last of them for all further batches; the first images fill up the last batch.
+    """
     parts, start = [], 0
     while start < len(images):
         size = sizes[min(len(parts), len(sizes) - 1)]

@@ -51,12 +51,18 @@ def patch_attention(
     """Returns how much the token that the head reads attends to each patch (Figures 6 and 14).
 
     That is the class token where there is one, and the probe of attention pooling for `block="pooling"`. Where the
-    patches are averaged or no token is special, it is the mean of what all patches read. Arguments are those of
-    `attention_maps`, and errors too: TypeError for a model without attention or a `block` that is no number, ValueError
-    for a block that there is not, images that do not fit, or the last block of a model optimized for inference.
+    patches alone are averaged or no token is special, it is the mean of what all patches read. With
+    `pooling="token_avg"` the head reads both, and the class token's row is returned. Arguments are those of
+    `attention_maps`.
 
     Returns:
         float32 `(batch, heads, rows, columns)`, parts of 1: what is missing went to the tokens before the patches.
+
+    Raises:
+        TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
+            several models are inside, or the last block is read of one that was optimized for inference.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.patch_attention(model, images).shape
@@ -81,9 +87,10 @@ def patch_attention_of_blocks(
         By block, counted from 0: float32 `(batch, heads, rows, columns)`; empty for no blocks.
 
     Raises:
-        TypeError: if the model has no attention, or a block is no number.
-        ValueError: if there is no such block, the images do not fit, or the last block is read of a model that was
-            optimized for inference.
+        TypeError: if the model has no attention, a block is no number, or the images are no numbers.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
+            several models are inside, or the last block is read of one that was optimized for inference.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
@@ -107,14 +114,18 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
     for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. Of the
-    product, the row of the token that the head reads counts: the class token's; the mean of the patches' where these
-    are averaged; for attention pooling, the mean of the rows weighted by its attention.
-
-    Arguments are those of `attention_maps`. Raises TypeError for a model without attention, ValueError for images that
-    do not fit it, and for a model that was optimized for inference.
+    product, the row of the token that the head reads counts: the class token's, also with `pooling="token_avg"`, where
+    the head reads the patches, too; the mean of the patches' where these alone are averaged; for attention pooling, the
+    mean of the rows weighted by its attention. Arguments are those of `attention_maps`.
 
     Returns:
         float32 `(batch, rows, columns)`, parts of 1: what is missing is the share of the tokens before the patches.
+
+    Raises:
+        TypeError: if the model has no attention, or the images are no numbers.
+        ValueError: if the images do not fit the model, `batch_size` is no positive integer, several models are inside,
+            or the one inside was optimized for inference.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.attention_rollout(model, images).shape
@@ -147,11 +158,16 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
 
     The distance between the middles of the query's and the key's patch, averaged over keys by attention, then over
     queries and images. Tokens that have no place, such as the class token, do not count. The paper uses 128 images.
-    Arguments are those of `attention_maps`. Raises TypeError for a model without attention, ValueError for images that
-    do not fit it, and for a model that was optimized for inference.
+    Arguments are those of `attention_maps`.
 
     Returns:
         float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
+
+    Raises:
+        TypeError: if the model has no attention, or the images are no numbers.
+        ValueError: if the images do not fit the model, `batch_size` is no positive integer, several models are inside,
+            or the one inside was optimized for inference.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
@@ -222,7 +238,8 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if `components` is no positive integer, or there are not as many.
+        ValueError: if `components` is no positive integer, there are not as many, or several models are inside.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.patch_filters(model, components=5).shape
@@ -264,7 +281,8 @@ def position_similarity(model: ModelSource) -> np.ndarray:
 
     Raises:
         TypeError: if the model is no Vision Transformer with attention.
-        ValueError: if it has no position embeddings.
+        ValueError: if it has no position embeddings, or several models are inside.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.position_similarity(model).shape
@@ -291,7 +309,8 @@ def all_blocks(config: ViTConfig) -> list[int | str]:
 def output_row(probe: Probe, matrix: np.ndarray) -> np.ndarray:
     """Returns the row `(..., keys)` of the token that the head reads, of `(..., queries, keys)`.
 
-    That is the class token's, or where there is none or the patches are averaged, the mean of the patches' rows.
+    That is the class token's, or where there is none or the patches alone are averaged, the mean of the patches' rows.
+    With `pooling="token_avg"` the head reads the mean of the patches as well, which this row leaves out.
     """
     if probe.config.class_token and probe.config.pooling != "avg":
         return matrix[..., 0, :]

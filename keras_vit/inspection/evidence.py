@@ -57,8 +57,10 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
 
     Raises:
         TypeError: if the model has none of this package inside, or the images are no numbers.
-        ValueError: if the model has no head with one number for each class, it does not take such images, `classes` are
-            no integers, one or one for each image, or there is no such class.
+        ValueError: if the model has no head with one number for each class or several models inside, it does not take
+            such images, `classes` are no integers, one or one for each image, there is no such class, or `batch_size`
+            is no positive integer.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.saliency(model, images).shape
@@ -85,12 +87,18 @@ def gradient_attention(
     The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6): the attention weights of a block are
     multiplied by the gradient of the class's score with respect to them; negative products become 0, the heads are
     averaged, and the sum of the identity and these matrices is multiplied through the blocks. Unlike attention rollout,
-    it tells classes apart. Arguments are those of `saliency`. Raises TypeError for a model without attention;
-    ValueError for one without a head or optimized for inference, for images that do not fit, and for unknown classes.
+    it tells classes apart. Arguments are those of `saliency`.
 
     Returns:
         float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the
         head reads, as in `attention_rollout`.
+
+    Raises:
+        TypeError: if the model has no attention, or the images are no numbers.
+        ValueError: if the model has no head with one number for each class, several models inside or was optimized for
+            inference, it does not take such images, `classes` are no integers, one or one for each image, there is no
+            such class, or `batch_size` is no positive integer.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
@@ -139,8 +147,10 @@ def class_evidence(
 
     Raises:
         TypeError: if the model has none of this package inside, or the images are no numbers.
-        ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model was optimized for
-            inference or does not take such images, or there is no such class.
+        ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model has several models
+            inside, was optimized for inference or does not take such images, `classes` are no integers, one or one for
+            each image, there is no such class, or `batch_size` is no positive integer.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape
@@ -256,8 +266,10 @@ def nearest_patches(
 
     Raises:
         TypeError: if the model has none of this package inside, or the images are no numbers.
-        ValueError: if the model does not take such images, there is no such patch or layer, the layer has no places,
-            or `count` is no positive integer below the number of patches.
+        ValueError: if the model has several models inside or does not take such images, there is no such patch or
+            layer, the layer has no places, it lacks patches because the model was optimized for inference, `count` is
+            no positive integer below the number of patches, or `batch_size` is none.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
@@ -309,7 +321,10 @@ def feature_map(
 
     Raises:
         TypeError: if the model has none of this package inside, or the images are no numbers.
-        ValueError: if the model does not take such images, there is no such layer, or it has no places.
+        ValueError: if the model has several models inside or does not take such images, there is no such layer, it has
+            no places, it lacks patches because the model was optimized for inference, or `batch_size` is no positive
+            integer.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> inspection.feature_map(model, images).shape

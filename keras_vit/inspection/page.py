@@ -85,7 +85,7 @@ def write_page(
         The path.
 
     Raises:
-        TypeError: if `model` is something else.
+        TypeError: if `model` is something else, or images hold no integers or floats.
         ValueError: if the path does not end with `.html` or `.htm`, the images are no pixels or not such as the model
             takes, or there are images and the model was optimized for inference.
         ImportError: if Pillow is not installed.

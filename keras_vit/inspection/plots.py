@@ -1,7 +1,8 @@
 """How kinds of maps look, on the page as in figures; and figures of matplotlib, also as files.
 
-All plots raise ImportError if matplotlib is not installed, and ValueError if shapes do not fit or `path` has another
-ending.
+All plots raise ImportError if matplotlib is not installed, ValueError if shapes do not fit or `path` has another
+ending, and OSError if the file cannot be written. Those that take images raise TypeError if these hold no integers or
+floats.
 """
 
 import dataclasses
@@ -99,7 +100,9 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, or the path has another ending.
+        TypeError: if the image holds no integers or floats.
+        ValueError: if shapes do not fit, the image is no pixels, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> heads = inspection.patch_attention(model, images)[0]
@@ -128,7 +131,9 @@ def plot_attention_rollout(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, or the path has another ending.
+        TypeError: if the images hold no integers or floats.
+        ValueError: if shapes do not fit, images are no pixels, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> rollout = inspection.attention_rollout(model, images)
@@ -142,8 +147,8 @@ def plot_attention_rollout(
 def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
     """Draws images, and below each the pixels that its class hangs on; returns the figure.
 
-    `maps` are `(batch, height, width)`, of `saliency`; other arguments are those of `plot_attention_rollout`. Raises
-    ImportError without matplotlib, ValueError where shapes do not fit or the path has another ending.
+    `maps` are `(batch, height, width)`, of `saliency`; other arguments and errors are those of
+    `plot_attention_rollout`: ImportError, TypeError, ValueError and OSError.
 
     Returns:
         The figure.
@@ -177,7 +182,10 @@ def plot_class_evidence(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if there is not a map and a name for each image, shapes do not fit, or the path has another ending.
+        TypeError: if the images hold no integers or floats.
+        ValueError: if there is not a map and a name for each image, shapes do not fit, images are no pixels, or the
+            path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> evidence = inspection.class_evidence(model, images)
@@ -210,7 +218,9 @@ def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = N
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, or the path has another ending.
+        TypeError: if the images hold no integers or floats.
+        ValueError: if shapes do not fit, images are no pixels, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> figure = inspection.plot_feature_map(inspection.feature_map(model, images), pixels, "features.png")
@@ -234,6 +244,7 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if shapes do not fit, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> distances = inspection.mean_attention_distance(model, images)
@@ -268,7 +279,8 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if there are other channels, or the path has another ending.
+        ValueError: if shapes do not fit, there are other channels, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
@@ -305,6 +317,7 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if shapes do not fit, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
@@ -357,7 +370,9 @@ def plot_nearest_patches(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, or the path has another ending.
+        TypeError: if the images hold no integers or floats.
+        ValueError: if shapes do not fit, images are no pixels, or the path has another ending.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
@@ -399,6 +414,7 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
         `(height, width, 3)`, values of 0..1.
 
     Raises:
+        TypeError: if the image holds no integers or floats.
         ValueError: if the image has another shape, or values that are no pixels.
 
     Examples:
@@ -432,9 +448,17 @@ def _below_images(
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
-    """Returns values as an array; ValueError unless they are numbers with as many axes as named, none of them empty."""
+    """Returns values as an array; ValueError unless they are numbers with the axes that are named, none of them empty.
+
+    A digit is the length of its axis. Axes of one name have one length.
+    """
     values = np.asarray(values)
-    if values.ndim != len(axes) or 0 in values.shape or values.dtype.kind not in "fiu":
+    lengths = {axis: int(axis) for axis in axes if axis.isdigit()}
+    fits = values.ndim == len(axes) and all(
+        length > 0 and lengths.setdefault(axis, length) == length
+        for axis, length in zip(axes, values.shape, strict=True)
+    )
+    if not fits or values.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be numbers ({', '.join(axes)}), but {values.dtype} {values.shape} was given.")
     return values
 
@@ -442,7 +466,10 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
 def _maps_and_images(
     maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns maps as an array, and images as values of 0..1; ValueError unless they are such, and as many of both."""
+    """Returns maps as an array, and images as values of 0..1.
+
+    Raises ValueError unless they are maps and pixels, and as many of both, TypeError for images of no numbers.
+    """
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     pixels = [_pixels(image) for image in images]
     if len(pixels) != len(maps):
@@ -451,18 +478,19 @@ def _maps_and_images(
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
-    """Returns an image as values of 0..1, `(height, width, 3)`.
+    """Returns an image as values of 0..1, `(height, width, 3)`; floats of at most 1 are such already.
 
-    Raises ValueError unless it has 1 or 3 channels of pixels of 0..255, or floats of 0..1.
+    What a filter overshoots above 255 is clipped. Raises ValueError unless it has 1 or 3 channels of pixels of 0..255,
+    TypeError if it holds no integers or floats.
     """
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
     if image.dtype.kind == "f" and image.min() < 0:
         raise ValueError("image must be pixels of 0..255; of preprocessed ones shown_pixels(model, images) makes such.")
+    colour = np.broadcast_to(image, (*image.shape[:2], 3))  # of other than three channels, values are not checked
     is_share = image.dtype.kind == "f" and image.max() <= 1
-    values = image if is_share else check_pixels(image, image.shape[2]) / 255
-    return np.broadcast_to(values, (*image.shape[:2], 3))
+    return colour if is_share else np.minimum(check_pixels(colour, name="image", item=lambda _: "this one") / 255, 1)
 
 
 def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:

@@ -144,6 +144,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: if the images have other channels than the model takes.
+        OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)

@@ -480,6 +480,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
 
     Raises:
         ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+        ValueError: if `path` has another ending.
         OSError: if the file cannot be written.
 
     Examples:

@@ -42,6 +42,16 @@ def test_equals_an_independent_solution(examples, l2):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("examples", [15, 200])  # both decompositions
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_not_finite_are_refused(examples, value):
+    x, y = planted(np.random.default_rng(0), features=60)
+    x[3, 2] = value
+    with pytest.raises(ValueError, match="features must be finite"):
+        LeastSquaresProbe.fit(x[:examples], y[:examples], 5)
+
+
+@pytest.mark.once
 def test_the_draw_is_big_visions():
     """For a seed the very examples of big_vision: per class a permutation of default_rng(seed), and its beginning."""
     x, y = planted(np.random.default_rng(0))

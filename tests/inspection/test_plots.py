@@ -79,6 +79,14 @@ def test_a_map_lies_where_its_patches_are():
     assert np.isfinite(inspection.overlay(grey, np.zeros((2, 3)))).all()
 
 
+def test_what_a_filter_overshoots_is_clipped():
+    for channels in (1, 3):
+        image = np.broadcast_to(np.linspace(0, 300, 16, dtype="float32").reshape(4, 4, 1), (4, 4, channels))
+        clipped = inspection.overlay(image.clip(0, 255), MAPS[0])
+        np.testing.assert_array_equal(inspection.overlay(image, MAPS[0]), clipped)
+        assert plots._pixels(image).max() == 1
+
+
 def test_filters_keep_zero_in_the_middle():
     filters = np.array([[-2.0, 0, 1]]).reshape(1, 1, 3, 1)
     np.testing.assert_allclose(plots.filter_pictures(filters)[0, 0, :, 0], [0, 0.5, 0.75])

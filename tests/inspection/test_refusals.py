@@ -62,6 +62,10 @@ def nearest(*arguments, **options):
     return inspection.nearest_patches(plain(), images_for(plain(), 3), *arguments, **options)
 
 
+def drawn_nearest(places):
+    return inspection.plot_nearest_patches(places, np.ones(2), (0, 0, 0), PIXELS, (2, 3))
+
+
 def page(**changes):
     return inspection.write_page(**{"model": plain(), "path": "page.html"} | changes)
 
@@ -112,6 +116,13 @@ REFUSED = [
     (lambda: inspection.plot_attention_rollout(MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
     (lambda: inspection.plot_attention_rollout(MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
     (lambda: inspection.plot_feature_map(MAPS, PIXELS), r"colours must be numbers \(batch, rows, columns, 3\)"),
+    (lambda: inspection.plot_feature_map(np.ones((2, 2, 3, 5)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 5\)"),
+    (lambda: inspection.plot_feature_map(np.ones((2, 2, 3, 1)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 1\)"),
+    (lambda: drawn_nearest(np.zeros((2, 4), int)), r"places must be numbers \(count, 3\), but int64 \(2, 4\)"),
+    (lambda: inspection.plot_position_similarity(np.ones((2, 3, 3, 2))), r"columns\), but float64 \(2, 3, 3, 2\)"),
+    (lambda: inspection.overlay(np.full((4, 4, 1), 256, "uint16"), MAPS[0]), "image must hold values in 0..255"),
+    (lambda: inspection.overlay(np.full((4, 4, 1), -1, "int16"), MAPS[0]), "image must hold values in 0..255"),
+    (lambda: inspection.overlay(np.ones((4, 4, 1), bool), MAPS[0]), "image must hold integers or floats", TypeError),
     (lambda: inspection.plot_patch_filters(np.ones((2, 1, 1, 64))), "filters must have 1 or 3 channels"),
     (lambda: inspection.plot_class_evidence(MAPS, PIXELS, class_names=["cat"]), "class_names must name the class"),
     (lambda: page(path="page.pdf"), "path must end with .html"),

@@ -77,7 +77,10 @@ class SavedModel(Format):
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name."""
+        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name.
+
+        Raises OSError for another folder; the function KeyError without the signature `serving_default`.
+        """
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))

@@ -138,7 +138,10 @@ def gelu_tanh(x: Any) -> Any:
 # 4,841,472 values: 15.0 to 5.64.
 @faster("tanh in place", TORCH_CPU)
 def gelu_tanh_in_place(x: Any) -> Any:
-    """Returns `x`, with what `gelu_tanh` returns written over it; NotImplemented where others need its values."""
+    """Returns `x`, with what `gelu_tanh` returns written over it.
+
+    NotImplemented where it is not contiguous, or others need its values.
+    """
     if not _may_be_overwritten(x):
         return NotImplemented
     if _pytorch_is_as_quick(x):
@@ -152,7 +155,10 @@ def gelu_tanh_in_place(x: Any) -> Any:
 # 4 KiB, each after a fault.
 @faster("tanh in place", TORCH_CUDA)
 def pytorch_gelu_in_place(x: Any, approximate: str = "tanh") -> Any:
-    """Returns `x`, with PyTorch's own GELU written over it; NotImplemented where others need its values."""
+    """Returns `x`, with PyTorch's own GELU written over it.
+
+    NotImplemented where it is not contiguous, or others need its values.
+    """
     import torch
 
     return torch.ops.aten.gelu_(x, approximate=approximate) if _may_be_overwritten(x) else NotImplemented
@@ -164,7 +170,10 @@ faster("exact in place", TORCH_CPU, TORCH_CUDA)(functools.partial(pytorch_gelu_i
 # Not measured alone; as for GELU.
 @faster("relu in place", TORCH_CPU, TORCH_CUDA)
 def relu_in_place(x: Any) -> Any:
-    """Returns `x`, with the ReLU written over it; NotImplemented where others need its values."""
+    """Returns `x`, with the ReLU written over it.
+
+    NotImplemented where it is not contiguous, or others need its values.
+    """
     return x.relu_() if _may_be_overwritten(x) else NotImplemented
 
 
@@ -178,7 +187,10 @@ def gelu_quick(x: Any) -> Any:
 # Not measured alone; as for GELU.
 @faster("quick in place", TORCH_CPU)
 def gelu_quick_in_place(x: Any) -> Any:
-    """Returns `x`, with the quick GELU written over it; NotImplemented where others need its values."""
+    """Returns `x`, with the quick GELU written over it.
+
+    NotImplemented where it is not contiguous, or others need its values.
+    """
     if not _may_be_overwritten(x):
         return NotImplemented
     for piece in _pieces(x):
