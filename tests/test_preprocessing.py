@@ -298,6 +298,12 @@ def test_what_are_no_pixels(images, error, message):
         preprocess_input(images)
 
 
+@pytest.mark.parametrize("options", [{"mean": np.nan}, {"mean": [0.5, np.nan, 0.5]}, {"std": np.nan}, {"std": 0}])
+def test_a_mean_or_deviation_that_makes_no_sense(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        preprocess_input(np.zeros((2, 2, 3), "uint8"), **options)
+
+
 @pytest.mark.parametrize(
     ("images", "message"),
     [

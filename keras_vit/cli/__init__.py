@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Returns the exit code of one command, which it runs.
 
     Args:
         arguments: The command line without the program's name; None for the process's own.

@@ -52,7 +52,8 @@ def info(options: Namespace) -> Result:
     """Returns what a file is, from its contents, what a name is, from the catalogue, or all checkpoints of a variant.
 
     Raises FileNotFoundError for a missing file, ValueError for an unknown name, a file that is no checkpoint, a Keras
-    file that does not say its model, or a `--like` that contradicts the file; OSError for an address that fails.
+    file that does not say its model, or a `--like` that contradicts the file; OSError for an address that fails, a file
+    that cannot be read, or a folder without weights (IsADirectoryError).
     """
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
@@ -73,7 +74,7 @@ def info(options: Namespace) -> Result:
 def _keras_file(path: str) -> dict[str, Any]:
     """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`.
 
-    Raises ValueError if it is of no model of this package or damaged.
+    Raises ValueError if it is missing, damaged or of no model of this package, OSError if it cannot be read.
     """
     from keras_vit.checkpoints import config_in_file
     from keras_vit.models import count_weights, variant_of
@@ -117,7 +118,8 @@ def download(options: Namespace) -> Result:
     """Returns the path and the size of a checkpoint, which is fetched into the cache if it is not on this machine yet.
 
     Of weights in several files it is the path of their index and the size of all. Raises ValueError for an unknown
-    name, FileNotFoundError for a missing file, OSError if the checkpoint cannot be fetched.
+    name or a damaged index, FileNotFoundError for a missing file, OSError if the checkpoint cannot be fetched or read,
+    IsADirectoryError for a folder without weights.
     """
     from keras_vit.checkpoints import find_checkpoint
     from keras_vit.checkpoints.files import weight_files
@@ -139,8 +141,9 @@ def inspect(options: Namespace) -> Result:
     """Writes the page of `keras_vit.inspection` and returns its path; images are read before Keras is imported.
 
     Raises FileNotFoundError without the page's folder, an image or a model file, FileExistsError for a page that is
-    there, ValueError for another ending than .html, an unknown name, a file that is no image or a model that the page
-    is not for.
+    there, ValueError for another ending than .html, an unknown name, a file that is no image or images that the model
+    does not take, TypeError for a model that the page is not for, OSError for a file that cannot be read, fetched or
+    written, ImportError without Pillow or a backend of Keras.
     """
     from keras_vit.preprocessing import load_image
 
@@ -171,7 +174,8 @@ def inspect(options: Namespace) -> Result:
 def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     """Returns what a checkpoint file says about itself: facts that are not empty by name, and notes on what is odd.
 
-    Both are empty for files of Keras, and for addresses and names of weights that were fetched.
+    Both are empty for files of Keras, and for addresses and names of weights that were fetched. Raises OSError if the
+    file cannot be read, ValueError if it is damaged or of no known layout.
     """
     from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file
     from keras_vit.checkpoints.catalogue import SHIPPED
@@ -199,10 +203,12 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
 def convert(options: Namespace) -> Result:
-    """Loads the model and writes it in the format that the target names; returns the path and the size.
+    """Returns the path and the size of a model that is loaded and written in the format that the target names.
 
     Raises, before Keras is imported, ValueError for an unknown source, target or layout, FileNotFoundError for a
-    missing file, FileExistsError for a target that is there; then ValueError if the layout cannot hold the model.
+    missing file, FileExistsError for a target that is there, ImportError without a backend of Keras; then ValueError if
+    the source is damaged, does not take an option, or the layout cannot hold the model, TypeError for a model of
+    another kind, OSError for a file that cannot be read, fetched or written.
     """
     from keras_vit.checkpoints import check_format, save_model
 
@@ -250,11 +256,13 @@ def _any_size(text: str) -> int | tuple[int, int] | str:
     ),
 )
 def export(options: Namespace) -> Result:
-    """Exports a checkpoint as the arguments say, and returns the report.
+    """Returns the report on a checkpoint that is exported as the arguments say.
 
     Raises, before Keras is imported, ValueError for an unknown source or format, FileNotFoundError for a missing file,
-    FileExistsError for a file that is there, ImportError where the format needs a package; then what `export` raises:
-    ValueError for options or pictures that do not fit, RuntimeError if the file cannot be made or answers otherwise.
+    FileExistsError for a file that is there, ImportError where the format needs a package or Keras a backend; then
+    ValueError for options or pictures that do not fit, a damaged file, or one of class names that is not UTF-8,
+    TypeError for a model of another kind, OSError for a file that cannot be read, fetched or written, RuntimeError if
+    it cannot be made or answers otherwise.
     """
     from keras_vit.export.formats import format_of
 

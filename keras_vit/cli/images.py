@@ -41,8 +41,9 @@ TOP = 5  # classes that `predict` shows
 def predict(options: Namespace) -> Result:
     """Returns the likeliest classes of each image, or its number by a regression model.
 
-    Raises FileNotFoundError for a missing image or model file; ValueError for a file that is no image, an unknown name,
-    a model without one answer for an image, more classes than it has, or a threshold where each image has one class.
+    Raises OSError for an image or weights that are missing, cannot be read or fetched; ValueError for a file that is no
+    image, an unknown name, a model without one answer for an image, more classes than it has, or a threshold where each
+    image has one class; ImportError without Pillow or a backend of Keras.
     """
     from keras_vit.preprocessing import decode_predictions, sample_image
 
@@ -128,7 +129,9 @@ def classify(options: Namespace) -> Result:
     """Returns the probability of each name for each image.
 
     Raises ValueError unless names are given in one of two ways, are two different ones or more, and the images and the
-    templates are such; FileNotFoundError for a missing file; and what `load_image_text` raises without two towers.
+    templates are such, for a file of names that is not UTF-8, and weights without two towers or of another tokenizer;
+    OSError for a file that is missing, cannot be read or fetched; ImportError without Pillow, a library that the
+    tokenizer needs, or a backend of Keras.
     """
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
@@ -180,8 +183,9 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
 
     `load` returns the model; `write` takes it, the pixels of a picture, its path and the file to write, and returns the
     picture's row. Raises, before Keras is imported, FileNotFoundError for a missing path or folder, FileExistsError for
-    an output that is there, ValueError for no pictures, an unknown model or a `--format` that does not fit; later
-    ValueError or OSError for a picture that cannot be read, unless such are skipped.
+    an output that is there, ValueError for no pictures, an unknown model or a `--format` that does not fit, ImportError
+    without a backend of Keras; later ValueError or OSError for a picture that cannot be read, unless such are skipped,
+    ImportError without Pillow, OSError for a folder that cannot be made, and any error of `load` and `write`.
     """
     if options.plot and options.format == "npy":
         raise ValueError("--plot writes figures, not numbers: leave --format npy out.")
@@ -230,13 +234,18 @@ def _metres(text: str) -> float | str:
 def depth(options: Namespace) -> Result:
     """Writes the depth of each picture; the result has its least and its largest depth.
 
-    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does; TypeError for a model of
-    another kind; ValueError for an output of another ending; ValueError or OSError for a picture that cannot be read,
-    unless such are skipped; OSError for weights that cannot be fetched and files that cannot be written; ImportError
-    without matplotlib for `--plot`.
+    Raises FileNotFoundError for a missing path or folder, FileExistsError for an output that is there, OSError for a
+    file that cannot be read, fetched or written, ValueError for a picture that cannot be decoded, no pictures, an
+    unknown name or an output of another ending, TypeError or ValueError for a model of another kind, ImportError
+    without Pillow, a backend of Keras or, for `--plot`, matplotlib.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
+        """Writes the depth of a picture, or a figure, and returns its row; OSError if the file cannot be written.
+
+        Raises TypeError or ValueError for another kind of model, a size that it does not take or another ending,
+        ImportError without matplotlib for a figure.
+        """
         from keras_vit.depth import estimate, plot
 
         result = estimate(model, pixels, flip=options.flip)
@@ -249,6 +258,7 @@ def depth(options: Namespace) -> Result:
         return row, {"depth": f"{ends['least']:.4g} to {ends['largest']:.4g} {result.unit}"}
 
     def load() -> Any:
+        """Returns the model; OSError if a file cannot be read or fetched, TypeError or ValueError if none fits."""
         from keras_vit import zoo
 
         return zoo.load(options.weights, head=options.head, max_depth=options.max_depth)
@@ -283,14 +293,19 @@ def depth(options: Namespace) -> Result:
 def segment(options: Namespace) -> Result:
     """Writes the segments of each picture; the result has all of them, and its table how many and the five largest.
 
-    Raises FileNotFoundError, FileExistsError or ValueError for paths as `_write_maps` does; TypeError for a model of
-    another kind; ValueError for an output of another ending, or options that contradict each other or do not fit the
-    model; ValueError or OSError for a picture that cannot be read, unless such are skipped; OSError for weights that
-    cannot be fetched and files that cannot be written; ImportError without matplotlib for `--plot`, or without the
-    tokenizer's library for names.
+    Raises FileNotFoundError for a missing path or folder, FileExistsError for an output that is there, OSError for a
+    file that cannot be read, fetched or written, ValueError for a picture that cannot be decoded, no pictures, an
+    unknown name, an output of another ending, or options that contradict each other or do not fit the model, TypeError
+    for a model of another kind, ImportError without Pillow, a backend of Keras, a library that the tokenizer needs or,
+    for `--plot`, matplotlib.
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
+        """Writes the segments of a picture, or a figure, and returns its row; OSError if the file cannot be written.
+
+        Raises TypeError for another kind of model, ValueError for options that do not fit it or another ending,
+        ImportError without matplotlib for a figure.
+        """
         from keras_vit import segmentation
 
         choices = given(options, "task", "stuff_classes", "scales")
@@ -309,8 +324,9 @@ def segment(options: Namespace) -> Result:
 def _segmenter(options: Namespace) -> Any:
     """Returns the model that a file holds, or of both towers of a TIPS one for the names that are given.
 
-    Raises ValueError for options that contradict each other or names that make no sense, and what `load` or
-    `load_image_text` raises: FileNotFoundError, ValueError, OSError if weights cannot be fetched.
+    Raises ValueError for options that contradict each other, names that make no sense or a file of them that is not
+    UTF-8, and weights of another kind; OSError if a file is missing, cannot be read or fetched; TypeError for weights
+    that do not take a head; ImportError without a library that the tokenizer needs.
     """
     from keras_vit import text, zoo
 
@@ -350,9 +366,11 @@ def _shard(text: str) -> tuple[int, int]:
 def embed(options: Namespace) -> Result:
     """Writes the features of images, or of texts, to the file `options.output`; returns what is in it.
 
-    Raises FileNotFoundError for a missing path or folder; ValueError for an unknown model, another ending than .npz, an
-    image that cannot be read unless such are skipped, or an output with other features unless it may be replaced
-    (FileExistsError for texts); RuntimeError where another process writes it, OSError if the disk is full.
+    Raises FileNotFoundError for a missing path or folder; ValueError for an unknown model or features, another ending
+    than .npz, an image that cannot be read unless such are skipped, texts that are not UTF-8, or an output with other
+    features unless it may be replaced (FileExistsError for texts); TypeError for a model of another kind; RuntimeError
+    where another process writes it; OSError if a file cannot be read, fetched or written, as on a full disk;
+    ImportError without Pillow, a backend of Keras or a library that the tokenizer needs.
     """
     check_exists(*options.images)
     check_source(options.weights)
@@ -386,7 +404,8 @@ def _embed_texts(options: Namespace) -> Result:
     """Writes the embeddings of texts, each of length 1, with the texts as names; the result says how many.
 
     Raises FileExistsError if there is an output already and `--overwrite` was not given, ValueError if there are no
-    texts or the weights have no text tower.
+    texts, a file of them is not UTF-8 or the weights have no text tower, OSError if a file cannot be read, fetched or
+    written, ImportError without a library that the tokenizer needs.
     """
     import numpy as np
 
@@ -424,7 +443,9 @@ def similar(options: Namespace) -> Result:
     """Returns the images that are most similar to an image or a text, and draws them if there is an output.
 
     Raises ValueError unless one of both is given, for a text without `--weights`, for features of another model, or an
-    output of another ending; FileNotFoundError for a missing file; ImportError without matplotlib or Pillow to draw.
+    output of another ending, and for a file that cannot be decoded; OSError for one that is missing, cannot be read,
+    fetched or written; TypeError for a model of another kind; ImportError without Pillow, a backend of Keras, a library
+    that the tokenizer needs or, to draw, matplotlib.
     """
     if (options.image is None) == (options.text is None):
         raise ValueError("Give either an IMAGE or --text 'some words'.")
@@ -461,8 +482,9 @@ def similar(options: Namespace) -> Result:
 def duplicates(options: Namespace) -> Result:
     """Returns pairs of images that are almost the same, and draws them if there are some and an output.
 
-    Raises FileNotFoundError for a missing file or folder, ValueError for a file that `embed` has not written, a
-    threshold above 1 or an output of another ending, ImportError without matplotlib or Pillow to draw.
+    Raises FileNotFoundError for a missing file or folder, OSError for one that cannot be read or written, ValueError
+    for a file that `embed` has not written, an image that cannot be decoded, a threshold above 1 or an output of
+    another ending, ImportError without a backend of Keras or, to draw, matplotlib or Pillow.
     """
     check_exists(options.features, options.folder)
     start_keras()

@@ -49,7 +49,7 @@ def start_keras() -> None:
     """Imports Keras and its framework, if that has not been done; in the program libraries are silent from then on.
 
     Raises:
-        ImportError: if no framework is installed, or not the one that `KERAS_BACKEND` names.
+        ImportError: if Keras or every framework is missing, or the one that `KERAS_BACKEND` names.
         ValueError: if `KERAS_BACKEND` names something else than a backend of Keras.
 
     Warns:
@@ -79,7 +79,10 @@ def _silence_libraries() -> None:
 
 
 def check_source(source: str) -> None:
-    """Raises FileNotFoundError for a path without a file, ValueError for an unknown name, both as `load` does."""
+    """Raises FileNotFoundError for a path without a file, ValueError for an unknown name, both as `load` does.
+
+    ValueError also for a variant without recommended weights, and the address of a Keras file.
+    """
     from keras_vit.checkpoints import resolve_source
 
     resolve_source(source)
@@ -93,7 +96,10 @@ def check_exists(*paths: str | None) -> None:
 
 
 def check_target(path: str, overwrite: bool) -> None:
-    """Raises FileExistsError unless `overwrite`, if there is a file or a folder that is not empty at the path."""
+    """Raises FileExistsError unless `overwrite`, if there is a file or a folder that is not empty at the path.
+
+    OSError for a folder that cannot be read.
+    """
     if not overwrite and (os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))):
         raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
 
@@ -102,7 +108,8 @@ def labelled_data(options: Namespace) -> Any:
     """Returns DATA as `open_data` takes it: a `LabelTable`, the path of a folder, or `tfds:NAME`.
 
     Raises FileNotFoundError without such a folder or table, ValueError for a table that cannot be read as the options
-    say or a folder whose splits and classes cannot be told apart, ImportError without pyarrow for a Parquet file.
+    say or a folder whose splits and classes cannot be told apart, TypeError for an option that makes no sense, OSError
+    if a folder or a table cannot be read, ImportError without pyarrow for a Parquet file.
     """
     data = options.data
     if kind_of_data(data) == "tables":
@@ -125,8 +132,8 @@ def labelled_data(options: Namespace) -> Any:
 def picture_files(paths: Sequence[str]) -> list[str]:
     """Returns the paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras.
 
-    Raises FileNotFoundError for a missing path, ValueError for no pictures or a file that is none, ImportError without
-    Pillow.
+    Raises FileNotFoundError for a missing path, OSError for a folder that cannot be read, ValueError for no pictures, a
+    file that is none or a link that leads back to its folder, ImportError without Pillow.
     """
     from keras_vit.data import image_files
     from keras_vit.data.examples import Reading
@@ -144,8 +151,8 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
     """Returns pairs of a picture and the file to write: `output` for one picture, otherwise one below `output`.
 
     There files are called as the pictures are, below their folder, with the suffix `ending`. Raises FileNotFoundError
-    for a missing picture, FileExistsError for a file that is there unless `overwrite`, ValueError for no pictures or
-    two with one name.
+    for a missing picture, FileExistsError for a file that is there unless `overwrite`, ValueError for no pictures, two
+    with one name or a link that leads back to its folder, OSError for a folder that cannot be read.
     """
     from keras_vit.data import image_files
 
@@ -169,7 +176,8 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
 def predicted(model: Any, files: Sequence[str]) -> Any:
     """Returns the outputs of a model for picture files, an array with a row for each; `BATCH` are read at a time.
 
-    Raises ValueError or OSError for a file that cannot be decoded.
+    Raises OSError for a file that cannot be opened, ValueError for one that cannot be decoded, ImportError without
+    Pillow.
     """
     import numpy as np
 

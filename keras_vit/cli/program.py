@@ -379,7 +379,7 @@ def refuse_unused(command: str, given: Collection[str], values: Mapping[str, Any
 
 
 def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
-    """Runs the command that the arguments name and prints its result or its error; returns the exit code.
+    """Returns the exit code of the command that the arguments name; its result or its error is printed.
 
     Raises SystemExit for wrong usage (2), and for `--help`, `--version` and completion (0).
     """
@@ -483,7 +483,10 @@ def _is_first() -> bool:
 
 
 def _print(result: Result, as_json: bool) -> None:
-    """Prints a result on standard output, as wide as the terminal or `COLUMNS` says."""
+    """Prints a result on standard output, as wide as the terminal or `COLUMNS` says.
+
+    Raises OSError if nothing can be written there, BrokenPipeError if its reader has closed it.
+    """
     if as_json:
         print(json.dumps(result.data, indent=2))
     elif isinstance(result.output, str):

@@ -132,11 +132,13 @@ FIELD_HELPS = {
     ),
 )
 def finetune(options: Namespace) -> Result:
-    """Fine-tunes the weights, in the folder `options.output`; returns the log, what was left out and the files.
+    """Returns the log, the images left out and the files of a fine-tuning in the folder `options.output`.
 
     Raises, before Keras is imported, ValueError or TypeError for a recipe, an option or a name that makes no sense and
-    FileNotFoundError for missing data or weights; then what `training.finetune` raises, such as ValueError for data
-    that does not fit the model or a folder of another run, FloatingPointError for a loss that is not finite.
+    FileNotFoundError for missing data or weights; then TypeError or ValueError for data that is damaged or does not fit
+    the model or a folder of another run, OSError for a file that cannot be read, fetched or written, ImportError
+    without a package that is needed (Pillow, a backend of Keras), RuntimeError if another process trains in the folder,
+    ConnectionError if another process ends, FloatingPointError for a loss that is not finite.
     """
     from keras_vit import training
 
@@ -222,11 +224,13 @@ def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
     ),
 )
 def pretrain(options: Namespace) -> Result:
-    """Trains without labels, in the folder `options.output`; returns the log and the files.
+    """Returns the log and the files of a training without labels in the folder `options.output`.
 
     Raises, before Keras is imported, ValueError or TypeError for an option or a name that makes no sense and
-    FileNotFoundError for missing folders or weights; then what `training.pretrain` raises, such as ValueError for a
-    model that it is not for or a folder of another run, FloatingPointError for a loss that is not finite.
+    FileNotFoundError for missing folders or weights; then TypeError or ValueError for a model that it is not for,
+    pictures that cannot be decoded or a folder of another run, OSError for a file that cannot be read, fetched or
+    written, ImportError without a package that is needed (Pillow, a backend of Keras), RuntimeError if another process
+    trains in the folder, ConnectionError if another process ends, FloatingPointError for a loss that is not finite.
     """
     from keras_vit import training
     from keras_vit.checkpoints import is_variant
@@ -315,11 +319,13 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
 )
 def evaluate(options: Namespace) -> Result:
-    """Measures a model, a few-shot probe or nearest neighbours on DATA; writes a report and files if they are wanted.
+    """Returns what a model, a few-shot probe or nearest neighbours reach on DATA; writes report and files.
 
     Raises, before Keras is imported, ValueError for options that contradict each other, unknown names and a report of
-    another ending, FileNotFoundError for missing data, ImportError without matplotlib for a picture; then ValueError
-    for data that does not fit the model.
+    another ending, FileNotFoundError for missing data, ImportError without matplotlib for a picture, scikit-learn for
+    `digits`, Pillow or a backend of Keras; then TypeError or ValueError for a model of another kind, data that does not
+    fit it, images that cannot be decoded or a file of names that is not UTF-8, OSError for a file that cannot be read,
+    fetched or written, RuntimeError or ConnectionError where processes cannot work together.
     """
     probing, voting = options.few_shot is not None, options.knn is not None
     if probing and voting:
@@ -361,7 +367,9 @@ def evaluate(options: Namespace) -> Result:
 def _evaluate_segmentation(options: Namespace) -> Result:
     """Returns the mean intersection over union of a segmentation model on DATA.
 
-    Raises FileNotFoundError without the folder, ValueError for another kind of model or masks that do not fit it.
+    Raises FileNotFoundError without the folder, OSError if a file cannot be read or fetched, TypeError for another kind
+    of model, ValueError for masks that do not fit it or cannot be decoded, ImportError without Pillow or a backend of
+    Keras, RuntimeError where processes cannot work together.
     """
     start_keras()
     from keras_vit import load, segmentation
@@ -374,8 +382,9 @@ def _evaluate_segmentation(options: Namespace) -> Result:
 def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
     """Returns DATA, and the names of its classes where it brings none; imports Keras when everything is checked.
 
-    Raises ValueError for a report of another ending, ImportError without matplotlib where pictures will be drawn, and
-    FileNotFoundError or ValueError for DATA that cannot be read.
+    Raises ValueError for a report of another ending, ImportError without matplotlib where pictures will be drawn,
+    scikit-learn for `digits`, pyarrow for a Parquet file or a backend of Keras, and OSError (FileNotFoundError),
+    TypeError or ValueError for DATA that cannot be read.
     """
     from keras_vit._pictures import need_matplotlib
 
@@ -397,7 +406,9 @@ def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
 def _evaluated_model(options: Namespace) -> Any:
     """Returns the model at the size of `--image-size`; of two towers a classifier of the names in a file.
 
-    Raises ValueError for a size or names that the model cannot take, and if it cannot be loaded.
+    Raises ValueError for a size or names that the model cannot take, a file of names that is not UTF-8 and weights that
+    are damaged or of another kind, OSError if a file is missing, cannot be read or fetched, ImportError without a
+    library that the tokenizer needs.
     """
     if options.names_from is None:
         from keras_vit.zoo import load
@@ -426,10 +437,11 @@ def _evaluated_model(options: Namespace) -> Any:
     ),
 )
 def verify(options: Namespace) -> Result:
-    """Compares models from the Hub with their published outputs or figures; the result is not ok if one differs.
+    """Returns how models from the Hub compare with their published outputs or figures; not ok if one differs.
 
-    Raises ValueError unless names or `--smallest` are given, or if nothing is published of a name; FileNotFoundError
-    for a missing file or folder. What cannot be fetched or compared is a row that says why.
+    Raises ValueError unless names or `--smallest` are given, if nothing is published of a name, or the ledger is
+    another file; FileNotFoundError for a missing file or folder, OSError if the ledger cannot be read;
+    ImportError without a backend of Keras. What cannot be fetched or compared is a row that says why.
     """
     if bool(options.names) == bool(options.smallest):
         raise ValueError("Name what to verify, or say how many with --smallest COUNT --ledger FILE; one of both.")
@@ -477,7 +489,8 @@ PLAN = derived(
 def plan(options: Namespace) -> Result:
     """Returns the memory that training takes, and what fits; the result is not ok where nothing does.
 
-    Raises ValueError for an unknown model and numbers that make no sense, FileNotFoundError for a missing file.
+    Raises ValueError for an unknown model, a damaged file and numbers that make no sense, FileNotFoundError for a
+    missing file, OSError for one that cannot be read.
     """
     from keras_vit import training
 
@@ -494,10 +507,10 @@ def plan(options: Namespace) -> Result:
     examples=("--output demo-output",),
 )
 def demo(options: Namespace) -> Result:
-    """Runs the demo, which prints what it does; with `--json` on standard error.
+    """Returns the figures of the demo, which prints what it does; with `--json` on standard error.
 
     Raises ImportError where a package is missing that it needs, ValueError for less than 10 or more than 1,297
-    `--train-images`.
+    `--train-images`, OSError where a file cannot be written, RuntimeError if a written file answers otherwise.
     """
     start_keras()
     from rich.console import Console

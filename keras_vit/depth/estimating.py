@@ -38,7 +38,7 @@ class Depth:
 
     @property
     def unit(self) -> str:
-        """`"m"` of metric depth, else words that say that it is inverse depth without a unit."""
+        """Returns `"m"` of metric depth, else words that say that it is inverse depth without a unit."""
         return "m" if self.metric else RELATIVE
 
     def save(self, path: str | os.PathLike[str]) -> tuple[float, float]:
@@ -56,8 +56,9 @@ class Depth:
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
-            ValueError: if `path` has another ending; or, for `.png`, a value is NaN or infinite, or lies beyond what a
-                picture of metres holds.
+            TypeError: if `path` is no path.
+            ValueError: if `path` has another ending or there are no pixels; or, for `.png`, a value is NaN or
+                infinite, or lies beyond what a picture of metres holds.
         """
         ending = Path(path).suffix.lower()
         if ending not in (".npy", ".png"):
@@ -187,7 +188,10 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
 
 
 def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
-    """Returns the output of a model for the first of some images, float32 `(height, width)`."""
+    """Returns the output of a model for the first of some images, float32 `(height, width)`.
+
+    Raises ValueError, or the backend's own error, if the model is built for another size.
+    """
     return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
 
 

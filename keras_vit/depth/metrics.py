@@ -59,7 +59,8 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
     Raises:
         TypeError: if `result` is no `Depth`.
-        ValueError: if sizes differ, the range is empty, no pixel counts, or depth is not finite.
+        ValueError: if `truth` holds no numbers, sizes differ, the range is empty, no pixel counts, or depth is not
+            finite.
 
     Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
 
@@ -137,8 +138,8 @@ def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
     Raises:
         ImportError: if Pillow is not installed.
         FileNotFoundError: if a folder or a PNG is not there.
-        OSError: if a PNG cannot be read.
-        ValueError: if a PNG has no 16 bits.
+        OSError: if a PNG cannot be read or decoded.
+        ValueError: if a PNG has no 16 bits. All of these are raised while pictures are taken from the iterator.
     """
     from PIL import Image
 

@@ -191,7 +191,11 @@ def evaluate(
 
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does
-            not have, or if an output is not finite.
+            not have, if an image cannot be decoded, or if an output is not finite.
+        OSError: if there is no such folder, table or model file (FileNotFoundError), it cannot be read, or weights
+            cannot be fetched (DownloadError).
+        ImportError: if a package is missing that reads the data, such as Pillow.
+        RuntimeError: if the processes cannot work together.
         ConnectionError: if another process ends before its time.
 
     Examples:
@@ -283,8 +287,8 @@ def _with_outputs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields images, the mean of the outputs for the views of each, and labels, batch by batch.
 
-    Raises ValueError for views of data that are no images, and what `predict` raises, which is ValueError unless rows
-    are finite.
+    Raises ValueError for views of data that are no images, and what `predict` raises: ValueError for outputs that are
+    not one finite vector for each image.
     """
     for images, labels in pairs:
         if views is not None and images.ndim != 4:
@@ -417,7 +421,10 @@ class _Counts:
     def result(
         self, processes: Processes, class_names: tuple[str, ...] | None, started: float, mistakes: tuple[Mistake, ...]
     ) -> AccuracyResult:
-        """Returns the `AccuracyResult` of all that was added, in all processes; its time counts from `started`."""
+        """Returns the `AccuracyResult` of all that was added, in all processes; its time counts from `started`.
+
+        Where another process has ended, the engine's error is raised, RuntimeError or ValueError.
+        """
         images, correct, within, loss = map(processes.total, (self.images, self.correct, self.within, self.loss))
         examples = int(images.sum())
         return AccuracyResult(
@@ -521,7 +528,8 @@ def open_batches(
     Arguments as in `evaluate`; `split` says which one of a folder, a data set or a dict, `classes` is for pixels whose
     labels have no names, and a `title` of None for no bar. Each process gets its part of every batch. Raises TypeError
     for a model with an output for every pixel and data of no known kind, FileNotFoundError without the folder,
-    ValueError for options that do not fit the data, and while reading for labels or values that do not fit.
+    ImportError without a package that reads the data, ValueError for options that do not fit the data; while reading
+    ValueError or TypeError for images that cannot be decoded, labels or values that do not fit, OSError for files.
     """
     if isinstance(data, Mapping):
         data = pick_split(data, split)
@@ -567,7 +575,10 @@ def open_batches(
         limit = np.inf if pixels or config is None or config.include_preprocessing else SCALED_MOST
 
         def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """Returns this process's part of a batch, as the model takes it; ValueError for values that it does not."""
+            """Returns this process's part of a batch, as the model takes it.
+
+            Raises ValueError for values that it does not take, TypeError or ValueError for labels that do not fit.
+            """
             if images.max(initial=0) > limit:
                 hint = "the model takes values of -1..1: are they pixels? preprocess=True."
                 raise ValueError(f"The images reach {images.max():g}, but {hint}")
@@ -624,7 +635,7 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
     every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows. The
     function raises ValueError unless there is one output with a finite row for each image; `predictor` itself raises
-    ValueError for a model that is divided among processes.
+    ValueError for a model that is divided among processes, RuntimeError for a TensorFlow strategy over several.
     """
     length, shares = 0, batch_shares(model)
     model = local_model(model) if isinstance(model, keras.Model) else model
@@ -651,7 +662,8 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
 def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
     """Returns the outputs and the labels of all batches and processes, each joined along the first axis.
 
-    `rows` yields `(outputs, labels)` for each batch of this process, one or more.
+    `rows` yields `(outputs, labels)` for each batch of this process, one or more. Where another process has ended, the
+    engine's error is raised, RuntimeError or ValueError.
     """
     outputs, labels = zip(*rows, strict=True)
     return processes.in_order(outputs), processes.in_order(labels)

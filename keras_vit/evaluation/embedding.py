@@ -105,12 +105,13 @@ def embed(
         What is in the file, and whether it was there already.
 
     Raises:
-        TypeError: if `model` is no model of this package.
+        TypeError: if `model` is no model of this package, or `images` are no paths.
         ValueError: if an argument or an image makes no sense, features are not finite, or there is something else at
             `output` or beside it: features of other images, of another model, or with other settings.
-        FileNotFoundError, ImportError: if there is no such image, no folder for the output, or no Pillow.
-        RuntimeError: if another job is writing this output now.
-        OSError, ConnectionError: if the disk is full, or another process ends. What was computed stays.
+        FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
+        RuntimeError: if another job is writing this output now, or the processes cannot work together.
+        OSError, ConnectionError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or
+            written, the disk is full, or another process ends. What was computed stays.
 
     Examples:
         >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)
@@ -188,7 +189,7 @@ def _check_shard(shard: Any) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Returns size and time of modification of a file, or of a link that leads nowhere."""
+    """Returns size and time of modification of a file, or of a link that leads nowhere; OSError without any."""
     stat = path.stat() if path.exists() else path.lstat()
     return stat.st_size, stat.st_mtime_ns
 
@@ -199,7 +200,8 @@ class _Part:
     def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
         """Goes on where a run with these settings was stopped, or begins; rows that are not noted are cut off.
 
-        Raises ValueError for rows of other settings, or where images were skipped and `stop`, unless `overwrite`.
+        Raises ValueError for rows of other settings, or where images were skipped and `stop`, unless `overwrite`; also
+        if `PATH.json` is damaged, OSError if a file cannot be read or cut off.
         """
         self._rows, self._state, self._settings = path.with_suffix(".features"), path.with_suffix(".json"), settings
         old = json.loads(self._state.read_text(encoding="utf-8")) if self._state.exists() else {}
@@ -216,7 +218,7 @@ class _Part:
     def append(self, rows: np.ndarray, skipped: list[str]) -> None:
         """Writes the rows of a batch to the file, then notes in the other that they and the skipped names are done.
 
-        Raises OSError, with what to do, where the disk is full.
+        Raises OSError, with what to do, where a file cannot be written, as on a full disk.
         """
         try:
             with self._rows.open("ab") as file:
@@ -291,7 +293,7 @@ def _write(
     """Writes the archive from the rows of all parts, in their order; the same features become the same bytes.
 
     `names` are those of all images, skipped ones too. Raises ValueError if images were left out and none remains,
-    OSError if the disk is full.
+    OSError if a file cannot be read or written.
     """
     skipped = []
     for part in parts:  # that of a process without images has no files
@@ -337,7 +339,7 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
     """Returns the number of rows and the names of skipped images of the file at `output`; None where there is none.
 
     Raises ValueError if it is another file, has features of other images, settings or models, or lacks images and
-    `stop`.
+    `stop`; OSError if it cannot be read.
     """
     if not output.exists():
         return None
@@ -399,7 +401,8 @@ def _find(images: Any) -> dict[str, Path]:
     """Returns the files of images by their names, sorted; below a single folder, names are paths in it.
 
     Warns of files that are no images by their names. Raises FileNotFoundError for a missing path, TypeError for
-    anything but a path or a sequence of paths, ValueError for no images or one that is given twice.
+    anything but a path or a sequence of paths, ValueError for no images, one that is given twice or a link that leads
+    back to its folder, OSError for a folder that cannot be read.
     """
     alone = isinstance(images, (str, os.PathLike))
     if not alone and not isinstance(images, Sequence):

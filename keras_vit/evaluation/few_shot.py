@@ -230,6 +230,10 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     Raises:
         TypeError, ValueError: if the data or an argument makes no sense, if a class has fewer examples than shots, or
             if nothing is left to choose between several strengths.
+        OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
+            fetched (DownloadError).
+        ImportError: if a package is missing that reads the data, such as Pillow.
+        RuntimeError: if the processes cannot work together.
         ConnectionError: if another process ends before its time.
 
     Examples:
@@ -294,7 +298,11 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
         As `evaluate`, without a loss.
 
     Raises:
-        TypeError, ValueError: as in `few_shot` and `evaluation.knn`.
+        TypeError, ValueError: as in `few_shot` and `evaluation.knn`, or if `top` makes no sense.
+        OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
+            fetched (DownloadError).
+        ImportError: if a package is missing that reads the data, such as Pillow.
+        RuntimeError: if the processes cannot work together.
         ConnectionError: if another process ends before its time.
 
     Examples:
@@ -332,6 +340,12 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     Returns:
         Floats `(examples, features)` and int64 labels `(examples,)`.
 
+    Raises:
+        TypeError, ValueError: if the model, the data or an argument makes no sense.
+        OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
+            fetched (DownloadError).
+        ImportError: if a package is missing that reads the data, such as Pillow.
+
     Examples:
         >>> features, classes = evaluation.extract_features(model, (images, labels))
         >>> features.shape
@@ -362,7 +376,8 @@ def _features_of_both(
     """Returns the features of the training images and those of the test images, whose labels are numbered as in train.
 
     Raises TypeError or ValueError for a model or data that make no sense, ValueError if both are the same images, test
-    has classes that train lacks, or their numbers of features differ.
+    has classes that train lacks, or their numbers of features differ, OSError if a file cannot be read or fetched,
+    ImportError without a package to read it, RuntimeError or ConnectionError if processes cannot work together.
     """
     if _is_one_source(train, test) and not has_test_split(train):
         name = getattr(train, "source", train)
@@ -391,8 +406,8 @@ def _is_one_source(train: Any, test: Any) -> bool:
 def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any) -> _Features:
     """Returns the features of a split; of a model of this package its `pre_logits`, with None the data itself.
 
-    Raises TypeError if `model` is no model, function or None, ValueError if images have no class or several, and what
-    `open_batches` raises for data that does not fit.
+    Raises TypeError if `model` is no model, function or None, ValueError if images have no class or several, TypeError
+    or ValueError for data that does not fit, OSError if it cannot be read, ImportError without a package to read it.
     """
     if model is not None and not callable(model):
         raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")

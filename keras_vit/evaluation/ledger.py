@@ -95,7 +95,7 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
 
 
 def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, data: Any = None) -> LedgerTable:
-    """Adds a row for each checkpoint to a ledger, and passes over those that have one.
+    """Returns a row for each checkpoint, of a ledger, to which those that it lacks are added.
 
     Each row is written when it is complete, so that a run that was ended goes on where it was. The publisher's own code
     is timm, transformers or open_clip, where it is installed and the file is one of its own. It gets the same prepared
@@ -115,6 +115,7 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
         FileNotFoundError: if there is no folder for the ledger, or no `data`. All that goes wrong with a checkpoint is
             a row whose `result` begins with "failed", also if the ledger cannot be written.
         ValueError: if `path` is another file.
+        OSError: if the ledger is there and cannot be read.
 
     Examples:
         >>> evaluation.write_ledger("glyphs", "ledger.jsonl")[0]["result"]
@@ -220,7 +221,8 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
     """Returns how far a model's output is from that of its publisher's code, for one picture, as part of a row.
 
     None where that code is not installed, or reads no such file. Raises ValueError if no outputs of both have one
-    shape, and any error of that code.
+    shape, ImportError without Pillow, OSError or ValueError for JSON beside the file that cannot be read, and any error
+    of that code.
     """
     package, answer = _publisher(path)
     if answer is None or importlib.util.find_spec(package) is None or importlib.util.find_spec("torch") is None:
@@ -254,7 +256,7 @@ def _comparable(
 ) -> tuple[str, np.ndarray, np.ndarray]:
     """Returns the first kind of output of which both have as many values, with ours and the publisher's, flat.
 
-    Raises ValueError if there is none, and what `load` raises.
+    Raises ValueError if there is none, and OSError, TypeError or ValueError if the model cannot be loaded for tokens.
     """
     for kind, expected in theirs.items():
         if kind == "tokens":  # what every image model has, compared where the answers are not the same things
@@ -276,7 +278,7 @@ def _picture() -> np.ndarray:
 def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
     """Returns the package that a file was made for, by the JSON beside it, and the function that runs it.
 
-    Without such JSON the function is None.
+    Without such JSON the function is None. Raises OSError or ValueError if the JSON cannot be read.
     """
     if (path.parent / "open_clip_config.json").is_file():
         return "open_clip", _run_open_clip
@@ -288,7 +290,10 @@ def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
 
 
 def _run_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
-    """Returns the picture as timm prepares it, channels last, and its model's output `answer` for `prepared`."""
+    """Returns the picture as timm prepares it, channels last, and its model's output `answer` for `prepared`.
+
+    Raises ImportError without timm or PyTorch, and any error of theirs.
+    """
     timm, torch = importlib.import_module("timm"), importlib.import_module("torch")
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))(picture)[None]
@@ -298,7 +303,10 @@ def _run_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
 
 
 def _run_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
-    """Returns the picture as open_clip prepares it, and the `embedding` of its image tower for `prepared`."""
+    """Returns the picture as open_clip prepares it, and the `embedding` of its image tower for `prepared`.
+
+    Raises ImportError without open_clip or PyTorch, and any error of theirs.
+    """
     open_clip, torch = importlib.import_module("open_clip"), importlib.import_module("torch")
     model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     pixels = transform(picture)[None]
@@ -308,7 +316,11 @@ def _run_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
 
 
 def _run_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs | None:
-    """Returns the picture as transformers prepares it, and its model's outputs for `prepared`; None for NaFlex."""
+    """Returns the picture as transformers prepares it, and its model's outputs for `prepared`; None for NaFlex.
+
+    Raises ImportError without transformers or PyTorch, OSError, ValueError or KeyError for a `config.json` that cannot
+    be read or names not one architecture, and any error of these libraries.
+    """
     library, torch = importlib.import_module("transformers"), importlib.import_module("torch")
     (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     model = getattr(library, architecture).from_pretrained(folder).eval()

@@ -81,6 +81,9 @@ def published_answers() -> tuple[PublishedAnswer, ...]:
     Returns:
         In the order of `weights/published_answers.json`.
 
+    Raises:
+        OSError: if this file, which comes with the package, cannot be read.
+
     Examples:
         >>> len(evaluation.published_answers()) > 10
         True
@@ -93,7 +96,7 @@ def published_answers() -> tuple[PublishedAnswer, ...]:
 def verify(
     names: str | Sequence[str], *, picture: Source | None = None, answers: Iterable[PublishedAnswer] | None = None
 ) -> VerificationTable:
-    """Compares the answers of models from the Hugging Face Hub with those that were published.
+    """Returns how answers of models from the Hugging Face Hub compare with those that were published.
 
     Models compute as their publishers do, in this machine's precision. A weight file, a picture or a repository that
     cannot be had is a row that does not agree, with the reason.
@@ -156,7 +159,7 @@ def _row(
 
 
 def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, Any]:
-    """Returns one row: the output of the model beside the published one, or why they could not be compared."""
+    """Returns one row: the output of the model beside the published one, or the error that kept it from that."""
     about = published.repository, published.picture or published.tensors or "", published.output, published.source
     try:
         answer, expected = _answers(published, picture)
@@ -181,7 +184,7 @@ def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.nda
     """Returns those values of the model's answer that were published, and the published ones, as arrays.
 
     `picture` takes the place of one at an address. Raises what fetching or loading the model, the picture or the arrays
-    raises: OSError, ValueError, KeyError without the array, ImportError.
+    raises: OSError, TypeError, ValueError, KeyError without the array, ImportError without Pillow.
     """
     repository = f"hf://{published.repository}"
     options: dict[str, Any] = {} if published.image_size is None else {"image_size": published.image_size}
@@ -262,7 +265,8 @@ def verify_figures(
 def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
     """Returns a row for each published figure that can be measured: one of the catalogue, with three keys more.
 
-    These are `repository`, `figure` (its name) and `published` (its value). `rows` as in `verify_figures`.
+    These are `repository`, `figure` (its name) and `published` (its value). `rows` as in `verify_figures`; KeyError for
+    a row without `name` or `figures`.
     """
     listed = []
     for row in list_weights() if rows is None else rows:
@@ -320,7 +324,8 @@ def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[s
 def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
     """Returns top-1 in percent of ImageNet's classes as words, as the authors of a family measured it.
 
-    Raises OSError if weights cannot be fetched, ValueError or TypeError for data of other classes.
+    Raises OSError if weights or data cannot be had, ValueError or TypeError for data of other classes, ImportError
+    without Pillow or the tokenizer's library.
     """
     from keras_vit.text import imagenet_names, load_image_text
 
@@ -334,7 +339,8 @@ def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int
 def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
     """Returns top-1 in percent; the folders of the classes have their WordNet ids, in whose order the outputs are.
 
-    Raises OSError if weights cannot be fetched, ValueError or TypeError for data of other classes.
+    Raises OSError if weights or data cannot be had, ValueError or TypeError for data of other classes, ImportError
+    without Pillow or another package that reads the data.
     """
     model = load(published["name"]).with_config(class_names=None)
     return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
@@ -343,8 +349,8 @@ def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float
 def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
     """Returns the panoptic quality (PQ) of a published EoMT in percent, on pictures with panoptic annotations.
 
-    Pictures are computed one by one, whatever `batch_size` is. Raises OSError if weights cannot be fetched, ValueError
-    for a picture or annotations that do not fit.
+    Pictures are computed one by one, whatever `batch_size` is. Raises OSError if weights cannot be fetched or a file is
+    missing, ValueError or TypeError for a model, a picture or annotations that do not fit, ImportError without Pillow.
     """
     from keras_vit.segmentation import PanopticQuality, label_set, segment
     from keras_vit.segmentation.panoptic import read_panoptic
@@ -362,7 +368,8 @@ def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) 
 def _mean_iou(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
     """Returns the mean IoU of a published model in percent; `batch_size` is not used.
 
-    Raises OSError if weights cannot be fetched, ValueError or TypeError for masks that do not fit.
+    Raises OSError if weights cannot be fetched or a file is missing, ValueError or TypeError for a model or masks that
+    do not fit, ImportError without Pillow.
     """
     from keras_vit.segmentation import evaluate
 
@@ -372,7 +379,8 @@ def _mean_iou(published: Mapping[str, Any], data: Any, batch_size: int) -> float
 def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
     """Returns the mean delta1 of NYU's pictures, a share; `batch_size` is not used.
 
-    Raises OSError if weights cannot be fetched, ValueError for a picture or depth that does not fit.
+    Raises OSError if weights cannot be fetched or a file is missing, ValueError or TypeError for a model, a picture or
+    depth that does not fit, ImportError without Pillow.
     """
     from keras_vit.depth import depth_errors, estimate, mean_depth_errors
     from keras_vit.depth.metrics import read_nyu

@@ -93,7 +93,7 @@ def draw_confusion(
     class_names: Sequence[str] | None = None,
     title: str = "What is taken for what",
 ) -> "Figure":
-    """Draws a confusion matrix, the pairs that are mistaken most often, the classes' accuracies, the worst mistakes.
+    """Returns a figure: the confusion matrix, the commonest mistakes, the accuracies of classes, the worst mistakes.
 
     Args:
         result: What `evaluate` returned, or counts `(classes, classes)`, rows what the images show.
@@ -106,7 +106,8 @@ def draw_confusion(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if there is no confusion matrix, or not a name for each class, or `path` has another ending.
+        ValueError: if there is no confusion matrix, it is not square, there is not a name for each class, or the path
+            has another ending than .png, .svg or .pdf.
         OSError: if the file cannot be written.
 
     Examples:
@@ -198,7 +199,7 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
         The path.
 
     Raises:
-        ImportError: if matplotlib is not installed.
+        ImportError: if matplotlib is not installed, which brings Pillow.
         ValueError: if the path has another ending.
         OSError: if it cannot be written.
 

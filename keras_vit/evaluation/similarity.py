@@ -218,9 +218,13 @@ def find_similar(
         Rows with `image` (a path) and `similarity`. Printing them draws a table.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        OSError: if there is no such file, image or model file (FileNotFoundError), one cannot be read, or weights
+            cannot be fetched (DownloadError).
         ValueError: if it is no file of `embed`, has no images, is of another model, or does not say which, if a `query`
-            has another length than the features, `k` is less than 1, or not one of `image` and `query` is given.
+            has another length than the features, `k` is less than 1, or not one of `image` and `query` is given; if the
+            image cannot be decoded, or the name of a model is unknown.
+        TypeError: if `image` is no image, or the name of a file no path.
+        ImportError: if the image is a file and Pillow is not installed.
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
@@ -262,7 +266,9 @@ def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: Path
         Rows with `image`, `like` (paths) and `similarity`.
 
     Raises:
-        FileNotFoundError, ValueError: as in `find_similar` and `near_duplicates`.
+        OSError: if there is no such file (FileNotFoundError), or it cannot be read.
+        ValueError: if it is no file of `embed` or has no images, a row has no direction (zero, infinite or NaN), or the
+            threshold is not in (-1, 1].
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path

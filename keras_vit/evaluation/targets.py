@@ -56,7 +56,8 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
         float64 `(classes,)`; NaN for a class that no image has, and that is predicted for none.
 
     Raises:
-        ValueError: as in `average_precision`.
+        ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, values are not finite, or
+            labels are other than 0 and 1.
 
     Examples:
         >>> evaluation.f1_scores(np.array([[1], [1], [0]]), np.array([[1], [0], [1]]))
@@ -81,7 +82,8 @@ def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         has.
 
     Raises:
-        ValueError: as in `average_precision`.
+        ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, scores are not finite, or
+            labels are other than 0 and 1.
 
     Examples:
         >>> evaluation.best_thresholds(np.array([[0.9], [0.4], [0.1]]), np.array([[1], [1], [0]]))
@@ -97,7 +99,7 @@ def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields for each class its different scores, falling; how many images reach each; how many of these have it.
 
-    Raises ValueError as `_pair` does.
+    Raises ValueError unless both have one shape, n is at least 1, scores are finite and labels are 0 and 1.
     """
     scores, labels = _pair("scores", scores, labels)
     for column, truth in zip(scores.T, labels.T, strict=True):
@@ -234,7 +236,7 @@ def measure_labels(
 
     `outputs` says what scores are, `"logits"` or `"sigmoid"`; `label_outputs` has the number of the output for each
     column of the labels, None where they are in one order. The time counts from `started`, of `time.perf_counter`.
-    Raises ValueError if there are not as many labels as outputs.
+    Raises ValueError if there are not as many labels as outputs, or no rows.
     """
     if label_outputs is not None:
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")

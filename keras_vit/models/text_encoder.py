@@ -99,13 +99,17 @@ class TextEncoder(ConfiguredModel):
         return self._config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings `(batch, projection or width)`; ValueError for ids that `check_ids` refuses."""
+        """Returns embeddings `(batch, projection or width)` of token ids `(batch, context)`.
+
+        Raises ValueError for ids, given by position, of another shape, or in NumPy arrays no integers of 0 to
+        `vocabulary - 1`.
+        """
         if args:
             self.check_ids(args[0])
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings as `keras.Model.predict`; ValueError for ids that `check_ids` refuses."""
+        """Returns embeddings as `keras.Model.predict`; ValueError for ids of another shape, or that do not exist."""
         self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 

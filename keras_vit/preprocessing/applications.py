@@ -31,11 +31,12 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
 
     Returns:
         float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array, whose values
-        are checked; floats that all lie in [-1, 1] cause a warning.
+        are checked; a warning is given of floats that all lie in [-1, 1], or of which some are negative and none
+        reaches 16 (standardised).
 
     Raises:
         ValueError: if images have another shape or values that are no pixels, `mean` or `std` is neither one number
-            nor three, or `std` is not above 0.
+            nor three, or not finite, or `std` is not above 0.
         TypeError: if images hold no integers or floats.
 
     Examples:
@@ -45,6 +46,8 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
     for name, value in (("mean", mean), ("std", std)):
         if np.shape(value) not in ((), (1,), (3,)):
             raise ValueError(f"{name} must be a number or 3, one for each channel, but {value!r} was given.")
+        if not np.isfinite(np.asarray(value, "float64")).all():
+            raise ValueError(f"{name} must be finite, but {value!r} was given.")
     if np.min(std) <= 0:
         raise ValueError(f"std must be above 0, but {std!r} was given.")
     if hasattr(images, "shape") and hasattr(images, "dtype") and not isinstance(images, np.ndarray):
@@ -87,7 +90,8 @@ def decode_predictions(
         `"class_<index>"`.
 
     Raises:
-        ValueError, TypeError: if scores are not `(batch, classes)` or not finite, or `top` or `class_names` do not fit.
+        ValueError, TypeError: if scores are not `(batch, classes)` or not finite, or `top`, `class_names` or
+            `threshold` do not fit.
 
     Examples:
         >>> keras_vit.decode_predictions([[0.25, 0.75]], top=1, class_names=["cat", "dog"])
@@ -137,7 +141,7 @@ def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _classes(file: str) -> tuple[tuple[str, str], ...]:
-    """Returns the pairs `(id, name)` of a file in the package's data folder, which is read once."""
+    """Returns the pairs `(id, name)` of a file of the package, which is read once; OSError if it cannot be."""
     text = (weights_folder() / file).read_text(encoding="utf-8")
     return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
 

@@ -86,8 +86,9 @@ class Pipeline:
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
         """Returns what a model takes: float32 `(batch, *image_size, channels)`; pixels of 0..255 unless `normalize`.
 
-        Images and errors are those of `resized`. They may also be a symbolic tensor of TensorFlow, as inside `tf.data`
-        maps: the result is a tensor then, without a batch axis where the images have none.
+        Images are those of `resized`, or a symbolic tensor of TensorFlow, as inside `tf.data` maps: the result is a
+        tensor then, without a batch axis where the images have none. Raises OSError, TypeError, ValueError and
+        ImportError as `resized`.
         """
         if not type(images).__module__.startswith("tensorflow.") or hasattr(images, "numpy"):
             pixels = self.resized(images, channels)
@@ -139,12 +140,12 @@ class Pipeline:
 
     @property
     def prepared_size(self) -> tuple[int, int]:
-        """Height and width before the trim: what the publisher prepares, of which the model sees `image_size`."""
+        """Returns height and width before the trim, as the publisher prepares, of which the model sees `image_size`."""
         return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """What pixels of 0 and 255 become, the least and the largest over all channels; `(-1, 1)` by default."""
+        """Returns what pixels of 0 and 255 become, the least and the largest of all channels; `(-1, 1)` by default."""
         mean, std = np.broadcast_arrays(np.asarray(self.mean, "float64"), np.asarray(self.std, "float64"))
         low, high = float(np.min(-mean / std)), float(np.max((1 - mean) / std))
         return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
@@ -214,7 +215,7 @@ def load_image(
 
 
 def is_file(source: Any) -> bool:
-    """Whether it is something that `load_image` reads: a path, an object with `read`, or a PIL image."""
+    """Returns whether it is something that `load_image` reads: a path, an object with `read`, or a PIL image."""
     if isinstance(source, (str, os.PathLike)) or hasattr(source, "read"):
         return True
     pillow = sys.modules.get("PIL.Image")
@@ -263,7 +264,10 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
 
 
 def _upright(image: "Image.Image") -> "Image.Image":
-    """Returns a PIL image turned as its EXIF orientation says: itself where it is upright, else a new one."""
+    """Returns a PIL image turned as its EXIF orientation says: itself where it is upright, else a new one.
+
+    Raises Pillow's errors for damaged data, such as OSError.
+    """
     from PIL import ImageOps
 
     image.load()
@@ -309,7 +313,8 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
 def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
     """Returns the pixels that Pillow would make of a JPEG file whose head it has read, decoded by simplejpeg.
 
-    None where they may differ: no simplejpeg, another format, CMYK, a picture to be turned, damaged data.
+    None where they may differ: no simplejpeg, another format, CMYK, a picture to be turned, damaged data. Raises
+    OSError if the file cannot be read.
     """
     simplejpeg = _simplejpeg()
     if simplejpeg is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
@@ -358,7 +363,10 @@ def _rgb(image: "Image.Image") -> np.ndarray:
 
 
 def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence[float]) -> Any:
-    """Returns `(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new one."""
+    """Returns `(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new one.
+
+    ValueError, or the framework's own error, where there is not one value, or one for each channel.
+    """
     shift, scale = _in_grey_levels(mean), _in_grey_levels(std)
     if not isinstance(images, np.ndarray):
         return (images - shift) / scale

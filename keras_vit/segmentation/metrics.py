@@ -44,19 +44,19 @@ class MeanIoUResult(ClassesResult):
 
     @property
     def per_class(self) -> np.ndarray:
-        """float64 `(classes,)`: intersection over union; NaN for a class that is neither labelled nor predicted."""
+        """Returns intersection over union, float64 `(classes,)`; NaN for a class neither labelled nor predicted."""
         union = self.predicted + self.labelled - self.intersection
         return self.intersection / np.where(union, union, np.nan)
 
     @property
     def mean_iou(self) -> float:
-        """The mean of `per_class` over the classes that are labelled or predicted; NaN without labelled pixels."""
+        """Returns the mean of `per_class` over classes that are labelled or predicted; NaN without labelled pixels."""
         shares = self.per_class[~np.isnan(self.per_class)]
         return float(shares.mean()) if len(shares) else float("nan")
 
     @property
     def pixel_accuracy(self) -> float:
-        """The share of the labelled pixels that are predicted right; NaN without labelled pixels."""
+        """Returns the share of the labelled pixels that are predicted right; NaN without labelled pixels."""
         pixels = int(self.labelled.sum())
         return int(self.intersection.sum()) / pixels if pixels else float("nan")
 
@@ -86,6 +86,7 @@ class MeanIoU:
 
     Raises:
         ValueError: if there are not as many names as classes, or an argument is no number that makes sense.
+        TypeError: if `ignore` is nothing that `int` takes, or `class_names` no collection.
 
     Examples:
         >>> metric = segmentation.MeanIoU(classes=3)
@@ -95,7 +96,10 @@ class MeanIoU:
     """
 
     def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
-        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, with as many names."""
+        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, with as many names.
+
+        TypeError where `ignore` is nothing that `int` takes, or `class_names` no collection.
+        """
         self.classes = whole_number("classes", classes, 1)
         self.ignore = None if ignore is None else int(ignore)
         self.class_names = None if class_names is None else tuple(class_names)
@@ -155,7 +159,9 @@ class MeanIoU:
             A `MeanIoUResult`.
 
         Raises:
-            ValueError, RuntimeError: as in `connect`.
+            ValueError: if `distribution`, or what the launcher says, makes no sense.
+            RuntimeError: if the processes cannot work together, or another one ends before its time (on JAX also a
+                ValueError).
         """
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
@@ -183,7 +189,8 @@ def mean_iou(
         A `MeanIoUResult`, of this process alone.
 
     Raises:
-        TypeError, ValueError: as in `MeanIoU.add`, or if there are not as many labels as predictions.
+        TypeError, ValueError: as in `MeanIoU` and `MeanIoU.add`; ValueError if there are not as many labels as
+            predictions.
 
     Examples:
         >>> segmentation.mean_iou([[[0, 1]]], [[[0, 1]]], classes=2).mean_iou
@@ -224,7 +231,9 @@ def evaluate(
     Raises:
         TypeError, ValueError, OSError: as `segment` and `open_masks`; ValueError also if the data has a class whose
             name the model does not know, or no pixel has a class, or for options that a stream does not use.
-        RuntimeError: if the processes cannot work together.
+        ImportError: if a package to read the pictures is missing, such as Pillow.
+        RuntimeError: if the processes cannot work together, or another one ends before its time (on JAX also a
+            ValueError).
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))

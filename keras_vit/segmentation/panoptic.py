@@ -44,7 +44,7 @@ class PanopticQualityResult(TableResult):
 
     @property
     def per_class(self) -> np.ndarray:
-        """float64 `(classes, 3)`: PQ, SQ and RQ (Eq. 1 and 2); NaN for a class without a segment, labelled or not."""
+        """Returns float64 `(classes, 3)`: PQ, SQ and RQ (Eq. 1 and 2); NaN for a class without any segment."""
         segments = self.matched + (self.invented + self.missed) / 2
         counted = np.where(segments, segments, np.nan)
         shares = self.overlap / counted, self.overlap / np.maximum(self.matched, 1), self.matched / counted
@@ -61,22 +61,22 @@ class PanopticQualityResult(TableResult):
 
     @property
     def quality(self) -> float:
-        """PQ, the mean over the classes that have segments; NaN where none has."""
+        """Returns PQ, the mean over the classes that have segments; NaN where none has."""
         return self._mean(0)
 
     @property
     def pq(self) -> float:
-        """The same by its short name."""
+        """Returns the same by its short name."""
         return self._mean(0)
 
     @property
     def sq(self) -> float:
-        """The segmentation quality, how well segments overlap that were found: the mean over the classes."""
+        """Returns the segmentation quality, how well segments overlap that were found: the mean over the classes."""
         return self._mean(1)
 
     @property
     def rq(self) -> float:
-        """The recognition quality, F1 of finding segments: the mean over the classes."""
+        """Returns the recognition quality, F1 of finding segments: the mean over the classes."""
         return self._mean(2)
 
     derived = ("pq", "sq", "rq", "per_class")
@@ -105,6 +105,7 @@ class PanopticQuality:
 
     Raises:
         ValueError: if an argument is no number that makes sense.
+        TypeError: if `stuff` is no collection.
 
     Examples:
         >>> metric = segmentation.PanopticQuality(classes=3, stuff=[2])
@@ -116,10 +117,14 @@ class PanopticQuality:
     """
 
     def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
-        """Sets all sums to 0; ValueError for a wrong number of classes, or a class in `stuff` that does not exist."""
-        self.classes, self.stuff = whole_number("classes", classes, 1), tuple(sorted(stuff))
-        if any(not isinstance(k, numbers.Integral) or not 0 <= k < classes for k in self.stuff):
-            raise ValueError(f"stuff must be classes of 0 to {classes - 1}, but {self.stuff} was given.")
+        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1 and `stuff` holds such below it.
+
+        TypeError where `stuff` is no collection.
+        """
+        self.classes, given = whole_number("classes", classes, 1), tuple(stuff)
+        if any(not isinstance(k, numbers.Integral) or not 0 <= k < classes for k in given):
+            raise ValueError(f"stuff must be classes of 0 to {classes - 1}, but {given} was given.")
+        self.stuff = tuple(sorted(given))
         self._pictures = 0
         self._counts = np.zeros((3, classes), "int64")  # matched, invented, missed
         self._overlap = np.zeros(classes)
@@ -205,7 +210,11 @@ class PanopticQuality:
                 invented[label] += 1
 
     def result(self, distribution: str | None = None) -> PanopticQualityResult:
-        """Returns the figures over all pictures that were added; arguments and errors as of `MeanIoU.result`."""
+        """Returns the figures over all pictures that were added, of all processes, or with `"alone"` of this one.
+
+        Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together or another
+        one ends before its time (on JAX also a ValueError).
+        """
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
         counts, overlap = processes.total(self._counts), processes.total(self._overlap)
@@ -228,7 +237,10 @@ def read_panoptic(
     Raises:
         FileNotFoundError: if the folder, the file, a picture or a PNG is not there.
         ValueError: if there are several such files, or two pictures of a name; if the file has no annotations or
-            another form, an id twice, or a category without a class.
+            another form, an id twice, another number of categories than `names`, or a category that is not listed; if a
+            PNG cannot be decoded.
+        ImportError: if Pillow is not installed.
+        OSError: if a file cannot be read. All of these are raised while pictures are taken from the iterator.
     """
     root = Path(folder)
     files = panoptic_files(root)

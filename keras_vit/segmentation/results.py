@@ -105,7 +105,7 @@ class Segmentation:
 
 
 def label_of(names: tuple[str, ...] | None, label_id: int) -> str:
-    """Returns the name of a class, or its number as text where there are no names."""
+    """Returns the name of a class, or its number as text where there are no names; IndexError for too few names."""
     return str(label_id) if names is None else names[label_id]
 
 
@@ -143,7 +143,7 @@ def plot(
         The figure.
 
     Raises:
-        ImportError: if matplotlib is not installed.
+        ImportError: if matplotlib is not installed, or Pillow for a picture's file.
         TypeError: if `result` is no `Segmentation`, or `picture` no picture.
         OSError: if the picture cannot be opened, or the file not written.
         ValueError: if the picture cannot be decoded or has another size, a class has no colour, `colours` is no data
@@ -185,7 +185,8 @@ def plot_beside_labels(
     """Writes a figure: pictures, below each its labels, and below these the segments found, in the colours of classes.
 
     `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
-    and what `segment` returned.
+    and what `segment` returned. Raises ImportError without matplotlib, ValueError for another ending than .png, .svg or
+    .pdf, OSError where the file cannot be written.
     """
     pictures = [pixels.clip(0, 255).astype("uint8") for pixels, _, _, _ in shown]
     labelled, predicted = [], []

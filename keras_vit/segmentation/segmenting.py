@@ -74,11 +74,11 @@ def segment(
         A `Segmentation` of the size of the picture.
 
     Raises:
-        ImportError: if `picture` is a file and Pillow is not installed.
-        TypeError: if `model` is no such model, or `picture` no picture.
+        ImportError: if `picture` is a file and Pillow is missing, or tifffile for a TIFF of other channels than three.
+        TypeError: if `model` is no such model, `picture` no picture, or `scales` no collection.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if an argument makes no sense, or the picture has no pixels, other channels, or one side that is
-            more than 50 times as long as the other.
+        ValueError: if an argument makes no sense, or the picture cannot be decoded, has no pixels, other channels, or
+            one side that is more than 50 times as long as the other.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
     of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.
@@ -376,7 +376,7 @@ def _panoptic(
 
 
 def _keeps_enough(share: float, overlap: float, preprocessing: str) -> bool:
-    """Whether the share of its mask that a segment keeps is large enough: `overlap`, in transformers more than that."""
+    """Returns whether the share of its mask that a segment keeps is at least `overlap`, in transformers above it."""
     if preprocessing == "eomt_transformers":  # which divides in float32, where 4/5 is more than 0.8
         return float(np.float32(share)) > overlap
     return share >= overlap

@@ -46,6 +46,7 @@ from keras_vit.zoo import load
 # What a TIPS calls its temperature, by which cosines are divided.
 TEMPERATURES = ("temperature", "temperature_contrastive")
 _LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
+_LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(_LARGEST_NUMBER)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -111,26 +112,26 @@ class ImageText(keras.Model):
         self.built = True
 
     def _add_number(self, name: str, value: float) -> keras.Variable:
-        """Adds a weight of one number."""
+        """Adds a weight of one number, and returns it."""
         return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
 
     @property
     def scale(self) -> float:
-        """What cosine similarities are multiplied with."""
+        """Returns what cosine similarities are multiplied with."""
         return math.exp(float(self.log_scale.numpy()))
 
     @property
     def bias(self) -> float:
-        """What is added to the scaled cosines; 0 where the family has none."""
+        """Returns what is added to the scaled cosines; 0 where the family has none."""
         return 0.0 if self.logit_bias is None else float(self.logit_bias.numpy())
 
     @property
     def activation(self) -> str:
-        """How logits become probabilities: `"sigmoid"` of each where there is a bias (SigLIP), else `"softmax"`."""
+        """Returns how logits become probabilities: `"sigmoid"` of each with a bias (SigLIP), else `"softmax"`."""
         return "softmax" if self.logit_bias is None else "sigmoid"
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Logits float32 `(images, texts)`: cosines of the embeddings times the scale, plus the bias."""
+        """Returns logits float32 `(images, texts)`: cosines of the embeddings times the scale, plus the bias."""
         images, ids = inputs
         x, z = self.image_encoder(images, training=training), self.text_encoder(ids, training=training)
         x, z = (ops.normalize(ops.cast(rows, "float32"), axis=-1, epsilon=1e-12) for rows in (x, z))
@@ -140,7 +141,7 @@ class ImageText(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The loss that the model was compiled with; for `y=None` the labels are an identity: text i is of image i."""
+        """Returns the loss of the compiled model; for `y=None` the labels are an identity: text i is of image i."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
@@ -150,8 +151,9 @@ class ImageText(keras.Model):
         Returns Keras's history; the other arguments are those of Keras's `fit`. The loss compares all images of a batch
         with all texts. On several devices and in several processes of JAX, with `training.data_parallel()`, that is the
         whole batch. Raises ValueError in replicas of `tf.distribute` and in connected processes without a distribution,
-        which would compare their own parts; for unknown token ids, sentences without a tokenizer, and no sentences; and
-        for files the errors of `load_image`.
+        which would compare their own parts; for unknown token ids, sentences without a tokenizer, and no sentences.
+        Raises TypeError for texts that are no strings, OSError, ValueError or ImportError for image files that cannot
+        be read, ImportError without the library that the tokenizer needs.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
         processes = current()
@@ -170,23 +172,27 @@ class ImageText(keras.Model):
         return super().fit(self._pair(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The loss and the metrics on what `fit` takes, as Keras's `evaluate` returns them; its errors for data."""
+        """Returns the loss and the metrics on what `fit` takes, as Keras's `evaluate` does.
+
+        Raises ValueError, TypeError, OSError or ImportError for data as `fit` does.
+        """
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
-        """The `logits` of `(images, texts)`, all images with all texts; Keras's would be those of each batch alone.
+        """Returns the `logits` of `(images, texts)`, all with all; Keras's would be those of each batch alone.
 
-        `verbose` is there for Keras's callers, and not used. Raises ValueError for anything but such a pair, and the
-        errors of `logits`.
+        `verbose` is there for Keras's callers, and not used. Raises ValueError for anything but such a pair, and
+        TypeError, ValueError, OSError or ImportError as `logits`.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
         return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
 
     def _pair(self, x: Any) -> Any:
-        """Images and token ids as the towers take them, of `(images, texts)`; anything else is returned as it is.
+        """Returns images and token ids as the towers take them, of `(images, texts)`; anything else as it is.
 
-        Raises ValueError for unknown ids, or sentences without a tokenizer; for files the errors of `load_image`.
+        Raises ValueError for unknown ids, or sentences without a tokenizer, TypeError for texts that are no strings,
+        OSError, ValueError or ImportError for image files that cannot be read, ImportError without ftfy for a CLIP.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
             return x
@@ -198,7 +204,7 @@ class ImageText(keras.Model):
         return images, texts
 
     def get_config(self) -> dict[str, Any]:
-        """The config for Keras's files: both towers, serialized, and what is no weight, without the tokenizer."""
+        """Returns the config for Keras's files: both towers, serialized, and what is no weight; no tokenizer."""
         return {
             "image_encoder": keras.saving.serialize_keras_object(self.image_encoder),
             "text_encoder": keras.saving.serialize_keras_object(self.text_encoder),
@@ -211,19 +217,26 @@ class ImageText(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
+        """Returns the model of what `get_config` returned; TypeError or ValueError if it makes no sense.
+
+        `custom_objects` is there for Keras, and not used.
+        """
         towers = ("image_encoder", "text_encoder")
         return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in towers})
 
     def embed_images(self, images: Any, batch_size: int = 32) -> np.ndarray:
-        """Embeddings of images, float32 `(images, D)`, each of length 1.
+        """Returns embeddings of images, float32 `(images, D)`, each of length 1.
 
         Args:
             images: What `image_encoder.predict` takes; or paths and PIL images, which are prepared first.
             batch_size: How many are computed at a time.
 
         Raises:
-            ValueError: if `batch_size` is no positive integer, or the model does not take such images.
-            FileNotFoundError, TypeError, ImportError: as in `load_image`, if they are prepared.
+            ValueError: if `batch_size` is no positive integer, the model does not take such images, or a file cannot be
+                decoded.
+            OSError: if a file is not there (FileNotFoundError) or cannot be opened.
+            TypeError: for what is neither pixels nor a file.
+            ImportError: if there are files and Pillow is not installed.
         """
         whole_number("batch_size", batch_size, 1)
         if not hasattr(images, "shape"):
@@ -231,7 +244,7 @@ class ImageText(keras.Model):
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
     def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
-        """Embeddings of texts, float32 `(texts, D)`, each of length 1.
+        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1.
 
         Args:
             texts: One or several.
@@ -240,8 +253,9 @@ class ImageText(keras.Model):
 
         Raises:
             TypeError: unless they are strings.
-            ValueError: if there is no tokenizer or no text, `batch_size` is no positive integer, or a token id is
-                unknown.
+            ValueError: if there is no tokenizer or no text, a text is no Unicode, `batch_size` is no positive integer,
+                or a token id is unknown.
+            ImportError: if ftfy is not installed, which repairs the texts of a CLIP.
         """
         whole_number("batch_size", batch_size, 1)
         ids, rows = self._ids(texts), []
@@ -253,12 +267,16 @@ class ImageText(keras.Model):
         return unit_vectors(np.concatenate(rows).astype("float32"))
 
     def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Scaled similarities, float32 `(images, texts)`; arguments and errors of `embed_images` and `embed_texts`."""
+        """Returns scaled similarities, float32 `(images, texts)`.
+
+        Arguments are those of `embed_images` and `embed_texts`, and so are the errors: TypeError, ValueError, OSError
+        for an image file that cannot be opened, ImportError without Pillow or ftfy.
+        """
         similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """Probabilities float32 `(images, texts)`, with the errors of `logits`.
+        """Returns probabilities float32 `(images, texts)`; TypeError, ValueError, OSError and ImportError as `logits`.
 
         Those of an image add up to 1 with a softmax; with a sigmoid (see `activation`) each text is by itself.
         """
@@ -274,7 +292,7 @@ class ImageText(keras.Model):
         batch_size: int = 32,
         progress: bool = True,
     ) -> VisionTransformer:
-        """The image tower with a head made of words: an ordinary model, which keeps nothing of the text tower.
+        """Returns the image tower with a head made of words: an ordinary model, which keeps nothing of the text tower.
 
         The head's kernel holds the normalised embedding of each class times `scale`, its bias `bias`; it reads the
         normalised embedding of the image (`config.unit_features`).
@@ -293,9 +311,10 @@ class ImageText(keras.Model):
             A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.
 
         Raises:
-            TypeError: if names or templates are no strings.
-            ValueError: unless there are two names or more, all different, and templates have one `{}` each; if
-                `averaging` is unknown, `batch_size` is no positive integer, or there is no tokenizer.
+            TypeError: if names are no strings, or templates neither a string nor several.
+            ValueError: unless there are two names or more, all different, and templates are strings with one `{}` each;
+                if `averaging` is unknown, `batch_size` is no positive integer, or there is no tokenizer.
+            ImportError: if ftfy is not installed, which repairs the texts of a CLIP.
         """
         names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
@@ -323,7 +342,7 @@ class ImageText(keras.Model):
         stride: int = 336,
         batch_size: int = 32,
     ) -> LinearSegmenter:
-        """A model of a TIPS that names each pixel by words: for `segmentation.segment` and `segmentation.evaluate`.
+        """Returns a model of a TIPS that names pixels by words: for `segmentation.segment` and `segmentation.evaluate`.
 
         The patches that the last block makes of values without attention are compared with the vectors of the classes,
         each the mean of its texts, as in the authors' notebook on segmentation. Nothing of the text tower is kept.
@@ -341,7 +360,9 @@ class ImageText(keras.Model):
 
         Raises:
             TypeError, ValueError: if the model is no TIPS, another argument is out of its range, or `stride` is above
-                `image_size`; and as `zero_shot_classifier`.
+                `image_size`; names or templates as in `zero_shot_classifier`; ValueError if the tokenizer's file is
+                gone or damaged by now.
+            ImportError: if the tokenizer needs a library of the extra `text`.
 
         Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
         """
@@ -379,7 +400,7 @@ class ImageText(keras.Model):
         return model
 
     def _known_tokenizer(self) -> Tokenizer:
-        """The tokenizer; ValueError where there is none."""
+        """Returns the tokenizer; ValueError where there is none."""
         if self.tokenizer is None:
             raise ValueError(
                 "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
@@ -388,9 +409,10 @@ class ImageText(keras.Model):
         return self.tokenizer
 
     def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The token ids of texts, int32 `(texts, context)`.
+        """Returns the token ids of texts, int32 `(texts, context)`.
 
-        Raises TypeError unless they are strings, ValueError without tokenizer or texts, or for unknown ids.
+        Raises TypeError unless they are strings, ValueError without tokenizer or texts, for text that is no Unicode and
+        unknown ids, ImportError without ftfy for a CLIP.
         """
         ids = self._known_tokenizer()(texts)
         if not len(ids):
@@ -400,10 +422,10 @@ class ImageText(keras.Model):
 
 
 def _with_capitals(tokenizer: Tokenizer, config: TextConfig) -> Tokenizer:
-    """A tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
+    """Returns a tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
 
     A tokenizer that was not made from a SentencePiece model is returned as it is. Raises ImportError without the
-    library, ValueError if the model's file is damaged by now.
+    library, ValueError if the model's file is gone or damaged by now.
     """
     model = next((file for file in tokenizer.files if file.suffix == ".model"), None)
     if model is None:
@@ -421,7 +443,7 @@ def load_image_text(
     image_size: ImageSize | None = None,
     dtype: DType = None,
 ) -> ImageText:
-    """Both towers of a CLIP, a SigLIP 1 or 2, a LiT or a TIPS, and its tokenizer.
+    """Returns both towers of a CLIP, a SigLIP 1 or 2, a LiT or a TIPS, and its tokenizer.
 
     Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel, SiglipModel and Tipsv2Model,
     big_vision's two-tower `.npz`, LiT's with a Transformer as text tower, a folder with the two `.npz` of a TIPS.
@@ -444,10 +466,12 @@ def load_image_text(
         An `ImageText`.
 
     Raises:
-        FileNotFoundError, DownloadError: if there is no such file, or it cannot be fetched.
+        OSError: if there is no such file (FileNotFoundError), also of the tokenizer, it cannot be read or fetched
+            (DownloadError), or a folder has no weights (IsADirectoryError).
         ImportError: if the tokenizer needs a library of the extra `text`.
-        ValueError: if the file has no text tower, or one that is not computed here, the tokenizer does not fit, or no
-            official code is like the model.
+        TypeError: if `source` or `tokenizer` is no path.
+        ValueError: if a name is unknown, a file is damaged or has no text tower, or one that is not computed here, the
+            tokenizer does not fit, or no official code is like the model.
 
     Examples:
         >>> text.save_image_text(both, "both.npz", "big_vision")
@@ -499,7 +523,7 @@ def load_image_text(
 
 
 def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
-    """Whose tokenizer and averaging belong to weights of a layout, such as `"openai"`, `"big_vision"` or `"lit"`."""
+    """Returns whose tokenizer and averaging belong to weights of a layout: `"openai"`, `"big_vision"` or `"lit"`."""
     if dialect.startswith(tokenizers.TIPS):
         return tokenizers.TIPS
     if dialect == "flax":
@@ -510,7 +534,7 @@ def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bi
 
 
 def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bool, source: str) -> str | None:
-    """Whose code is the official one for a text tower, such as `"big_vision"`; None where the file's own rules are.
+    """Returns whose code is the official one for a text tower: `"big_vision"` or such; None for the file's own rules.
 
     Raises ValueError where no official code computes such a tower.
     """
@@ -530,9 +554,9 @@ def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bo
 
 
 def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
-    """The arrays of a file by their names; of an image tower of TIPS also those of the text tower's file beside it.
+    """Returns the arrays of a file by name; of an image tower of TIPS also those of the text tower's file beside it.
 
-    Raises the errors of `open_file`.
+    Raises OSError if a file is not there or cannot be read, ValueError if it is damaged or of no known kind.
     """
     file, text = clip.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
@@ -543,7 +567,7 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
 def _numbers_of_logits(
     file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars, source: str
 ) -> tuple[float, float | None, float | None]:
-    """The logarithm of what cosines are multiplied with, what is added then (None: nothing), a TIPS's temperature.
+    """Returns the logarithm of what cosines are multiplied with, what is added then or None, a TIPS's temperature.
 
     Raises ValueError where one of them or the image tower is missing, is no single number near 0, or belongs elsewhere.
     """
@@ -567,7 +591,7 @@ def _numbers_of_logits(
 
 
 def _number_of(file: Mapping[str, StoredArray], name: str, source: str) -> float | None:
-    """The one number of an array, None where there is no array; ValueError unless it is one number near 0."""
+    """Returns the one number of an array, None without the array; ValueError unless it is one number near 0."""
     if name not in file:
         return None
     values = file[name].read().reshape(-1)
@@ -577,7 +601,7 @@ def _number_of(file: Mapping[str, StoredArray], name: str, source: str) -> float
 
 
 def _beside_text_tower(plan: Plan, places: Sequence[str], source: str) -> list[str]:
-    """The arrays beside the text tower and `places`, those of the image tower; ValueError where there are none."""
+    """Returns the names of the image tower's arrays, beside the text tower and `places`; ValueError without any."""
     beside = [name for name in plan.unused if name not in places]
     if not beside:
         raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
@@ -585,16 +609,24 @@ def _beside_text_tower(plan: Plan, places: Sequence[str], source: str) -> list[s
 
 
 def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars, source: str) -> float:
-    """The temperature of a TIPS, of its array or, as in published files of transformers, of config.json.
+    """Returns the temperature of a TIPS, of its array or, as in published files of transformers, of config.json.
 
-    Raises ValueError where neither has it, or the array is no single number above 0.
+    Raises ValueError, which names the file, where neither has it, or it is no single number above 0 whose logarithm a
+    float32 holds.
     """
     name = next((found for name in TEMPERATURES for found in (f"{plan.prefix}{name}", name) if found in file), None)
     if name is None and "temperature_init_value" in sidecars.config:
-        return float(np.float32(number(sidecars.config, "temperature_init_value", 1.0)))
+        try:
+            value = number(sidecars.config, "temperature_init_value", 1.0)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+        if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
+            words = f"The config beside {source} says temperature_init_value={value!r}"
+            raise ValueError(f"{words}; a number near 1 or not far below was expected.")
+        return float(np.float32(value))
     if name is None:
         raise ValueError(f"{source} has no array 'temperature', by which cosines are divided: it is half of a model.")
     values = file[name].read().reshape(-1)
-    if len(values) != 1 or not math.exp(-_LARGEST_NUMBER) < values[0] < math.exp(_LARGEST_NUMBER):
+    if len(values) != 1 or not _LEAST_TEMPERATURE < values[0] < _LARGEST_TEMPERATURE:
         raise ValueError(f"The array {name!r} of {source} must be one number above 0, but is {values[:3].tolist()}.")
     return float(values[0])

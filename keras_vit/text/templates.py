@@ -35,12 +35,12 @@ AVERAGINGS = {
 
 @functools.cache
 def _published() -> dict[str, list[str]]:
-    """The texts of `weights/zero_shot.json` by their names, which are read once."""
+    """Returns the texts of `weights/zero_shot.json` by their names, read once; OSError if the file cannot be."""
     return json.loads((weights_folder() / "zero_shot.json").read_text(encoding="utf-8"))
 
 
 def imagenet_names() -> tuple[str, ...]:
-    """The 1,000 names of ImageNet-1k's classes that OpenAI chose for CLIP, in the order of the classes.
+    """Returns the 1,000 names of ImageNet-1k's classes that OpenAI chose for CLIP, in the order of the classes.
 
     Returns:
         Names such as `"great white shark"`, which differ from WordNet's first words (`imagenet1k_classes`).
@@ -53,7 +53,7 @@ def imagenet_names() -> tuple[str, ...]:
 
 
 def published_templates() -> dict[str, tuple[str, ...]]:
-    """The published lists of templates, by the names that `zero_shot_classifier(templates=...)` takes.
+    """Returns the published lists of templates, by the names that `zero_shot_classifier(templates=...)` takes.
 
     Returns:
         `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), one list for each of 26 other data sets such as
@@ -68,7 +68,10 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
 
 def checked_names(names: Sequence[str]) -> list[str]:
-    """Names of classes as a list; TypeError, ValueError unless they are two or more different lines of text."""
+    """Returns names of classes as a list.
+
+    Raises TypeError unless they are strings in a list, ValueError unless there are two or more different lines of text.
+    """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     names = list(names)
@@ -85,9 +88,9 @@ def checked_names(names: Sequence[str]) -> list[str]:
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """A tuple of templates: a published list by its name, one template, or several.
+    """Returns a tuple of templates: a published list by its name, one template, or several.
 
-    Raises TypeError for anything else, ValueError unless there is one and each has one place, `{}`.
+    Raises TypeError for anything else, ValueError unless there is one and each is a string with one place, `{}`.
     """
     if isinstance(templates, bytes) or not isinstance(templates, Iterable):
         raise TypeError(f"templates must be a sentence or several, but {templates!r:.80} was given.")
@@ -107,7 +110,7 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: Averaging) -> list[list[str]]:
-    """For each class the texts that stand for it, one a template.
+    """Returns for each class the texts that stand for it, one a template.
 
     Raises ValueError where two names are one, or nothing is left of a name, once capitals and punctuation are gone.
     """
@@ -126,7 +129,7 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
 
 
 def average(embeddings: np.ndarray, averaging: Averaging) -> np.ndarray:
-    """One row `(classes, D)`, float64, for each class of embeddings `(classes, texts, D)`."""
+    """Returns one row `(classes, D)`, float64, for each class of embeddings `(classes, texts, D)`."""
     mean = unit_vectors(embeddings.astype("float64")).mean(1)
     return unit_vectors(mean) if averaging.renormalize else mean
 

@@ -64,7 +64,7 @@ class Tokenizer:
     files: tuple[Path, ...] = ()
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The ids of texts, int32 `(texts, context)`, none for no texts; warns where a text is cut.
+        """Returns the ids of texts, int32 `(texts, context)`, none for no texts; warns where a text is cut.
 
         Raises TypeError unless they are strings, ValueError for half of a surrogate pair, ImportError without ftfy
         where the texts of a CLIP are repaired by it.
@@ -100,18 +100,18 @@ class Tokenizer:
 
 
 def canonicalized(text: str, keep: str = "") -> str:
-    """Lower case without punctuation, words one space apart (`_canonicalize` of big_vision's evaluator)."""
+    """Returns a text in lower case without punctuation, words one space apart (big_vision's `_canonicalize`)."""
     removed = "".join(sign for sign in string.punctuation if sign not in keep)
     return _spaced(text.replace("_", " ").translate(str.maketrans("", "", removed)).lower())
 
 
 def _spaced(text: str) -> str:
-    """A text with its words one space apart, and none around them."""
+    """Returns a text with its words one space apart, and none around them."""
     return re.sub(r"\s+", " ", text).strip()
 
 
 def _repaired(text: str) -> str:
-    """Text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`.
+    """Returns a text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`.
 
     Raises ImportError without ftfy.
     """
@@ -119,7 +119,7 @@ def _repaired(text: str) -> str:
 
 
 def _siglip_cleaned(text: str) -> str:
-    """Lower case without punctuation, as transformers' SiglipTokenizer, which puts no space where a `_` was."""
+    """Returns a text in lower case without punctuation, as transformers' SiglipTokenizer: no space where a `_` was."""
     return _spaced(text.lower().translate(_NO_PUNCTUATION))
 
 
@@ -140,14 +140,14 @@ TIPS = "tips"  # its rules: big_vision's capitals, no end token, padding 0
 
 
 def _library(name: str) -> Any:
-    """A module of the extra `text`; ImportError, with what to install, where it is missing."""
+    """Returns a module of the extra `text`; ImportError, with what to install, where it is missing."""
     require_packages("This tokenizer", (name,), "text")
     return importlib.import_module(name)
 
 
 @functools.cache
 def _clip_pairs(start: str, end: str) -> Any:
-    """CLIP's byte pairs, as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`.
+    """Returns CLIP's byte pairs as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`.
 
     It is made once, and shared. Raises ImportError without that library.
     """
@@ -163,9 +163,10 @@ def _clip_pairs(start: str, end: str) -> Any:
 
 
 def _splitting(model: Any, words: str, specials: list[str]) -> Any:
-    """A tokenizer of the library `tokenizers` that cuts a text into `words`, and these into a model's byte pairs.
+    """Returns a tokenizer of the library `tokenizers` that makes a model's byte pairs of the `words` of a text.
 
-    `words` is a regular expression of one word; the tokens `specials` stay whole.
+    `words` is a regular expression of one word, and what lies between words is dropped; the tokens `specials` stay
+    whole. Raises ImportError without that library.
     """
     tokenizers = _library("tokenizers")
     result = tokenizers.Tokenizer(model)
@@ -177,7 +178,7 @@ def _splitting(model: Any, words: str, specials: list[str]) -> Any:
 
 
 def _from_merges(vocabulary: Path) -> Any:
-    """The byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer.
+    """Returns the byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer.
 
     Raises ImportError without the library `tokenizers`, and what that raises (Exception) for files it cannot read.
     """
@@ -191,7 +192,7 @@ def _from_merges(vocabulary: Path) -> Any:
 
 
 def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """A function from a text to its ids without special tokens, by a tokenizer of the library `tokenizers`.
+    """Returns a function from a text to its ids without special tokens, by a tokenizer of the library `tokenizers`.
 
     That is changed: it cuts and fills up nothing from now on.
     """
@@ -201,14 +202,14 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _cleaning(name: Any) -> Callable[[str], str]:
-    """How open_clip cleans texts under a name of its config; ValueError for an unknown one."""
+    """Returns how open_clip cleans texts under a name of its config; ValueError for an unknown one."""
     if name not in CLEANINGS:
         raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*CLEANINGS]}.")
     return CLEANINGS[name]
 
 
 def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = None) -> Tokenizer:
-    """CLIP's tokenizer as OpenAI's code or open_clip has it, which call the special tokens by other words.
+    """Returns CLIP's tokenizer as OpenAI's code or open_clip has it, which call the special tokens by other words.
 
     `clean` is a name of `CLEANINGS`, None for `"lower"`. Raises ImportError without the library, ValueError if `clean`
     is unknown or the model does not know as many words as CLIP has.
@@ -221,11 +222,11 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = N
 
 
 def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
-    """The tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though the files say otherwise.
+    """Returns the tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though no file says so.
 
     `kind` says whose rules it follows, such as `"hf_clip"`, and `clean` what open_clip's config says. Raises
-    ImportError without the library, ValueError if a file is damaged, lacks a special token, or is of other weights, or
-    `clean` is unknown.
+    ImportError without the library, ValueError if a file is missing or damaged, lacks a special token, or is of other
+    weights, or `clean` is unknown, OSError if the `tokenizer_config.json` beside it cannot be read.
     """
     library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
     try:
@@ -235,6 +236,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     stated = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
 
     def id_of(role: str, default: str) -> int:
+        """Returns the id of a special token; ValueError if the vocabulary lacks it."""
         word = stated.get(role, default)
         word = word.get("content") if isinstance(word, dict) else word
         number = words.token_to_id(word) if isinstance(word, str) else None
@@ -275,7 +277,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
 
 
 def _lower_first(tokenizer: Any) -> None:
-    """Changes a tokenizer of the library `tokenizers`: texts become lower case before all else."""
+    """Changes a tokenizer of the library `tokenizers`: texts become lower case first; ImportError without it."""
     normalizers = _library("tokenizers").normalizers
     steps = [normalizers.Lowercase()]
     if tokenizer.normalizer is not None:
@@ -284,9 +286,9 @@ def _lower_first(tokenizer: Any) -> None:
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
-    """The tokenizer of a SentencePiece model, for weights of `"big_vision"`, `"lit"`, `"tips"` or `"huggingface"`.
+    """Returns the tokenizer of a SentencePiece model for weights: `"big_vision"`, `"lit"`, `"tips"` or `"huggingface"`.
 
-    Raises ImportError without sentencepiece, ValueError if the file is none of its models or of other weights.
+    Raises ImportError without sentencepiece, ValueError if the file is missing, none of its models or of other weights.
     """
     library = _library("sentencepiece")
     try:
@@ -309,7 +311,7 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
 
 
 def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
-    """A function from a text to its ids, as transformers' SiglipTokenizer makes them of a SentencePiece model.
+    """Returns a function from a text to its ids, as transformers' SiglipTokenizer makes them of a SentencePiece model.
 
     Special tokens that a text has are special; what stands between them is cleaned. Only what stands before the first
     one begins with a space.
@@ -332,7 +334,7 @@ def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
 
 
 def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
-    """The given tokenizer, of so many words; ValueError unless it belongs to a text tower of such a config."""
+    """Returns the given tokenizer, of so many words; ValueError unless it belongs to a text tower of such a config."""
     if not config.vocabulary - PADDING < words <= config.vocabulary:
         name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
         raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")
@@ -353,11 +355,11 @@ def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
 def find_tokenizer(
     path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str, words: Sequence[str]
 ) -> tuple[Tokenizer | None, str | None]:
-    """The tokenizer of weights, `given` or found beside `path`, and a note for the user or None.
+    """Returns the tokenizer of weights, `given` or found beside `path`, and a note for the user or None.
 
     The tokenizer is None where none lies beside the weights; the note says so. Raises TypeError or FileNotFoundError
-    where `given` names no tokenizer, ImportError without the library that reads it, and ValueError if it is damaged or
-    belongs to other weights.
+    where `given` names no tokenizer, ImportError without the library that reads it, ValueError if it is damaged or
+    belongs to other weights, and OSError if the JSON file beside it cannot be read.
     """
     open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
     clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
@@ -385,5 +387,5 @@ def find_tokenizer(
 
 
 def _tokenizer_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first of some files that a folder has."""
+    """Returns the first of some files that a folder has, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -57,9 +57,9 @@ def save_image_text(
 
     Raises:
         ValueError: if the layout is unknown, or has no place for one of the towers, or a weight is beyond float32's
-            range.
+            range; if a tower is quantized or has adapters (LoRA).
         FileExistsError: if there is a file already and `overwrite` is false.
-        OSError: if a file cannot be written.
+        OSError: if a file cannot be written, or one of the tokenizer's cannot be read.
 
     Examples:
         >>> text.save_image_text(both, "towers.npz", "big_vision")
@@ -89,7 +89,7 @@ def save_image_text(
 
 
 def _text_names(both: ImageText, layout: str) -> Names:
-    """The names of the text tower's arrays in a layout.
+    """Returns the names of the text tower's arrays in a layout.
 
     Raises ValueError for an unknown layout, or towers that it has no place for.
     """
@@ -109,7 +109,7 @@ def _text_names(both: ImageText, layout: str) -> Names:
 
 
 def _huggingface_names(both: ImageText) -> Names | None:
-    """The names of SiglipModel or of CLIPModel; None where neither of them computes what these towers do."""
+    """Returns the names of SiglipModel or of CLIPModel; None where neither computes what these towers do."""
     config = both.text_encoder.config
     if both.activation == "sigmoid":
         is_siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
@@ -119,14 +119,14 @@ def _huggingface_names(both: ImageText) -> Names | None:
 
 
 def _meta_names(both: ImageText) -> Names | None:
-    """The names of Meta's file; None for a text tower that it would not tell: nothing lies beside it."""
+    """Returns the names of Meta's file; None for a text tower that it would not tell: nothing lies beside it."""
     config = both.text_encoder.config
     is_metas = {field: getattr(config, field) for field in _META} == _META and both.logit_bias is None
     return NAMES["open_clip"] if is_metas and config.heads == max(config.width // 64, 1) else None
 
 
 def _open_clip_names(both: ImageText) -> Names | None:
-    """The names of open_clip's CLIP, or of its CustomTextCLIP for other towers; None for another pooling."""
+    """Returns the names of open_clip's CLIP, or of its CustomTextCLIP for other towers; None for another pooling."""
     config = both.text_encoder.config
     if config.pooling not in _POOLINGS:
         return None
@@ -137,7 +137,7 @@ def _open_clip_names(both: ImageText) -> Names | None:
 
 
 def _big_vision_names(both: ImageText) -> Names | None:
-    """The names of big_vision's two towers; None where it computes something else."""
+    """Returns the names of big_vision's two towers; None where it computes something else."""
     text, images = both.text_encoder.config, both.image_encoder.config
     is_flax = not text.causal and text.gelu == "tanh" and text.layer_norm_epsilon == 1e-6
     is_flax = is_flax and text.pooling in ("last", "map") and text.projection_bias == bool(text.projection)
@@ -145,21 +145,27 @@ def _big_vision_names(both: ImageText) -> Names | None:
 
 
 def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
-    """The names and arrays of both towers, those of the image tower with `image_start` before them."""
+    """Yields the names and arrays of both towers, those of the image tower with `image_start` before them.
+
+    Raises ValueError where the layout has no place for a tower, or one is quantized or has adapters (LoRA).
+    """
     for name, values in extract(both.image_encoder, _image_layout(layout, image_start)):
         yield f"{image_start}{name}", values
     yield from _text_arrays(both, names)
 
 
 def _image_layout(layout: str, image_start: str) -> Layout:
-    """How the image tower is written; `image_start` is what stands before it."""
+    """Returns the layout that the image tower is written in; `image_start` is what stands before it."""
     if image_start == _TRUNK:
         return LAYOUTS["timm"]
     return IMAGE_TOWER if layout == "big_vision" else LAYOUTS[layout]
 
 
 def _text_arrays(both: ImageText, names: Names) -> Arrays:
-    """The names and arrays of the text tower, then the temperature and the bias, in the form that a layout has."""
+    """Yields the names and arrays of the text tower, then the temperature and the bias, in the form of a layout.
+
+    Raises ValueError where the tower is quantized or has adapters (LoRA).
+    """
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
     if names.is_tips:
         yield names.scale, np.asarray(_temperature(both), "float32")
@@ -171,7 +177,7 @@ def _text_arrays(both: ImageText, names: Names) -> Arrays:
 
 
 def _temperature(both: ImageText) -> float:
-    """What cosines are divided by: as the file stored it, unless it has changed since."""
+    """Returns what cosines are divided by: as the file stored it, unless it has changed since."""
     stored, log_scale = both.temperature, both.log_scale.numpy()
     # A float32 has fewer logarithms than numbers.
     return stored if stored is not None and np.float32(-math.log(stored)) == log_scale else math.exp(-log_scale)
@@ -197,7 +203,8 @@ def _check_tips(config: TextConfig, layout: str, is_tips: bool) -> None:
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
     """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing.
 
-    Raises FileExistsError, before anything is written, if one of the files is there and `overwrite` is false.
+    Raises FileExistsError, before anything is written, if one of the files is there and `overwrite` is false; OSError
+    if one cannot be read or written; ValueError where the layout has no place for a tower.
     """
     files = [] if both.tokenizer is None else [file for file in both.tokenizer.files if file.parent != folder]
     for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
@@ -215,7 +222,10 @@ _CLASSES = {"clip": "CLIP", "siglip": "Siglip", "siglip2": "Siglip2", "tipsv2": 
 
 
 def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
-    """The JSON files of transformers for both towers; `sidecars` are those of the image tower."""
+    """Returns the JSON files of transformers for both towers, by name; `sidecars` are those of the image tower.
+
+    `names` is not used: `_open_clip` has the same arguments.
+    """
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
     if config.causal:
         family = "clip"
@@ -255,7 +265,7 @@ def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dic
 
 
 def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
-    """What open_clip_config.json says of an image tower that is timm's."""
+    """Returns what open_clip_config.json says of an image tower that is timm's."""
     timm, config = sidecars["config.json"], both.image_encoder.config
     arguments = {key: value for key, value in timm["model_args"].items() if key not in _SAID_BY_OPEN_CLIP}
     vision = {
@@ -275,7 +285,7 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
-    """The `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
+    """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
     config = both.text_encoder.config
     stated = dict(
         sidecars["open_clip_config.json"] if "open_clip_config.json" in sidecars else _timms_tower(both, sidecars)
@@ -309,7 +319,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
 
 
 def _cleaning_of(both: ImageText) -> dict[str, str] | None:
-    """What open_clip_config.json says of how texts are cleaned for CLIP's byte pairs; None for its default."""
+    """Returns what open_clip_config.json says of how texts are cleaned for CLIP's byte pairs; None for its default."""
     if both.tokenizer is None or both.tokenizer.files:
         return None
     names = (name for name, clean in CLEANINGS.items() if clean is both.tokenizer.clean)

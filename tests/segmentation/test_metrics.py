@@ -182,6 +182,12 @@ def test_segments_that_make_no_sense(arguments, error, message):
             PanopticQuality(*wrong)
 
 
+@pytest.mark.parametrize("stuff", [["sky", 2], [1, None]])
+def test_stuff_that_cannot_be_sorted(stuff):
+    with pytest.raises(ValueError, match="stuff must be classes of 0 to 2"):
+        PanopticQuality(3, stuff)
+
+
 @pytest.fixture
 def coco(tmp_path):
     """Two pictures and their segments as COCO has them."""

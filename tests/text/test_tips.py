@@ -118,6 +118,18 @@ def test_the_temperature_in_config_json_and_one_that_was_trained(golden, both, t
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("value", [1e39, 1e-50, -1, "warm"])
+def test_a_temperature_in_config_json_that_no_float32_holds(golden, tmp_path, value):
+    shutil.copytree(golden(CASE).folder, tmp_path, dirs_exist_ok=True)
+    arrays = {name: array for name, array in arrays_of(tmp_path).items() if name != "temperature"}
+    keras_vit.checkpoints.files.write_safetensors(tmp_path / "model.safetensors", arrays.items(), overwrite=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"temperature_init_value": value}))
+    with pytest.raises(ValueError, match=f"{tmp_path.name}.*temperature_init_value"):
+        keras_vit.load_image_text(tmp_path)
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("layout", EPSILON)
 def test_the_formulas_by_hand(layout):
     """Both towers of the file's arrays in float64: what reading and writing share would else not show."""
