@@ -20,7 +20,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on the
     disk before it gets its name, so that a power cut cannot leave half of it either. Of several that write to one path
-    at once, the last one to end wins. A process that is killed leaves its temporary file behind (`.part-*`).
+    at once, the last one to end wins. A process that is killed leaves its temporary file behind (`.part-*`). Raises
+    OSError if the file cannot take its place; FileNotFoundError, also one, if the block wrote none.
     """
     path = Path(path)
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
@@ -71,7 +72,10 @@ def check_room(path: str | os.PathLike[str], size: int) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file in UTF-8, which replaces one that is there when it is complete; OSError if it cannot."""
+    """Writes a text file in UTF-8, which replaces one that is there when it is complete.
+
+    Raises OSError if it cannot, and UnicodeEncodeError, a ValueError, for halves of surrogate pairs.
+    """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

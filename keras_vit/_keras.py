@@ -74,7 +74,10 @@ def without_importing_tensorflow() -> Iterator[None]:
 
 
 def set_random_seed(seed: int) -> None:
-    """`keras.utils.set_random_seed`, which seeds TensorFlow only where the program has imported it."""
+    """Seeds as `keras.utils.set_random_seed`, TensorFlow only where the program has imported it.
+
+    Raises ValueError unless the seed is an integer of at least 0 that NumPy takes.
+    """
     with without_importing_tensorflow():
         keras.utils.set_random_seed(seed)
 

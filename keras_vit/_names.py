@@ -28,9 +28,10 @@ IS_PROGRAM = _is_program()
 
 
 def lazy_names(package: str) -> Callable[[str], object]:
-    """The `__getattr__` of a package: what `_names.py` says that it offers is imported when it is used.
+    """Returns the `__getattr__` of a package: what `_names.py` says that it offers is imported when it is used.
 
-    A package without an `__all__` gets one, of all these names. The function raises AttributeError for other names.
+    A package without an `__all__` gets one, of all these names. The function raises AttributeError for other names, and
+    ImportError where a module cannot be imported.
     """
     module = sys.modules[package]
     sources = {name: source for source, names in PACKAGES[package].items() for name in names.split()}

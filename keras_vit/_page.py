@@ -65,7 +65,10 @@ def image_address(pixels: np.ndarray, format: str = "PNG", palette: np.ndarray |
 
 
 def small_image(pixels: np.ndarray) -> np.ndarray:
-    """Returns an image, uint8 `(height, width, 3 or 4)`, with at most 288 pixels on its longer side, for a grid."""
+    """Returns an image, uint8 `(height, width, 3 or 4)`, with at most 288 pixels on its longer side, for a grid.
+
+    Raises ImportError without Pillow.
+    """
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels))
@@ -74,7 +77,10 @@ def small_image(pixels: np.ndarray) -> np.ndarray:
 
 
 def thumbnail(pixels: np.ndarray) -> Html:
-    """Returns a small copy of an image, uint8 `(height, width, channels)`, as an element for a grid with captions."""
+    """Returns a small copy of an image, uint8 `(height, width, channels)`, as an element for a grid with captions.
+
+    Raises ImportError without Pillow.
+    """
     return tag("img", src=image_address(small_image(pixels)), alt="")
 
 

@@ -90,7 +90,7 @@ def need_matplotlib() -> None:
 
 @contextlib.contextmanager
 def figure_for(path: PathLike, width: float, height: float, **options: Any) -> Iterator["Figure"]:
-    """A context with a figure of 110 x 110 pixels for each unit of `width` and `height`, in the package's colours.
+    """Yields a figure of 110 x 110 pixels for each unit of `width` and `height`, in the package's colours.
 
     At its end the figure is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are
     matplotlib's. Raises ValueError for another ending, ImportError without matplotlib, OSError where nothing can be

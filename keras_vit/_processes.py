@@ -133,7 +133,7 @@ class Processes:
         return [tensor.div_(self.count) for tensor in means]
 
     def mean_with_gradient(self, tensor: Any) -> Any:
-        """The mean of a torch tensor over the processes; the gradient of what each makes of it reaches all of them."""
+        """Returns the mean of a torch tensor over the processes; gradients of what each makes of it reach all."""
         from torch.distributed.nn.functional import all_reduce
 
         return all_reduce(tensor) / self.count
@@ -233,7 +233,7 @@ def connect(distribution: str | None = None) -> Processes:
 
     Raises:
         ValueError: if the variables, or the argument, make no sense.
-        RuntimeError: if the backend has no engine for it, or has computed before.
+        RuntimeError: if the backend has no engine for it, or has computed before, or the processes do not meet.
 
     Examples:
         >>> processes = training.connect()
@@ -323,7 +323,10 @@ def placement(environment: Mapping[str, str]) -> Place | None:
 
 
 def _connect_torch(place: Place) -> None:
-    """Joins this process with the others by torch.distributed, on the GPU of its number where there are GPUs."""
+    """Joins this process with the others by torch.distributed, on the GPU of its number where there are GPUs.
+
+    Raises RuntimeError, torch's own, if they do not meet.
+    """
     import torch
 
     backend = "gloo"
@@ -338,7 +341,7 @@ def _connect_torch(place: Place) -> None:
 def _connect_jax(place: Place | None) -> None:
     """Joins this process with the others by jax.distributed, and makes the first exchange with them.
 
-    Without a place JAX finds the others itself. Raises RuntimeError if JAX has computed before.
+    Without a place JAX finds the others itself. Raises RuntimeError if JAX has computed before, or they do not meet.
     """
     import jax
 
@@ -420,7 +423,10 @@ def tensorflow_has_only_cpus() -> bool:
 
 
 def keras_leaves_xla_out(model: keras.Model) -> bool:
-    """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole."""
+    """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole.
+
+    Raises RuntimeError there for a TensorFlow strategy over several processes.
+    """
     return tensorflow_has_only_cpus() and batch_shares(model) == 1
 
 

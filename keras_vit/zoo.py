@@ -88,8 +88,9 @@ from_checkpoint = load
 def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
     """Returns the model of a file of Keras, changed by its `with_config` where options are given.
 
-    Raises FileNotFoundError without the file; ValueError if it is damaged or holds another kind of model, and for
-    options that such a file has no use for or its model cannot have; TypeError for values of another type.
+    Raises OSError if the file, or a `classes.txt` beside it, is missing (FileNotFoundError) or cannot be read;
+    ValueError if it is damaged or holds another kind of model, and for options that such a file has no use for or its
+    model cannot have; TypeError for values of another type.
     """
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
@@ -135,7 +136,11 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
 
 
 def as_model(model: Any) -> Any:
-    """Returns anything but a string or a path as it is; of these the model that `load` returns, with its errors."""
+    """Returns anything but a string or a path as it is; of these the model that `load` returns.
+
+    Raises OSError for one that is missing or cannot be read or fetched, TypeError or ValueError for one that is damaged
+    or no such name.
+    """
     return load(model) if isinstance(model, (str, os.PathLike)) else model
 
 
@@ -190,7 +195,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     """Returns a model of a variant with random weights, or with those of a `.weights.h5` that this same model saved.
 
     `config` is the variant's; the names of `options` have been checked. Raises TypeError or ValueError for options that
-    make no sense or weights that do not fit, FileNotFoundError without the file.
+    make no sense or weights that do not fit, OSError if the file is missing (FileNotFoundError) or cannot be read.
     """
     options = dict(options)
     include_top, representation_size = options.get("include_top", True), None
@@ -226,7 +231,8 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
 def _config_of(weights: Source, variant: str) -> Any:
     """Returns the config of a source of weights; ValueError unless it has the layers of the variant.
 
-    What `load` raises for a source that cannot be found, fetched or read is raised here, too.
+    Raises OSError for a source that cannot be found, fetched or read, TypeError for one that is no text or path,
+    ValueError also if it is damaged.
     """
     path = resolve_source(weights)
     if is_keras_file(path):
@@ -249,7 +255,8 @@ def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dyna
 def _with_names_beside(config: Any, path: Source) -> Any:
     """Returns the config, with the names of a `classes.txt` beside the file if it has none and their number fits.
 
-    A `classes.txt` that cannot be read as names, or of a dense model one with another number, is a warning.
+    A `classes.txt` whose content is no names, or of a dense model one with another number, is a warning. Raises OSError
+    if it cannot be opened.
     """
     if not getattr(config, "classes", None) or config.class_names is not None:
         return config
@@ -279,7 +286,10 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
     """Returns `create_model` with its variant chosen, as a function with the name of `factory_name`."""
 
     def factory(**options: Unpack[CreateOptions]) -> T:
-        """Returns the model of `create_model` for this variant; TypeError for an unknown option."""
+        """Returns the model of `create_model` for this variant; TypeError for an unknown option.
+
+        TypeError or ValueError for one that makes no sense, OSError for weights that cannot be read or fetched.
+        """
         given_options(name, options, CreateOptions)
         model: Any = create_model(variant, **options)
         return model

@@ -120,7 +120,7 @@ def is_number(value: Any) -> bool:
 
 
 def as_tuple(fields: Any, name: str) -> Any:
-    """The field `name` of a frozen dataclass; a list is replaced there by a tuple, which is returned."""
+    """Returns the field `name` of a frozen dataclass; a list is replaced there by a tuple, which is returned."""
     value = getattr(fields, name)
     if isinstance(value, list):
         value = tuple(value)
@@ -165,8 +165,8 @@ class ImageTransform:
     def read(self, path: str | os.PathLike[str]) -> np.ndarray:
         """Returns the pixels of an image file, `(height, width, channels)`.
 
-        Raises FileNotFoundError without the file, ValueError if it is no such image, and ImportError without Pillow or,
-        for TIFFs of other channels than three, without tifffile.
+        Raises OSError if the file cannot be opened (FileNotFoundError without it), ValueError if it is no such image,
+        and ImportError without Pillow or, for TIFFs of other channels than three, without tifffile.
         """
         if self.channels == 3:
             return load_image(path)
@@ -187,7 +187,10 @@ class ImageTransform:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Returns the transform that `dataclasses.asdict` made `fields` of, also after a way through JSON."""
+        """Returns the transform that `dataclasses.asdict` made `fields` of, also after a way through JSON.
+
+        Raises KeyError if a field is missing, TypeError or ValueError if one of the augmentation makes no sense.
+        """
         augmentation, resize = fields["augmentation"], fields["resize"]
         augmentation = None if augmentation is None else Augmentation(**augmentation)
         resize = Pipeline(**resize) if isinstance(resize, dict) else resize

@@ -339,7 +339,7 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     """Returns the folder of classes of each split, by the keys of `SPLITS`; the root for each if there are no splits.
 
     A folder that is called like one of `class_names` is no split. Raises ValueError if a split has two folders or no
-    class folders, or one to test on stands beside folders that are no splits; OSError if the root cannot be read.
+    class folders, or one to test on stands beside folders that are no splits; OSError if a folder cannot be read.
     """
     folders = [entry.name for entry in visible(root) if is_folder(entry)]
     is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
@@ -393,6 +393,7 @@ def has_test_split(source: Any) -> bool:
 
     Raises:
         ValueError: if a split has two entries or folders, or it cannot be told what folders are.
+        OSError: if a folder cannot be read.
 
     Examples:
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
@@ -443,8 +444,9 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
     """Returns the name of a split in a folder or a dict, such as `"val"`; None without splits, and for other data.
 
-    A folder that is called like one of `class_names` is no split. Raises ValueError if the split has two names, and
-    KeyError if there are splits, but not this one.
+    A folder that is called like one of `class_names` is no split. Raises ValueError if a split has two names or it
+    cannot be told what folders are, KeyError if there are splits, but not this one, and OSError if a folder cannot be
+    read.
     """
     if isinstance(source, Mapping):
         return str(_splits(source, "data")[split])
@@ -479,7 +481,10 @@ class Worker:
     """
 
     def __init__(self, transform: ImageTransform) -> None:
-        """Starts the process, and sends it the transform of every image; RuntimeError if it ends at once."""
+        """Starts the process, and sends it the transform of every image.
+
+        Raises RuntimeError if it ends at once, OSError if it cannot be started.
+        """
         packages = str(Path(__file__).resolve().parents[2])  # the folder that this package lies in
         path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
         # -P: files in the working directory must not hide modules of the same names.

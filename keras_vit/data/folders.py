@@ -31,7 +31,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
 
     Warns of files that are left out. Raises FileNotFoundError without the folder, ValueError without that split, two
     classes or a picture of a class that can be read, for unknown classes, and, unless `reading` skips them, for files
-    that cannot be read and classes without files; ImportError without Pillow.
+    that cannot be read and classes without files; OSError if a folder cannot be read, ImportError without Pillow.
     """
     root = Path(root)
     if not root.is_dir():
@@ -235,7 +235,10 @@ def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
 
 
 def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
-    """Whether the last bytes of a file are those that end its format; False where these are not known."""
+    """Whether the last bytes of a file are those that end its format; False where these are not known.
+
+    Raises OSError if it cannot be read.
+    """
     with open(path, "rb") as file:
         if kind == "WEBP":  # says its length, without the first eight bytes
             return int.from_bytes(file.read(8)[4:], "little") + 8 <= size

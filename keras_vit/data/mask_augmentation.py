@@ -282,6 +282,7 @@ def augment_masks(
     Raises:
         ValueError: if a change of colours is unknown, or the image size is not positive.
         TypeError: if the image size is no integer or pair.
+        KeyError: if the targets lack masks or labels.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": np.array([1])}

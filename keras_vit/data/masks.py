@@ -92,7 +92,7 @@ class MaskedImages(Masks):
 
     @property
     def has_test_split(self) -> bool:
-        """Whether the source says which pictures are there to test or to validate on."""
+        """Whether the source says which pictures are there to test or to validate on; OSError without its folder."""
         names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
         return any(place is not None and place[0] != "train" for place in map(split_of, names))
 
@@ -100,7 +100,8 @@ class MaskedImages(Masks):
         """Raises ValueError if a class does not occur in the masks to train on, or there is only one.
 
         Also where there are no such pictures, and unless `on_bad_image` is `"skip"` at a mask that cannot be read.
-        FileNotFoundError if a folder is missing, TypeError if the source is no folder or pair.
+        OSError if a folder is missing (FileNotFoundError) or cannot be read, TypeError if the source is no folder or
+        pair, ImportError without Pillow.
         """
         opened = self._open("train", Reading(on_bad_image, check="none"))
         seen, count = self._numbers_seen(opened, on_bad_image == "skip"), self.classes or 0
@@ -119,7 +120,7 @@ class MaskedImages(Masks):
     def _numbers_seen(self, opened: "_Opened", skip: bool = False) -> set[int]:
         """Returns the numbers that occur in masks, `ignore` as well, until all classes have been seen.
 
-        Raises ValueError at a mask that cannot be read or does not fit, unless `skip`.
+        Raises ValueError at a mask that cannot be read or does not fit, unless `skip`; ImportError without Pillow.
         """
         seen: set[int] = set()
 
@@ -144,8 +145,9 @@ class MaskedImages(Masks):
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
         """Returns the pictures of a split; `read` returns a picture and its mask, which it checks (ValueError).
 
-        With `class_names` the classes come in that order. Raises FileNotFoundError if a folder is missing, TypeError if
-        the source is no folder or pair, and ValueError if there is no such split, picture or mask, or for other names.
+        With `class_names` the classes come in that order. Raises OSError if a folder is missing (FileNotFoundError) or
+        cannot be read, TypeError if the source is no folder or pair, ImportError without Pillow, and ValueError if
+        there is no such split, picture or mask, for a picture that cannot be read, or for other names.
         """
         if class_names is not None and self.class_names not in (None, tuple(class_names)):
             return self.in_order(class_names).open_examples(split, class_names, reading)
@@ -176,9 +178,9 @@ class MaskedImages(Masks):
     def _open(self, split: str, reading: Reading) -> "_Opened":
         """Returns the pictures of a split and their masks, in folders or arrays, each to be read by its number.
 
-        Masks without a picture are left out with a warning. Raises FileNotFoundError if a folder is missing, TypeError
-        for data of another kind, and ValueError if there is no such split or no picture, not a mask for each, or a
-        picture that cannot be read and is not to be skipped.
+        Masks without a picture are left out with a warning. Raises OSError if a folder is missing (FileNotFoundError)
+        or cannot be read, TypeError for data of another kind, ImportError without Pillow, and ValueError if there is no
+        such split or no picture, not a mask for each, or a picture that cannot be read and is not to be skipped.
         """
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
         if isinstance(source, (str, os.PathLike)):
@@ -262,9 +264,12 @@ def open_masks(
         What `finetune_segmentation` and `open_data` take. Files are read when they are used.
 
     Raises:
-        FileNotFoundError: if the folder does not exist; without classes also if it lacks one of the two.
-        ValueError, TypeError: if an argument makes no sense; without classes also if a picture has no mask, or a mask
-            is wrong. Otherwise that is reported when they are opened and read.
+        OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without classes also
+            if it lacks one of the two, or they cannot be read.
+        ValueError, TypeError: if an argument makes no sense, or `classes.txt` is no UTF-8 or has no names of classes;
+            without classes also if a picture has no mask, or a mask is wrong. Otherwise that is reported when they are
+            opened and read.
+        ImportError: without classes, if Pillow is not installed.
 
     Examples:
         >>> masks = data.open_masks((pixels, np.zeros((4, 24, 24), "uint8")), class_names=["floor", "wall"])
@@ -316,9 +321,10 @@ def _checked_ignore(data: Any) -> Any:
 def as_masks(
     source: Any, *, classes: int | None, class_names: Sequence[str] | None, ignore: int, reduce_zero_label: bool
 ) -> Masks:
-    """Returns what `open_masks` makes of a source, with its errors; masks that are open are returned as they are.
+    """Returns what `open_masks` makes of a source; masks that are open are returned as they are.
 
-    Raises ValueError if the options are neither the defaults nor those that the masks were opened with.
+    Raises ValueError if the options are neither the defaults nor those that the masks were opened with; OSError,
+    TypeError, ValueError or ImportError for what `open_masks` cannot open.
     """
     if not isinstance(source, Masks):
         options = {"classes": classes, "class_names": class_names, "ignore": ignore}
@@ -336,7 +342,8 @@ def as_masks(
 def read_mask(path: Path) -> np.ndarray:
     """Returns the numbers in a file of one number a pixel, `(height, width)` of booleans or integers.
 
-    Raises ValueError if it has colours or cannot be read, also if there is none.
+    Raises ValueError if it has colours or cannot be read, also if there is none; ImportError without Pillow, and its
+    DecompressionBombError, which is neither, for a very large one.
     """
     from PIL import Image
 
@@ -366,7 +373,7 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
 def names_beside(source: Any) -> list[str] | None:
     """Returns the names of classes, one a line in `classes.txt` of a folder; None where there is none, or no folder.
 
-    Raises UnicodeDecodeError, a ValueError, if the file is no UTF-8.
+    Raises UnicodeDecodeError, a ValueError, if the file is no UTF-8, and OSError if it cannot be read.
     """
     file = Path(source, CLASSES) if isinstance(source, (str, os.PathLike)) else None
     return file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else None
@@ -389,7 +396,7 @@ def _arrays(source: Any) -> tuple[Any, Any]:
 def _split_folders(root: Any) -> dict[str, tuple[Path, Path]]:
     """Returns the folders of pictures and masks of each split by its name; none if there are none, or no folder.
 
-    Raises FileNotFoundError if the root does not exist.
+    Raises OSError if the root does not exist (FileNotFoundError), is no folder or cannot be read.
     """
     if not isinstance(root, (str, os.PathLike)):
         return {}
@@ -411,7 +418,8 @@ def _mask_folder(root: Path) -> Path:
 def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
     """Returns each picture of a split with its mask, sorted; masks without a picture are left out with a warning.
 
-    Raises FileNotFoundError if a folder is missing, ValueError without the split or pictures, or if one has no mask.
+    Raises OSError if a folder is missing (FileNotFoundError) or cannot be read, ValueError without the split or
+    pictures, if the split has two folders, a link leads back to a folder that it lies in, or a picture has no mask.
     """
     folders = _split_folders(root)
     pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, _mask_folder(root))

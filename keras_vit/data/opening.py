@@ -110,8 +110,10 @@ def open_data(
 
     Raises:
         ValueError, TypeError: if an argument or the data is wrong; the file or the place is named.
-        FileNotFoundError: if the folder does not exist.
+        OSError: if the folder does not exist (FileNotFoundError), or a folder cannot be read.
         ImportError: if a package is missing; it names the extra.
+
+    What a pipeline or tensorflow-datasets raises by itself is raised, too.
 
     Examples:
         >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
@@ -210,7 +212,7 @@ def _transform(
 def _open_examples(source: Any, split: str, names: list[str] | None, reading: Reading) -> Examples:
     """Returns the images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets.
 
-    Raises TypeError for any other source, and the errors of what opens it: FileNotFoundError for a missing folder,
+    Raises TypeError for any other source; OSError for a folder that is missing (FileNotFoundError) or cannot be read,
     ValueError for what is wrong with its content, ImportError for a missing package.
     """
     if hasattr(source, "open_examples"):
@@ -315,7 +317,7 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
 
     Labels are numbers of `class_names`, or without these as the data set has them. Raises ImportError without the
     package, ValueError if the data set has no images with labels, no such split, a class that is not named, or was not
-    prepared for random access.
+    prepared for random access; and the package's own errors if there is no such data set or it cannot be prepared.
     """
     try:
         import tensorflow_datasets as tfds

@@ -160,10 +160,11 @@ def open_segments(
         The pictures that have a segment; of `"train"` with the others as `tests`.
 
     Raises:
-        FileNotFoundError: if a file or a folder is missing.
-        ImportError: if the masks are COCO's polygons or run lengths, and pycocotools is missing, when they are read.
+        OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
+        ImportError: if Pillow is missing for files, or pycocotools for COCO's masks, when they are read.
         TypeError, ValueError: if the data has another form, other classes than are given, or a class that is unknown;
-            or if it has no use for an option.
+            if a text file is no UTF-8; or if it has no use for an option. Wrong pictures and masks are when read.
+        KeyError: if a target in memory lacks its masks or labels.
 
     Examples:
         >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
@@ -222,7 +223,8 @@ def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str
 def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
     """Returns the pictures of a split with semantic masks, of which each class that occurs is a segment.
 
-    Those of `"train"` have others as `tests` where the masks have such. Raises the errors of `open_examples`.
+    Those of `"train"` have others as `tests` where the masks have such. Raises OSError, TypeError or ImportError as
+    `MaskedImages.open_examples`, and ValueError, also while reading.
     """
     examples = masks.open_examples(split, None, Reading())
 
@@ -244,8 +246,9 @@ def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedImages:
     """Returns pictures with COCO's annotations: panoptic where a folder of PNGs lies beside the file, else instances.
 
-    Raises FileNotFoundError for a missing file, picture or PNG, and ValueError for a file of another form, two pictures
-    of one name, or other names than categories. While reading: ValueError for masks that do not fit their picture.
+    Raises OSError for a file, picture or PNG that is missing (FileNotFoundError) or not read; ValueError for a file of
+    another form, two pictures of one name, or other names than categories. While reading: OSError, ImportError, and
+    ValueError for what cannot be decoded and masks that do not fit their picture.
     """
     known, stuff = named_categories(file, names)
     ids = file.with_suffix("")  # a folder, of panoptic ones
@@ -290,8 +293,8 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     """Returns a split of ADE20K: stuff of the semantic masks, and things of the instances' files.
 
     Of those the first channel is the number of the thing's class among things, from 1, and the second that of the
-    instance, 0 for none. Raises FileNotFoundError if a folder or a file of instances is missing, ValueError without the
-    split, and while reading for unknown things or files of another shape.
+    instance, 0 for none. Raises OSError if a folder or a file of instances is missing or not read, ValueError without
+    the split or a mask. While reading: ValueError for unknown things or bad files, OSError, or ImportError of Pillow.
     """
     known = label_set("ade20k")
     things = [k for k in range(len(known.names)) if k not in known.stuff]
@@ -318,7 +321,7 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
 
 
 def _instance_folders(source: Any) -> dict[str, Path]:
-    """Returns the folders with `instances/` by their names; the source itself is `"train"`; none in other sources."""
+    """Returns folders with `instances/` by name, the source itself as `"train"`; OSError for unreadable ones."""
     if not isinstance(source, (str, Path)) or not Path(source).is_dir():
         return {}
     inside = {path.name: path for path in sorted(Path(source).iterdir()) if split_of(path.name)}
@@ -344,7 +347,8 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
     """Returns pictures of a folder with a file for each instance; those without files are left out.
 
     Warns of files without a picture. Raises FileNotFoundError without `images/`, ValueError if two pictures have one
-    name, a file names no class, or no picture has files. While reading: ValueError for masks that do not fit.
+    name, a file names no class, or no picture has files; OSError if a folder cannot be read. While reading: ValueError
+    for what cannot be decoded or does not fit, OSError for a picture that cannot be opened, ImportError without Pillow.
     """
     if not (folder / "images").is_dir():
         raise FileNotFoundError(f"There is no folder {folder / 'images'} with the pictures of the instances.")
@@ -467,7 +471,7 @@ class SegmentStream(ImageStream):
     def _make(self, step: int) -> tuple[Any, Any]:
         """Returns the pictures and targets of a step: in training float32 `(pictures, *image_size, 3)`, else lists.
 
-        The targets are a list of dicts. Raises what reading a picture does: ValueError, FileNotFoundError, ImportError.
+        The targets are a list of dicts. Raises ValueError, OSError or ImportError as `_one` for each picture.
         """
         first = step * self.batch_size
         places = [divmod(first + i, self.examples) for i in range(self.length(step))]
@@ -481,7 +485,8 @@ class SegmentStream(ImageStream):
     def _one(self, epoch: int, place: int) -> tuple[np.ndarray, Targets]:
         """Returns a picture of an epoch and its targets; in training a crop, of the next picture if one has no segment.
 
-        Raises ValueError if no crop of any picture has a segment, and what reading a picture does.
+        Raises ValueError if no crop of any picture has a segment, or a picture or mask is wrong; OSError for a file
+        that cannot be opened, ImportError for a missing package.
         """
         if self.augmentation is None:
             return self.source.read(place)
@@ -534,8 +539,8 @@ def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segmen
     """Returns the segments of each picture of a panoptic annotation.
 
     `names` are what a model's classes are called, to find the file's categories by; None: by their order. Raises
-    FileNotFoundError without the file, and ValueError unless it has annotations of COCO's form whose ids differ, one
-    for each picture, and as many categories as names.
+    OSError if the file is missing (FileNotFoundError) or cannot be read, and ValueError unless it is UTF-8 and has
+    annotations of COCO's form whose ids differ, one for each picture, and as many categories as names.
     """
 
     def rows(about: Any) -> list[Segments]:
@@ -558,7 +563,7 @@ def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segmen
 def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
     """Returns the instances of each picture that has some, without crowds.
 
-    `names` and errors are those of `panoptic_rows`; ValueError for an annotation that is panoptic.
+    `names`, OSError and ValueError are as of `panoptic_rows`; ValueError also for an annotation that is panoptic.
     """
 
     def rows(about: Any) -> list[Instances]:
@@ -582,7 +587,7 @@ def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instan
 def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Returns what the classes of an annotation are called, and which of them are stuff (`isthing` is 0), sorted.
 
-    `names` and errors are those of `panoptic_rows`; without names the categories' own, in the order of their ids.
+    `names`, OSError and ValueError are as of `panoptic_rows`; without names the categories' own, in their ids' order.
     """
 
     def read(about: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -604,7 +609,8 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
     """Returns the class of each category of an annotation, by its id.
 
     It is its place among the names, where these are the names of the categories; other names are those of the
-    categories in the order of their ids. Raises ValueError if there are more or fewer, or two categories have one id.
+    categories in the order of their ids. Raises ValueError if there are more or fewer, or two categories have one id;
+    KeyError, TypeError or AttributeError for another form.
     """
     categories = _categories(about)
     if names is not None and len(names) != len(categories):
@@ -617,7 +623,7 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 def _categories(about: Any) -> list[tuple[int, str]]:
     """Returns the ids and names of an annotation's categories, in the order of the ids.
 
-    Raises ValueError if two have one id, KeyError if one lacks either.
+    Raises ValueError if two have one id, KeyError if one lacks either, TypeError for another form.
     """
     found = sorted((row["id"], row["name"]) for row in about["categories"])
     if len(dict(found)) < len(found):
@@ -628,8 +634,8 @@ def _categories(about: Any) -> list[tuple[int, str]]:
 def _read_annotation(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
     """Returns what the function `rows` does for the JSON in a file.
 
-    Raises FileNotFoundError without the file, and ValueError, which says what `kind` it had to be of, if it is no JSON,
-    `rows` raises a ValueError, TypeError, AttributeError or KeyError, or returns nothing.
+    Raises OSError if it is missing (FileNotFoundError) or cannot be read, and ValueError, with the `kind` it had to be
+    of, if it is no JSON, or `rows` raises ValueError, TypeError, AttributeError or KeyError, or returns nothing.
     """
     try:
         found = rows(json.loads(file.read_text(encoding="utf-8")))
@@ -645,8 +651,8 @@ def _read_annotation(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
 def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
     """Returns a function from a name to the picture of that name in a folder, at any depth, but not in `ids`.
 
-    The function raises FileNotFoundError if there is none, ValueError if there are two. FileNotFoundError here if there
-    is no such folder.
+    The function raises FileNotFoundError if there is none, ValueError if there are two. Raises OSError here if the
+    folder is missing (FileNotFoundError) or cannot be read, ValueError if a link leads back to a folder above it.
     """
     pictures: dict[str, list[Path]] = {}
     for path in image_files(folder):
@@ -667,7 +673,7 @@ def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
 def read_ids(png: Path) -> np.ndarray:
     """Returns the ids in a PNG of a panoptic annotation, int64 `(height, width)`: red + 256 green + 65,536 blue.
 
-    Raises FileNotFoundError or ValueError if it cannot be read, ImportError without Pillow.
+    Raises OSError if it cannot be opened, ValueError if it cannot be decoded, ImportError without Pillow.
     """
     red, green, blue = np.moveaxis(read_picture(png).astype("int64"), -1, 0)
     return red + 256 * green + 65536 * blue

@@ -74,7 +74,7 @@ class Stream(Protocol):
     shard: tuple[int, int]
 
     def batch(self, step: int) -> tuple[Any, ...]:
-        """Returns the inputs and targets of a step; IndexError if test data has no such batch."""
+        """Returns the inputs and targets of a step; IndexError without such a batch, others as `ImageStream.batch`."""
         ...
 
     def length(self, step: int) -> int:
@@ -90,7 +90,7 @@ class Stream(Protocol):
         return _Mapped(self, function)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yields all batches of test data, once; TypeError for training data, which has no end."""
+        """Yields all batches of test data, once; TypeError for training data, which has no end. Raises as `batch`."""
         if self.endless:
             raise TypeError("Training data has no end: ask for a step with stream.batch(step).")
         for step in itertools.count():
@@ -171,7 +171,7 @@ class ImageStream(Stream):
         return max(0, min(self.batch_size, rest))
 
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the images and labels of a step, which one of the threads makes; subclasses do."""
+        """Returns the images and labels of a step, which one of the threads makes; here NotImplementedError."""
         raise NotImplementedError
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -189,9 +189,11 @@ class ImageStream(Stream):
 
         Raises:
             IndexError: if test data has no such batch, or the step is below 0.
-            TypeError: if the step is no integer.
+            TypeError: if the step is no integer, or a pipeline yields what is no numbers; its own errors are raised.
             ValueError: if an image or label is bad and bad images are not skipped, or the stream is closed.
             RuntimeError: if a worker process has ended.
+            OSError: if a picture of segments cannot be opened, or a worker process cannot be started.
+            ImportError: if a package that reads the images is missing.
         """
         step, last = operator.index(step), self._last
         if step < 0 or (last is not None and step >= last):
@@ -317,7 +319,8 @@ class ExampleStream(ImageStream):
         """Returns the transformed images of some places, and the index of each, without those that cannot be read.
 
         Images are float32 `(images, height, width, channels)`, with a mask behind the channels where there are masks.
-        Raises ValueError if none of a batch can be read, or one cannot and is not to be skipped.
+        Raises ValueError if none of a batch can be read, or one cannot and is not to be skipped; RuntimeError if a
+        worker process has ended, ImportError if a package is missing.
         """
         channels = self._transform.channels + 1 if self.target == "mask" else self._transform.channels
         images = np.empty((len(places), *self._transform.image_size, channels), "float32")
@@ -345,7 +348,7 @@ class ExampleStream(ImageStream):
         """Fills `images` with the transformed images of some places; returns the indices, int64, -1 for none.
 
         What a worker process cannot read is read again here, for its error. Raises ValueError for an image that cannot
-        be read unless such are skipped, RuntimeError if the process has ended.
+        be read unless such are skipped, RuntimeError if the process has ended, ImportError if a package is missing.
         """
         rest = range(len(places))
         indices = np.array([index for _, index in places], "int64")
@@ -362,7 +365,8 @@ class ExampleStream(ImageStream):
     def _fill_one(self, image: np.ndarray, epoch: int, index: int) -> int:
         """Fills `image` with the transformed image of an index, in training the next good one; returns its index or -1.
 
-        -1 where it is bad and skipped, and none takes its place. Raises ValueError for a bad one that is not skipped.
+        -1 where it is bad and skipped, and none takes its place. Raises ValueError for a bad one that is not skipped,
+        ImportError if a package is missing.
         """
         for i in range(index, index + (self.examples if self.endless else 1)):
             i %= self.examples
@@ -467,7 +471,8 @@ class PipelineStream(ImageStream):
         """Pulls the first batch, which shows the kind of labels; the arguments are those of `open_data`.
 
         Warns where its size is not `batch_size` in training. Raises ValueError if there is none, it is bad and not to
-        be skipped, or in training nothing says how many classes there are.
+        be skipped, or in training nothing says how many classes there are; TypeError for images or labels that are no
+        numbers; and what the pipeline raises.
         """
         self.target, self.converted = target, []
         self._source, self._transform, self._skip, self.shard = source, transform, reading.skip, shard
@@ -510,7 +515,8 @@ class PipelineStream(ImageStream):
 
         Goes forward to the step, from the start for an earlier one, and notes the length of the batch; one thread at a
         time may call it. Raises EndOfData after the last batch of test data, ValueError if a pipeline ends in training,
-        cannot start anew, or has a bad batch that is not skipped.
+        cannot start anew, or has a bad batch that is not skipped; TypeError for what is no numbers; and what the
+        pipeline raises.
         """
         if step < self._next:
             self._restart()
@@ -529,7 +535,7 @@ class PipelineStream(ImageStream):
         return images[rows], labels[rows]
 
     def _pull(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the next batch of the pipeline, on the way to a step, with the errors of `_make` if there is none."""
+        """Returns the next batch on the way to a step; EndOfData, ValueError, TypeError as `_make`, or the source's."""
         if self._first is not None:
             pulled, self._first = self._first, None
         else:
@@ -551,7 +557,7 @@ class PipelineStream(ImageStream):
         """Yields batches of good images and checked labels, epoch after epoch in training.
 
         Single examples are put together. Raises ValueError for what is no pair, for bad batches unless they are
-        skipped, and after 100 of these in a row.
+        skipped, and after 100 of these in a row; TypeError for what is no numbers; and what the pipeline raises.
         """
         waiting: list[tuple[np.ndarray, np.ndarray]] = []
         bad_in_a_row = 0
@@ -589,7 +595,7 @@ class PipelineStream(ImageStream):
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
         """Returns labels as `check_labels` does, masks as given, or None for a bad batch, which is added to `bad`.
 
-        Raises ValueError for a bad batch unless such are skipped, and TypeError for labels that are no numbers.
+        Raises ValueError for a bad batch unless such are skipped, and TypeError for what is no numbers.
         """
         try:
             if self._transform is not None:
@@ -618,7 +624,7 @@ class PipelineStream(ImageStream):
 def one_pass(source: Any) -> Iterator[Any]:
     """Yields each batch or element of one epoch of a pipeline; of a Keras `PyDataset` it ends the epoch as well.
 
-    Raises TypeError if the source is neither that nor iterable.
+    Raises TypeError if the source is neither that nor iterable, and what the pipeline raises.
     """
     if isinstance(source, keras.utils.PyDataset):
         for i in range(source.num_batches):

@@ -236,8 +236,9 @@ def open_views(
     """Returns a stream of views of pictures, without end, whose labels are not read; options are those of `open_data`.
 
     `source` is a folder, of which all pictures are taken, in whatever folders they lie, or where it has `train/` those
-    in it; an array or a list of pictures, also `(pictures, labels)`; or a dict with `"train"`. Raises the errors of
-    `open_data`: TypeError for other sources, FileNotFoundError without the folder, ValueError without good pictures.
+    in it; an array or a list of pictures, also `(pictures, labels)`; or a dict with `"train"`. Raises TypeError for
+    other sources, OSError if a folder is missing (FileNotFoundError) or cannot be read, ValueError without good
+    pictures or for one that cannot be read and is not to be skipped, ImportError without Pillow.
     """
     reading = Reading(on_bad_image=on_bad_image, processes=False)
     examples = _examples(source, reading)
@@ -249,7 +250,11 @@ def open_views(
 
 
 def _examples(source: Any, reading: Reading) -> Examples:
-    """Returns the training pictures of a source, as `open_views` takes it, with its errors; their labels are all 0."""
+    """Returns the training pictures of a source, as `open_views` takes it; their labels are all 0.
+
+    Raises TypeError for other sources, OSError if a folder is missing or cannot be read, ValueError without good
+    pictures, ImportError without Pillow.
+    """
     if isinstance(source, Mapping):
         source = pick_split(source, "train")
     if isinstance(source, (str, os.PathLike)):
@@ -265,8 +270,8 @@ def _examples(source: Any, reading: Reading) -> Examples:
 def _folder(root: Path, reading: Reading) -> Examples:
     """Returns all pictures below a folder, or below its `train/`; their labels are all 0.
 
-    Raises FileNotFoundError without the folder, ValueError without pictures, or for one that cannot be read unless
-    `reading` skips it.
+    Raises FileNotFoundError without the folder, OSError if one cannot be read, ValueError without pictures, or for one
+    that cannot be read unless `reading` skips it, ImportError without Pillow.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")

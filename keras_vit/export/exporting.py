@@ -434,7 +434,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
 def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
     """Makes a hidden folder on the disk that `path` is on, and removes those of exports that began a day ago or before.
 
-    Returns the context manager of the new one, which removes it at the end.
+    Returns the context manager of the new one, which removes it at the end. Raises OSError if it cannot be made.
     """
     for old in _existing(path).glob(f".{glob.escape(path.name)}.*.exporting"):
         if time.time() - old.stat().st_mtime > 24 * 3600:

@@ -85,40 +85,54 @@ class Format(abc.ABC):
     note: ClassVar[str | None] = None
 
     def import_runtime(self) -> None:
-        """Imports what `load` needs, which takes time of its own."""
+        """Imports what `load` needs, which takes time of its own; ImportError if it is missing."""
         for module in self.runtime:
             importlib.import_module(module)
 
     @abc.abstractmethod
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes a model as the signature says to a path, in float32; the running backend has to be the format's."""
+        """Writes a model as the signature says to a path, in float32; the running backend has to be the format's.
+
+        Raises OSError if it cannot be written, ImportError without the format's packages, and what these raise.
+        """
 
     @abc.abstractmethod
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with its runtime.
 
         Returns a function from a batch of images, float32 or uint8 as the file takes them, to the outputs by name. It
-        can be copied into a program that ships the file.
+        can be copied into a program that ships the file. Raises ImportError without the runtime, and what that raises
+        for a file that it cannot read.
         """
 
     @abc.abstractmethod
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Changes a written file or folder: puts metadata where the format has a place for it."""
+        """Changes a written file or folder: puts metadata where the format has a place for it; OSError if it cannot.
+
+        ImportError without the format's packages.
+        """
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of a file; none where any runtime knows all that a file can hold."""
+        """Returns the operators of a file; none where any runtime knows all that a file can hold.
+
+        Raises OSError if the file cannot be read, ImportError without the format's packages.
+        """
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
         """Makes the file `target`, of another precision, from one in float32, without the model.
 
         Calibration images are as the file takes them, None for precisions that need none. Raises NotImplementedError
-        for formats that have float32 only.
+        for formats that have float32 only, OSError if a file cannot be read or written, ImportError without the
+        precision's packages, and what these raise.
         """
         raise NotImplementedError(f"{self.name} has only float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
-        """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`."""
+        """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`.
+
+        Raises ImportError without the runtime, and what that raises.
+        """
         return self.load(path)(images)
 
     def files(self, path: Path) -> list[Path]:
@@ -157,7 +171,10 @@ def as_files(metadata: "Metadata") -> dict[str, str]:
 
 
 def append_archive(path: Path, metadata: "Metadata") -> None:
-    """Appends the files of the metadata to a file as a zip archive, which formats read from the front ignore."""
+    """Appends the files of the metadata to a file as a zip archive, which formats read from the front ignore.
+
+    Raises OSError if it cannot be written.
+    """
     with zipfile.ZipFile(path, "a") as archive:
         for name, text in as_files(metadata).items():
             # With a fixed date, so that the same model becomes the same bytes.

@@ -46,7 +46,8 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
     """Writes a file under the format's backend; returns its `"operators"`, and as `"select"` those its runtime lacks.
 
     `calibration` is images as the file takes them, for precisions that need some. Another precision than float32 leaves
-    a float32 file beside `path`. Raises whatever the framework or a converter raises.
+    a float32 file beside `path`. Raises OSError where a file cannot be written, ImportError for a missing package, and
+    whatever else the framework or a converter raises.
     """
     row = FORMATS[job.format]
     with warnings.catch_warnings():
@@ -66,7 +67,7 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
     """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process.
 
     The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words if it fails;
-    OSError and ImportError are raised as they are where no process was needed.
+    OSError if a file cannot be written or the process not started; ImportError where no process was needed.
     """
     import keras
 
@@ -96,7 +97,8 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
 def _run(command: list[str], environment: Mapping[str, str], failed: str) -> None:
     """Runs a process that finds this package and computes on the CPU, and waits for its end.
 
-    Raises RuntimeError, which begins with `failed` and ends with the process's last output, unless it exits with 0.
+    Raises RuntimeError, which begins with `failed` and ends with the process's last output, unless it exits with 0;
+    OSError if it cannot be started.
 
     It is killed when this process is interrupted. Where this one is killed itself, the pipe to the other one closes.
     """
@@ -168,7 +170,7 @@ def run_in_fresh_process(
 
     The file takes `batch` images at a time; None for any number: then it is run with 1, 7 and 32. The times are
     `load_seconds` and, with `latency`, `latency_ms`. A folder `answers` is left beside the file. Raises RuntimeError
-    with the process's words if the file does not run.
+    with the process's words if the file does not run; OSError if a file beside it cannot be written.
     """
     folder = path.parent / "answers"
     folder.mkdir()
@@ -187,7 +189,8 @@ def run_in_fresh_process(
 def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float]:
     """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times.
 
-    `sizes` are of the batches, the last of them for all further ones. Raises what the runtime raises.
+    `sizes` are of the batches, the last of them for all further ones. Raises OSError for a file that cannot be read or
+    written, ImportError without the runtime, and what the runtime raises.
     """
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]

@@ -344,7 +344,8 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     """Returns calibration images, uint8 or float32: their range decides how finely int8 tells values apart.
 
     Raises ValueError or TypeError if they are less than 8, or less than 8 have contrast, out of range, or not what the
-    model takes; FileNotFoundError if there is no such folder.
+    model takes; OSError if a folder or picture is missing (FileNotFoundError) or cannot be read, ImportError for a
+    missing package such as Pillow.
 
     Args:
         source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
@@ -378,9 +379,9 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
 def _resized(source: Any, config: Config) -> Any:
     """Returns images of a folder, a data set or a list of images of different sizes, resized by the model's pipeline.
 
-    They are uint8, of a folder or a data set up to 300. Anything else comes back as it is. Raises FileNotFoundError if
-    there is no such folder, ValueError if it has no images or one cannot be read, TypeError or ValueError for data that
-    `open_data` refuses.
+    They are uint8, of a folder or a data set up to 300. Anything else comes back as it is. Raises OSError if a folder
+    or picture is missing (FileNotFoundError) or cannot be opened, ValueError if there are no images or one cannot be
+    decoded, TypeError or ValueError for data that `open_data` refuses, ImportError for a missing package.
     """
     if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
         paths = _picture_files(source)
@@ -443,8 +444,9 @@ def compared_images(
     """Returns the images to compare file and model on, with their labels, and the images to calibrate with.
 
     Without images these are calibration images, some of which are held out for it, or else built-in ones. Raises
-    ValueError or TypeError for images, labels or calibration as `check_images` and `calibration_images` do, and for
-    labels without images; FileNotFoundError without a folder of calibration images.
+    ValueError or TypeError for images, labels or calibration as `check_images` and `calibration_images` do, and
+    ValueError for labels without images; OSError if calibration images are missing (FileNotFoundError) or cannot be
+    read, ImportError for a missing package.
     """
     if labels is not None and images is None:
         raise ValueError("labels were given without the images that they belong to.")
@@ -474,8 +476,9 @@ def labelled_pictures(
     """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`.
 
     The labels are None where pictures lie beside folders, and for a model without one class for each image. Raises
-    FileNotFoundError without the folder, ValueError without pictures, for one that cannot be read, or if the names or
-    the number of folders are not those of the classes.
+    OSError if the folder is missing (FileNotFoundError), or a folder or picture cannot be opened; ValueError without
+    pictures, for one that cannot be decoded, for two folders of one split, or if the names or the number of folders are
+    not those of the classes; ImportError without Pillow.
 
     Args:
         folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
@@ -500,7 +503,10 @@ def labelled_pictures(
 
 
 def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Returns the image files below a folder, sorted; FileNotFoundError without it, ValueError without images."""
+    """Returns the image files below a folder, sorted; FileNotFoundError without it, ValueError without images.
+
+    ValueError also for a link back to a folder that it lies in, OSError if a folder cannot be read.
+    """
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
     paths = image_files(folder)
@@ -521,8 +527,8 @@ def _load(paths: Sequence[Path], config: Any) -> np.ndarray:
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
     """Returns up to 300 images of labelled data as the config's pipeline resizes them, uint8; of pipelines the first.
 
-    Raises what `open_data` raises: TypeError or ValueError for data or labels that make no sense, ImportError without
-    a package.
+    Raises TypeError or ValueError for data or labels that make no sense, OSError for a folder that is missing
+    (FileNotFoundError) or cannot be read, ImportError without a package, and what a pipeline raises.
     """
     # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)

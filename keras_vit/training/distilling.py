@@ -60,7 +60,7 @@ class DistillationLoss(keras.losses.Loss):
         self.temperature, self.base = check_number("temperature", temperature), base or SoftmaxLoss()
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each image, `(batch,)`; columns of predictions are logits, the student's part, the teacher's."""
+        """Returns the loss of each image, `(batch,)`; predictions are logits, the student's part, the teacher's."""
         classes = y_true.shape[-1]
         y_pred = ops.cast(y_pred, keras.backend.result_type(y_pred.dtype, "float32"))
         width = (y_pred.shape[-1] - classes) // 2
@@ -76,7 +76,7 @@ class DistillationLoss(keras.losses.Loss):
         return (1.0 - self.alpha) * self.base.call(y_true, logits) + self.alpha * distance
 
     def get_config(self) -> dict[str, Any]:
-        """The config for Keras's files, with the base loss serialized."""
+        """Returns the config for Keras's files, with the base loss serialized."""
         return {
             **super().get_config(),
             "kind": self.kind,
@@ -91,7 +91,7 @@ class DistillationLoss(keras.losses.Loss):
 
 
 def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, temperature: float = 1.0) -> Task:
-    """A task for `finetune`: the student learns from the labels and from a teacher, which sees the same batches.
+    """Returns a task for `finetune`: the student learns from labels and from a teacher that sees the same batches.
 
     A student with a distillation token (`create_model("deit_base_distilled_patch16_224")`) learns the labels by its
     class token and the teacher by the other one, and answers with the mean of both, as in DeiT; any other model learns
@@ -173,7 +173,7 @@ class Teacher(keras.layers.Layer):
 
 
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
-    """A model that returns the predictions that `DistillationLoss` takes, with the weights of the student.
+    """Returns a model of the predictions that `DistillationLoss` takes, with the weights of the student.
 
     The teacher's weights become frozen. Raises ValueError where the teacher takes images of another size than the
     student, or has another number of outputs or other names of classes.
@@ -202,7 +202,7 @@ def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
-    """The layer that computes the teacher's logits, or with `kind="features"` its features, from the student's images.
+    """Returns the layer that computes the teacher's logits, or its `"features"`, from the student's images.
 
     Raises ValueError if a model of keras_vit has classes of other names than the student.
     """
@@ -224,7 +224,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
 
 
 def _normalization(model: Model) -> tuple[Any, Any]:
-    """Mean and standard deviation by which pixels of 0..255 are normalised for a model; 0 and 1 where it does that."""
+    """Returns the mean and deviation by which pixels of 0..255 are normalised for a model; 0, 1 where it does that."""
     if model.config.include_preprocessing:
         return 0.0, 1.0
     return tuple(255.0 * np.asarray(value) for value in (model.config.pipeline.mean, model.config.pipeline.std))

@@ -176,7 +176,7 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     Raises:
         RuntimeError, ImportError: on another backend, where no model is split, or without Orbax.
         FileExistsError: if there is something at `path`.
-        OSError, ValueError: Orbax's own, if it cannot write.
+        OSError, ValueError: Orbax's own, if the folder cannot be written.
 
     Example:
         >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX, with keras-vit[orbax]
@@ -199,6 +199,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     Raises:
         RuntimeError, ImportError: on another backend, or without Orbax.
         FileNotFoundError, ValueError: if there is no such folder, or it is of another model, or damaged.
+        OSError: Orbax's own, if it cannot be read.
 
     Example:
         >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit[orbax]
@@ -260,8 +261,8 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
     """Yields the processes of the program; what is done within is done by all together, on their devices.
 
     `distribution` is as in `finetune`. Raises ValueError for one of `keras.distribution` on another backend than JAX,
-    TypeError for what is no distribution of the backend, RuntimeError where processes cannot work together, and
-    ConnectionError if another process ends.
+    or for a launcher's variables that make no sense; TypeError for what is no distribution of the backend, RuntimeError
+    where processes cannot work together, and ConnectionError, an OSError, if another process ends.
     """
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
@@ -288,7 +289,8 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
 def on_devices_of(model: Any, distribution: Distribution, processes: Processes) -> Any:
     """Returns the model, or where it was made outside of the distribution's scope a copy on its devices.
 
-    Called within `distributed`. Several processes of JAX get the model as it is: `Sharing.of` checks it.
+    Called within `distributed`. Several processes of JAX get the model as it is: `Sharing.of` checks it. Raises
+    ValueError for a model that cannot be copied, such as a quantized one.
     """
     active, outside = keras.distribution.distribution(), False
     if keras.backend.backend() == "tensorflow":
@@ -312,7 +314,8 @@ class Sharing:
     def of(cls, processes: Processes, model: keras.Model) -> "Sharing":
         """Returns the sharing of a model of a run.
 
-        Raises ValueError in several processes of JAX where the model is split, or was made on one process's devices.
+        Raises ValueError in several processes of JAX where the model is split, or was made on one process's devices;
+        RuntimeError for a TensorFlow strategy over several processes.
         """
         if processes.count == 1:
             return cls(processes, batch_shares(model))
@@ -384,7 +387,10 @@ UNSHARED = Sharing()
 
 
 def check_equal_parts(model: keras.Model, images: Any) -> None:
-    """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model."""
+    """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model.
+
+    RuntimeError for a TensorFlow strategy over several processes.
+    """
     shares = max(batch_shares(model), images.shard[1])
     if images.batch_size % shares:
         words = "the loss is that of a whole batch, so that all parts must be equally large"
@@ -409,7 +415,7 @@ class FilledBatches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[Any, Any, np.ndarray]:
         """Returns inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest.
 
-        Raises IndexError for a number out of range.
+        Raises IndexError for a number out of range, and what `batch` raises.
         """
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -424,7 +430,10 @@ class FilledBatches(keras.utils.PyDataset):
         return inputs, targets, (np.arange(size) < count).astype("float32")
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Returns loss and metrics of a compiled model, exact means over the images of all processes."""
+        """Returns loss and metrics of a compiled model, exact means over the images of all processes.
+
+        What `batch` raises for images that cannot be read is raised.
+        """
         logs = model.evaluate(self, verbose=0, return_dict=True)
         processes = self._sharing.processes
         size, count = (sum(numbers) for numbers in zip(*self._sizes.values(), strict=True))
@@ -439,7 +448,8 @@ class FilledBatches(keras.utils.PyDataset):
 def state_of(model: keras.Model) -> list[Any]:
     """Returns all variables that training goes on from, random generators and a compiled model's optimizer too.
 
-    Their order depends on the model alone. The optimizer is built if that has not been done.
+    Their order depends on the model alone. The optimizer is built if that has not been done. Raises RuntimeError for a
+    TensorFlow strategy over several processes.
     """
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     optimizer = getattr(model, "optimizer", None)

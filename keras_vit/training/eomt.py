@@ -212,8 +212,8 @@ class EoMTSegmentation(Task):
     def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
         """Returns the stream of crops to train on, without the share that `holdout` sets apart.
 
-        Raises ValueError for fields of the recipe or options that an EoMT does not use, TypeError for another
-        augmentation.
+        Raises ValueError for fields of the recipe or options that an EoMT does not use, or without pictures; TypeError
+        for another augmentation.
         """
         self.check_recipe(recipe, data.target)
         if not isinstance(recipe.augmentation, SegmentAugmentation):
@@ -231,7 +231,10 @@ class EoMTSegmentation(Task):
         return SegmentStream(data, size, batch_size, recipe.augmentation, seed=seed, shard=shard)
 
     def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> SegmentStream:
-        """Returns the stream of whole pictures to evaluate on: `data`, or the share of it that `holdout` sets apart."""
+        """Returns the stream of whole pictures to evaluate on: `data`, or the share of it that `holdout` sets apart.
+
+        Raises ValueError without pictures, or if the share leaves none to train on.
+        """
         if reading["holdout"]:
             _, data = hold_out_segments(data, reading["holdout"], reading["seed"])
         return SegmentStream(data, reading["image_size"], reading["shard"][1], None, shard=reading["shard"])
@@ -240,7 +243,8 @@ class EoMTSegmentation(Task):
         """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer.
 
         Raises TypeError for another model; ValueError for a size that is no square, another number of queries than that
-        of the given EoMT, or its classes in another order; and the errors of `load`.
+        of the given EoMT, or its classes in another order; for a name or a file OSError if it cannot be read or
+        fetched, ValueError if it is unknown or damaged.
         """
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         size = pair("image_size", recipe.image_size)
@@ -269,7 +273,10 @@ class EoMTSegmentation(Task):
         return model
 
     def trained_model(self, model: EoMT) -> keras.Model:
-        """Returns the model that computes the loss; ValueError in several processes of JAX: they cannot share SciPy."""
+        """Returns the model that computes the loss; ValueError in several processes of JAX: they cannot share SciPy.
+
+        Raises ImportError without SciPy.
+        """
         if current().joint and current().count > 1:
             raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
         return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
@@ -281,7 +288,9 @@ class EoMTSegmentation(Task):
     def batches(self, model: EoMT, images: SegmentStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to inputs of `TrainedEoMT` and padded targets.
 
-        Raises ValueError where a batch cannot be divided equally among the devices or processes.
+        Raises ValueError where a batch cannot be divided equally among the devices or processes. The function raises
+        ValueError for a picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a
+        missing package.
         """
         config, recipe = model.config, self.recipe
         check_equal_parts(model, images)  # the loss is a mean over all masks of a part
@@ -412,7 +421,8 @@ class MeasuredSegments:
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`.
 
-        `model`, which trains, is not used: it shares its weights with the one that is measured. Errors of `segment`.
+        `model`, which trains, is not used: it shares its weights with the one that is measured. Raises ValueError for a
+        picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a missing package.
         """
         config, semantic = self._model.config, self._images.source.task == "semantic"
         # No class is -1, as one may be 255.
@@ -441,7 +451,10 @@ class MeasuredSegments:
         return {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
 
     def draw(self, path: Path) -> None:
-        """Writes a picture of the first ones of the last evaluation, their labels and what was found; OSError."""
+        """Writes a picture of the first ones of the last evaluation, their labels and what was found.
+
+        Raises OSError if it cannot be written, ImportError without matplotlib.
+        """
         plot_beside_labels(self._shown, path)
 
 

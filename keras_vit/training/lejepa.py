@@ -193,7 +193,11 @@ class LeJEPA(Task):
             self.title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ViewStream:
-        """Returns the stream of views; ValueError for what only labelled data has, or channels other than 3."""
+        """Returns the stream of views; ValueError for what only labelled data has, or channels other than 3.
+
+        Raises TypeError for data of another kind, OSError if a folder is missing (FileNotFoundError) or cannot be read,
+        ValueError without good pictures, ImportError without Pillow.
+        """
         self.check_recipe(recipe, "none")
         for name, default in (("classes", None), ("class_names", None), ("target", "class")):
             if reading[name] != default:
@@ -209,7 +213,8 @@ class LeJEPA(Task):
         """Returns a copy of a given model, what `load` returns, or a variant without a head, with random weights.
 
         Raises TypeError for another model than a VisionTransformer; ValueError for one that takes images of any size or
-        has no pooling, or for a size that it cannot take; and the errors of `load`.
+        has no pooling, or for a size that it cannot take; for a name or a file OSError if it cannot be read or fetched,
+        ValueError if it is unknown or damaged.
         """
         if is_variant(source):
             rates = {name: getattr(recipe, name) for name in RATES}
@@ -230,7 +235,10 @@ class LeJEPA(Task):
         return model
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Returns labelled images for the probe, in their order; errors of `open_data`."""
+        """Returns labelled images for the probe, in their order.
+
+        Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
+        """
         return open_data(data, split="validation", resize=model.config.pipeline, **reading)
 
     def trained_model(self, model: VisionTransformer) -> keras.Model:
@@ -244,7 +252,8 @@ class LeJEPA(Task):
     def batches(self, model: VisionTransformer, images: ViewStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to its `global` and `local` views, and unused labels.
 
-        Raises ValueError where a batch cannot be divided equally among the devices or processes.
+        Raises ValueError where a batch cannot be divided equally among the devices or processes. The function raises
+        ValueError for a bad picture that is not skipped, ImportError without Pillow.
         """
         check_equal_parts(model, images)
         images.set_local_size(_local_size(self.views, model))
@@ -257,7 +266,10 @@ class LeJEPA(Task):
         return batch
 
     def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
-        """Returns the `Probe` of the model's features; ValueError as it says."""
+        """Returns the `Probe` of the model's features.
+
+        Raises ValueError in several processes of JAX, or unless each image has one class.
+        """
         return Probe(model, images, sharing)
 
 
@@ -412,7 +424,8 @@ class Probe:
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `{"accuracy": share}` over the images of all processes.
 
-        `model`, which trains, is not used: it shares its weights with the one whose features are taken.
+        `model`, which trains, is not used: it shares its weights with the one whose features are taken. Raises
+        ValueError for a bad image that is not skipped, ImportError without Pillow.
         """
         features, labels = [], []
         for pixels, targets in self._images:

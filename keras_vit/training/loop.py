@@ -89,8 +89,8 @@ class Loop:
         Raises:
             FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
             RuntimeError: if another process trains in the folder.
-            ValueError: if its checkpoint is damaged or of another model, or it cannot be written.
-            OSError: if the disk is full. The last checkpoint is kept.
+            ValueError: if its checkpoint is damaged or of another model, it cannot be made, or an image is bad.
+            OSError: if a file cannot be read or written, as on a full disk. The last checkpoint is kept.
         """
         with self.folder.locked() if self.folder else contextlib.nullcontext():
             start, finished, log = self.folder.restore(model) if self.folder else (0, False, Table())
@@ -112,9 +112,9 @@ class Loop:
         return log
 
     def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
-        """The log of a run that was over; if it had no images to evaluate on and has some now, with their figures.
+        """Returns the log of a run that was over, with figures if it had no images to evaluate on and has some now.
 
-        Then the folder's checkpoint and its log are written anew.
+        Then the folder's checkpoint and its log are written anew: OSError if they cannot be.
         """
         if self.verbose:
             words = f"was over after {step:,} steps, and is not trained again"
@@ -132,7 +132,11 @@ class Loop:
         recorder: "_Recorder",
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> None:
-        """Trains from step `start` on with one `fit`, and marks in the log what callbacks of the user restored."""
+        """Trains from step `start` on with one `fit`, and marks in the log what callbacks of the user restored.
+
+        Raises FloatingPointError for a loss that is not finite, OSError where a checkpoint cannot be written, and what
+        `batch`, the validation and callbacks raise.
+        """
         numbers = range(start * self.batches_per_step, self.steps * self.batches_per_step)
         together = _StopTogether(self.sharing.processes)
         model.fit(
@@ -148,7 +152,10 @@ class Loop:
             _mark_restored(recorder.log, recorder.step, _evaluate(model, self.validation))
 
     def _take_best(self, model: keras.Model, log: Table, best_state: list[np.ndarray] | None) -> None:
-        """Puts the weights of the row that is `kept` into the model, from the folder or else from `best_state`."""
+        """Puts the weights of the row that is `kept` into the model, from the folder or else from `best_state`.
+
+        Raises OSError if the checkpoint is missing or cannot be read, ValueError if it is damaged.
+        """
         kept = next(row["step"] for row in log if row["kept"])
         state = self.folder.state(model, kept) if self.folder else best_state
         share_state(model, state, self.sharing.processes)
@@ -181,7 +188,10 @@ class _Recorder(keras.callbacks.Callback):
         self.model.stop_training |= self.step == self.loop.steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Evaluates, logs and saves; FloatingPointError if the loss is not finite."""
+        """Evaluates, logs and saves; FloatingPointError if the loss is not finite, OSError if a file cannot be written.
+
+        What the validation raises is raised.
+        """
         loop, log = self.loop, self.log
         logs |= loop.sharing.training_means({name: float(value) for name, value in logs.items()}, loop.batch_size)
         if not np.isfinite(logs["loss"]):
@@ -204,7 +214,7 @@ class _Recorder(keras.callbacks.Callback):
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
 
     def _advice(self, loss: float) -> str:
-        """The message about a loss that is not finite: between which steps, what to do, and what is kept."""
+        """Returns the message about a loss that is not finite: between which steps, what to do, and what is kept."""
         before, folder = self.log[-1]["step"] if self.log else 0, self.loop.folder
         kept = f" {folder.path} still holds step {before}." if folder and self.log else ""
         return (
@@ -229,7 +239,7 @@ class _StopTogether(keras.callbacks.Callback):
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """The number of the best row of a log, the first of several; ValueError for no rows.
+    """Returns the number of the best row of a log, the first of several; ValueError for no rows.
 
     That is the one with the highest of `_MEASURES`, and among equals or without one the lowest `val_loss`. While a
     measure is 0, the lowest `loss` decides. What is no number is worst.
@@ -273,10 +283,10 @@ def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
 
 
 def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) -> dict[str, float]:
-    """Loss and metrics of a validation by name, with `val_` before them; `picture` is drawn if it is a path.
+    """Returns loss and metrics of a validation by name, with `val_` before them; draws `picture` if it is a path.
 
     They are those of the averaged weights where the optimizer keeps averages (`use_ema`). The model has its own weights
-    again after it.
+    again after it, also where the validation raises an error, or the picture cannot be written (OSError).
     """
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -312,12 +322,13 @@ class RunFolder:
 
     Raises:
         ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
+        OSError: if `run.json` cannot be read.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
     ) -> None:
-        """Reads the settings of the run in the folder, if it goes on; ValueError as the class says."""
+        """Reads the settings of the run in the folder, if it goes on; ValueError or OSError as the class says."""
         self.path, self._processes, self._settings, self._measured = Path(path), processes, settings, {}
         record = self.path / "run.json"
         self._goes_on = resume and record.exists()
@@ -331,7 +342,10 @@ class RunFolder:
             raise ValueError(f"output must be a new folder or that of a run, but {self.path} holds other files.")
 
     def _check_same(self, record: Path) -> None:
-        """Raises ValueError if the folder's run has other settings or is damaged; keeps what was measured."""
+        """Raises ValueError if the folder's run has other settings or is damaged; keeps what was measured.
+
+        OSError if the record cannot be read.
+        """
         try:
             settings = dict(json.loads(record.read_text(encoding="utf-8")))
             self._measured = dict(settings.pop("measured", {}))
@@ -348,7 +362,7 @@ class RunFolder:
             raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
-        """A setting that a trial decides, as plain data: what `measure` returned when the run of the folder began."""
+        """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began."""
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
@@ -357,7 +371,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keeps other runs out within, writes `run.json`, and removes what killed or older runs have left.
 
-        Raises RuntimeError if another process trains there, ValueError if the folder cannot be made.
+        Raises RuntimeError if another process trains there, ValueError if the folder cannot be made, OSError if a file
+        in it cannot be written or removed.
         """
         if not self._processes.first:
             yield
@@ -383,9 +398,9 @@ class RunFolder:
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:
-        """Puts the newest checkpoint into a compiled model; its step (0: none), whether the run was over, its log.
+        """Puts the newest checkpoint into a compiled model; returns its step (0: none), if the run was over, its log.
 
-        Raises ValueError if the checkpoint is damaged, or of another model.
+        Raises ValueError if the checkpoint is damaged, or of another model; OSError if it cannot be read.
         """
         newest, arrays, about = max(self._checkpoints(), default=None), None, {}
         if newest is not None and self._processes.first:
@@ -395,7 +410,10 @@ class RunFolder:
         return step, rest[0], Table(rest[1])
 
     def state(self, model: keras.Model, step: int) -> list[np.ndarray] | None:
-        """What the checkpoint of a step holds of a compiled model's state; None in all processes but the first."""
+        """Returns the state of a compiled model in the checkpoint of a step; None in all processes but the first.
+
+        Raises OSError if it is missing or cannot be read, ValueError if it is damaged or of another model.
+        """
         return _read_state(self._checkpoint(step), model)[0] if self._processes.first else None
 
     def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
@@ -419,17 +437,17 @@ class RunFolder:
         write_text(self.path / "log.csv", Table(log).to_csv())
 
     def _checkpoint(self, step: int) -> Path:
-        """The path of the checkpoint of a step."""
+        """Returns the path of the checkpoint of a step."""
         return self.path / f"step-{step:08d}.npz"
 
     def _checkpoints(self) -> list[int]:
-        """The steps of which there are checkpoints, in any order."""
+        """Returns the steps of which there are checkpoints, in any order."""
         matches = (_CHECKPOINT.fullmatch(path.name) for path in self.path.glob("step-*"))
         return [int(match[1]) for match in matches if match]
 
 
 def _flat(data: Any, name: str = "") -> dict[str, Any]:
-    """The leaves of nested settings, each by its full name such as `recipe.steps`."""
+    """Returns the leaves of nested settings, each by its full name such as `recipe.steps`."""
     if not isinstance(data, dict):
         return {name: data}
     leaves = (_flat(value, f"{name}.{key}" if name else key) for key, value in data.items())
@@ -450,9 +468,10 @@ def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
 
 
 def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """The values of all variables, and what `_write_state` noted beside them. The model stays as it is.
+    """Returns the values of all variables, and what `_write_state` noted beside them. The model stays as it is.
 
-    Raises ValueError if the file is damaged, or its arrays are not those of the model.
+    Raises OSError if the file is missing (FileNotFoundError) or cannot be read, ValueError if it is damaged, or its
+    arrays are not those of the model.
     """
     variables = [(tuple(variable.shape), str(variable.dtype)) for variable in state_of(model)]
     wanted = [(shape, "uint16" if dtype == "bfloat16" else dtype) for shape, dtype in variables]

@@ -301,7 +301,7 @@ class MaskClassificationLoss:
     ) -> list[dict[str, Any]]:
         """Returns for each prediction `{"mask", "dice", "classes"}`, scalars without their factors.
 
-        Arguments and errors are those of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
+        Arguments, and ValueError, as of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
         points of a picture are drawn, whatever others there are in the batch; None for the loss's own seeds.
         """
         found = []

@@ -138,11 +138,19 @@ class ViTOptimizer(DecayingOptimizer):
     ) -> None:
         """Keeps kernels from decaying: those of `var_list`, and those in whose names a regular expression is found.
 
-        Takes the place of what an earlier call said. Raises ValueError once the optimizer is built.
+        Takes the place of what an earlier call said. Raises ValueError once the optimizer is built, and for a name that
+        is no regular expression, by itself or beside the others; TypeError for one that is no string.
         """
         if self.built:
             raise ValueError("exclude_from_weight_decay() has to be called before the optimizer is built.")
-        self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(var_names or ())
+        names = tuple(var_names or ())
+        for expression in (*names, "|".join(names)):
+            try:
+                re.compile(expression)
+            except re.error as error:
+                wanted = f"var_names must be regular expressions, but {expression!r} is none"
+                raise ValueError(f"{wanted}: {error}.") from error
+        self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(names)
 
     def _is_decayed(self, variable: keras.Variable) -> bool:
         """Whether a weight is one of `decayed` that is not excluded from weight decay."""
@@ -634,7 +642,7 @@ class ContrastiveLoss(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The mean of both cross-entropies for each image, `(batch,)`."""
+        """Returns the mean of both cross-entropies for each image, `(batch,)`."""
         rows, columns = (-ops.sum(y_true * ops.log_softmax(y_pred, axis=axis), axis=axis) for axis in (1, 0))
         return (rows + columns) / 2
 

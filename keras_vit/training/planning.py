@@ -49,7 +49,7 @@ SPLIT: dict[str, tuple[str | None, ...]] = {
 
 
 def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
-    """From fields of a config to their lengths, each of which the number of shards has to divide."""
+    """Returns lengths by fields of a config, each of which the number of shards has to divide."""
     if isinstance(config, BiTConfig):
         return {"width": config.width}
     sizes = {name: getattr(config, name) for name in ("width", "mlp_width", "representation_size")}
@@ -116,7 +116,7 @@ class Plan(PlainData):
     best: Option | None
 
     def advice(self) -> str:
-        """What to do, as a sentence or two: the best way, or what would help where nothing fits."""
+        """Returns what to do, as a sentence or two: the best way, or what would help where nothing fits."""
         best = self.best
         if best is None:
             least = min(self.options, key=lambda option: option.memory.peak)
@@ -133,7 +133,7 @@ class Plan(PlainData):
         return as_text(self.__rich__())
 
     def __rich__(self) -> "RenderableType":
-        """What rich draws: the facts, a row for each way, and the advice."""
+        """Returns what rich draws: the facts, a row for each way, and the advice."""
         from rich.console import Group
 
         facts = {
@@ -163,7 +163,7 @@ def plan(
     classes: int | None = None,
     fused_attention: bool = False,
 ) -> Plan:
-    """What fits on the devices, and how to divide the work among them.
+    """Returns what fits on the devices, and how to divide the work among them.
 
     Nothing is built or measured: docs/distribution.md has the formulas, and what compilers report beside them. Programs
     of XLA take 20 % more or less. Runs of PyTorch on CPUs took 1.4 times as much, and with `remat` 2.8 times.
@@ -185,8 +185,9 @@ def plan(
 
     Raises:
         TypeError: if `model` is none of these.
-        FileNotFoundError, ValueError: if a name is unknown, a number makes no sense, or the batch cannot be divided
+        ValueError: if a name is unknown, a file is damaged, a number makes no sense, or the batch cannot be divided
             among the devices.
+        OSError: if a file cannot be read, or has no weights.
 
     Example:
         >>> answer = training.plan("ViT-H/14", devices=8, memory="80GB", batch_size=4096)
@@ -230,7 +231,7 @@ def plan(
 
 
 def _preference(option: Option) -> tuple[Any, ...]:
-    """A key to sort by: what fits first; then enough images at a time; then no remat, whole models, few passes."""
+    """Returns a key to sort by: what fits first, then enough images at a time, no remat, whole models, few passes."""
     few_images = option.images < min(ENOUGH_IMAGES, option.images * option.accumulate)
     return ("yes", "tight", "no").index(option.fits), few_images, option.remat, option.shards, option.accumulate
 
@@ -244,7 +245,7 @@ def step_memory(
     shards: int = 1,
     fused_attention: bool = False,
 ) -> Memory:
-    """The memory of a training step on one device, of which one pass has so many images.
+    """Returns the memory of a training step on one device, of which one pass has so many images.
 
     `dtype` and `optimizer` are those of `plan` and have been checked, `accumulate` is the passes of an update, `shards`
     the devices of one copy of the model.
@@ -264,10 +265,10 @@ def step_memory(
 
 
 def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_attention: bool) -> tuple[int, int]:
-    """Bytes that all layers keep of an image, and those of one block (of a BiT its largest map), of `size` a number.
+    """Returns the bytes that all layers keep of an image, and those of one block (of a BiT its largest map).
 
-    Of each convolution its inputs and outputs; of a block `s b h (34 + 5 a s / h)` bytes in 16 bit, as table 2
-    of the source has it, with its masks of dropout only where there is dropout.
+    A number has `size` bytes. Of each convolution its inputs and outputs; of a block `s b h (34 + 5 a s / h)` bytes in
+    16 bit, as table 2 of the source has it, with its masks of dropout only where there is dropout.
     """
     maps = [2 * size * conv.filters * math.prod(conv.map_size) // shards for conv in convolutions(config)]
     if isinstance(config, BiTConfig):
@@ -296,14 +297,14 @@ def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_at
 
 
 def _tokens(config: ViTConfig | BiTConfig) -> int:
-    """The number of tokens of an image; of a BiT the places of its last map."""
+    """Returns the number of tokens of an image; of a BiT the places of its last map."""
     if isinstance(config, BiTConfig):
         return math.prod(config.feature_map_size)
     return math.prod(config.grid_size) + config.prefix_tokens
 
 
 def memory_bytes(memory: str | int) -> int:
-    """A number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`.
+    """Returns a number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`.
 
     Raises ValueError for other texts, what is no integer, and less than a mebibyte.
     """
@@ -321,10 +322,10 @@ def memory_bytes(memory: str | int) -> int:
 
 
 def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
-    """The config of a model, a file or a variant, with another size and classes where given; and what it is called.
+    """Returns the config of a model, a file or a variant, with another size and classes where given, and its name.
 
-    Raises TypeError for anything else, ValueError for an unknown name or a size that is not for it, and for a file the
-    errors of `load`.
+    Raises TypeError for anything else, ValueError for an unknown name, a damaged file or a size that is not for it, and
+    OSError for a file that cannot be read.
     """
     config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
     if isinstance(model, (str, os.PathLike)):
@@ -343,11 +344,11 @@ def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tu
 
 
 def _divisors(number: int) -> list[int]:
-    """All divisors of a number of at least 1, in ascending order."""
+    """Returns all divisors of a number of at least 1, in ascending order."""
     small = [n for n in range(1, math.isqrt(number) + 1) if not number % n]
     return sorted({*small, *(number // n for n in small)})
 
 
 def _gigabytes(size: int) -> str:
-    """A number of bytes as text, such as "1.25 GB" or, below 10 MB, "3.10 MB"."""
+    """Returns a number of bytes as text, such as "1.25 GB" or, below 10 MB, "3.10 MB"."""
     return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"

@@ -65,7 +65,7 @@ def pretrain(
 
     Raises:
         TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and there is none.
-        FloatingPointError, ConnectionError, OSError: as `finetune`.
+        FloatingPointError, OSError, RuntimeError, ImportError: as `finetune`.
 
     Examples:
         >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
@@ -90,7 +90,10 @@ class Pretraining(FineTuning):
     title = "pre-training"
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """The model of `model_with_any_head`; ValueError where its head has other classes than the data."""
+        """Returns the model of `model_with_any_head`; ValueError where its head has other classes than the data.
+
+        For a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
+        """
         model = model_with_any_head(source, recipe, images, dtype)
         if model.config.classes != images.classes:
             found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
@@ -99,10 +102,10 @@ class Pretraining(FineTuning):
 
 
 def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """A variant with random weights and a head for the images, or a copy of the model that is given or loaded.
+    """Returns a variant with random weights and a head for the images, or a copy of the model given or loaded.
 
     Raises ValueError where the recipe has rates for a BiT, or a size that the model cannot take; for a name or a file
-    the errors of `load`.
+    OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
     """
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
@@ -133,7 +136,7 @@ NO_TARGET = -1
 
 
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches.
+    """Returns which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches.
 
     Returns:
         int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
@@ -152,7 +155,7 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
 
 
 def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255.
+    """Returns the 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255.
 
     Raises ValueError unless a grid of patches of one size covers the images.
 
@@ -194,7 +197,7 @@ class MaskedPatchLoss(keras.losses.Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each image, `(batch,)`: its share of the mean over the corrupted patches of the batch."""
+        """Returns the loss of each image, `(batch,)`: its share of the mean over the batch's corrupted patches."""
         y_true = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
         counts = ops.cast(y_true >= 0, "float32")
@@ -217,7 +220,7 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
 
 
 def masked_patch_model(model: VisionTransformer) -> keras.Model:
-    """A model that predicts the colours of corrupted patches, on the encoder of another, with the same weights.
+    """Returns a model that predicts the colours of corrupted patches, on another's encoder, with the same weights.
 
     It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
     `(batch, N, 512)`. Raises TypeError unless it is a Vision Transformer, ValueError if it takes any size or has one
@@ -266,7 +269,10 @@ class MaskedPatches(Task):
         return MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy")
 
     def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
-        """From the number of a batch to its images with a plan of their corruption, and the colours to predict."""
+        """Returns a function from the number of a batch to images, a plan of their corruption, and colours to predict.
+
+        It raises what reading images does: ValueError for bad ones, ImportError or RuntimeError.
+        """
         grid = model.config.grid_size
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -212,8 +212,9 @@ class Recipe:
     def replace(self, **changes: Any) -> "Recipe":
         """Returns a copy with other values in some fields; `steps` and `epochs` take each other's place.
 
-        Warm-ups that would take more than half of the new `steps` become a tenth of them each, unless they are among
-        the changes. Raises TypeError for an unknown field, and the errors of the class.
+        Where `steps` changes and the warm-ups together take more than half of them, each becomes a tenth: not if
+        `warmup_steps` is among the changes, and without the backbone's if that is. Raises TypeError for an unknown
+        field; TypeError or ValueError for a field out of its range, or fields that do not go together.
         """
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if changes.get(one) is not None and changes.get(other) is None:
@@ -235,7 +236,8 @@ class Recipe:
     def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
         """Returns the recipe of what `to_dict` returned, also after it was JSON.
 
-        Fields that are missing have their defaults. Raises TypeError for unknown ones, and the errors of the class.
+        Fields that are missing have their defaults. Raises TypeError for unknown ones; TypeError or ValueError for a
+        field out of its range, or fields that do not go together.
         """
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
         augmentation = fields.get("augmentation", {})
@@ -369,6 +371,9 @@ def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "
 
     Returns:
         A `SoftmaxLoss` or a `SigmoidLoss`.
+
+    Raises:
+        ValueError: if a weight of a class is no number of at least 0.
 
     Examples:
         >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__

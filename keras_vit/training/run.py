@@ -83,7 +83,7 @@ class Trained:
         return self._kept.get("val_panoptic_quality")
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields but the model, and the three figures, as plain data for JSON."""
+        """Returns the fields but the model, and the three figures, as plain data for JSON."""
         return {
             "recipe": self.recipe.to_dict(),
             "log": list(self.log),
@@ -137,7 +137,10 @@ def finetune(
     Raises:
         TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
-        ConnectionError, OSError: if another process ends, or a file cannot be written. The last checkpoint is kept.
+        OSError: if what `model` or `data` names cannot be read or fetched (FileNotFoundError, DownloadError), a file
+            cannot be written, or another process ends (ConnectionError). The last checkpoint is kept.
+        RuntimeError: if another process trains in `output`, processes cannot work together, or one that reads ends.
+        ImportError: if a package is missing, such as Pillow for a folder.
 
     Examples:
         >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
@@ -195,10 +198,11 @@ def finetune(
 
 
 def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: Settings) -> Any:
-    """The data that has images to evaluate on: `validation`, or `data` with a test split or for a share; None for none.
+    """Returns the data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None.
 
     Raises TypeError for another task or callbacks that are none, ValueError for another option that is out of range,
-    a callback that works against the recipe, and a recipe that has to be evaluated where there is nothing for it.
+    a callback that works against the recipe, a recipe that has to be evaluated where there is nothing for it, and data
+    with two folders of one split; OSError if a folder cannot be read.
     """
     if not isinstance(task, Task):
         raise TypeError(f"task must be what training.distillation(teacher) returns, but {task!r} was given.")
@@ -223,11 +227,11 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
 
 
 def open_source(source: Any, output: Any, settings: Settings, processes: Processes) -> Any:
-    """The model that is given or that a file of this package holds, on the devices that train it; else the source.
+    """Returns the model that is given, or that a file of Keras holds, on the devices that train it; else the source.
 
     The source is a name or a file that `load` takes, which loads it later. Raises TypeError for other types, ValueError
     if a `dtype` is given beside a model, or if the file lies in a folder that `resume=False` empties; for a file of
-    Keras the errors of `load`.
+    Keras OSError if it cannot be read, ValueError if it is damaged.
     """
     if isinstance(source, ImageModel):
         if settings.dtype is not None:
@@ -259,7 +263,7 @@ def channels_of(source: Model | Source) -> int:
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:
-    """The recipe with the number of updates and the loss for these images.
+    """Returns the recipe with the number of updates and the loss for these images.
 
     `changes` are fields that the user gave. Raises ValueError where the recipe is not for such images or this task, or
     its warm-up takes all updates.
@@ -274,11 +278,11 @@ def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: 
 
 
 def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, dtype: DType) -> Model:
-    """The model of a run, with the adapters and the frozen layers of the recipe.
+    """Returns the model of a run, with the adapters and the frozen layers of the recipe.
 
     Raises ValueError where a field of the recipe is not for a model of its kind, the model has other adapters than the
-    recipe wants, or nothing would train; TypeError for a kind of model that the task does not train; and the errors of
-    `load` for a name or a file.
+    recipe wants, or nothing would train; TypeError for a kind of model that the task does not train; for a name or a
+    file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
     """
     if isinstance(source, ImageModel):
         refuse_unused(recipe, kind=type(source).__name__)
@@ -304,7 +308,10 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
 
 
 def open_validation(data: Any, images: ImageStream, model: Model, task: Task, reading: dict[str, Any]) -> ImageStream:
-    """The stream of images to evaluate on; ValueError if they have another target than those that are trained on."""
+    """Returns the stream of images to evaluate on; ValueError if their target is not that of those to train on.
+
+    Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
+    """
     tests = task.open_validation(data, images, model, **reading)
     if images.target != "none" and tests.target != images.target:  # pictures without labels are evaluated by a probe
         tests.close()
@@ -332,7 +339,7 @@ class Run:
     seed: int
 
     def settings(self) -> dict[str, Any]:
-        """What decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
+        """Returns what decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
         return {
             "recipe": self.recipe.to_dict(),
             "backend": keras.backend.backend(),
@@ -345,10 +352,11 @@ class Run:
 
 
 def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
-    """The model that computes the loss of a run, compiled; its weights are those of the run's model.
+    """Returns the model that computes the loss of a run, compiled; its weights are those of the run's model.
 
     The random generators of the run's model start again from the seed. Whether XLA is used is as when a run in `folder`
-    began. Raises ValueError where recipe, data and processes do not fit each other.
+    began. Raises TypeError or ValueError where recipe, model, data and processes do not fit each other, ImportError
+    without SciPy for an EoMT.
     """
     reset_randomness(run.model, run.seed)
     trained, optimizer = run.task.trained_model(run.model), build_optimizer(run.recipe, run.model)
@@ -366,7 +374,10 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
 
 
 def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str:
-    """What `compile(jit_compile=...)` takes: True for XLA on TensorFlow's CPUs if a trial is quicker, else "auto"."""
+    """Returns what `compile(jit_compile=...)` takes: True for XLA on TensorFlow's CPUs if a trial is quicker.
+
+    Otherwise "auto". Raises RuntimeError for a TensorFlow strategy over several processes.
+    """
     if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"
     if not all(layer.supports_jit for layer in layers_inside(model)):
@@ -385,7 +396,9 @@ def fit(
 ) -> Table:
     """Trains the compiled model of a run to the weights that the run returns, and returns the log.
 
-    Raises the errors of `Loop.train`.
+    Raises FloatingPointError for a loss that is not finite, RuntimeError if another process trains in the folder,
+    ValueError if its checkpoint or an image is bad, or batches cannot be divided, and OSError where a file cannot be
+    read or written.
     """
     task, recipe, images = run.task, run.recipe, run.images
     picture = None
@@ -411,7 +424,10 @@ def fit(
 
 
 def summary(run: Run, evaluated: Any) -> str:
-    """The text that a run prints first: data, model, recipe. `evaluated` is the data with images to evaluate on."""
+    """Returns the text that a run prints first: data, model, recipe. `evaluated` is data with images to evaluate on.
+
+    Raises OSError if a folder of that data cannot be read.
+    """
     recipe, model = run.recipe, run.model
     trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
     losses = {"number": "squared errors", "segments": "loss of masks, Dice and classes", "none": run.task.objective}
@@ -431,7 +447,7 @@ def summary(run: Run, evaluated: Any) -> str:
 
 
 def _devices_of(run: Run) -> str:
-    """A text: the name of the device of a run or the number of its devices, and of its processes if several."""
+    """Returns as text the device of a run or the number of its devices, and of its processes if several."""
     value = run.model.weights[0].value
     devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
     shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
@@ -440,12 +456,12 @@ def _devices_of(run: Run) -> str:
 
 
 def _count(images: ImageStream) -> str:
-    """A text: how many images a stream has."""
+    """Returns as text how many images a stream has."""
     return f"{images.examples:,}" if images.examples else "an unknown number of"
 
 
 def _found_images(images: ImageStream) -> str:
-    """A text: how many images a stream has, what they are labelled with, and the first five classes."""
+    """Returns as text how many images a stream has, what they are labelled with, and the first five classes."""
     labels = {"number": "with a number each", "none": "without labels"}
     found = f"{_count(images)} images {labels.get(images.target, f'of {images.classes} classes')}"
     names = list(images.class_names or ())
@@ -455,7 +471,10 @@ def _found_images(images: ImageStream) -> str:
 
 
 def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
-    """A text: how many images there are to evaluate on, and in which split of the data."""
+    """Returns as text how many images there are to evaluate on, and in which split of the data.
+
+    Raises OSError if a folder of the data cannot be read.
+    """
     if tests is None:
         return "no images to evaluate on (validation=, or test/)"
     split = split_name(evaluated, "validation", tests.class_names)

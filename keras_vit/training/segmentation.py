@@ -93,7 +93,9 @@ def finetune_segmentation(
     Raises:
         TypeError, ValueError: as `finetune` and `open_masks`; if a recipe has what is for images of one class each, the
             model has other classes than the data, or an argument is for the other kind of model.
-        FloatingPointError, ConnectionError, OSError: as `finetune`.
+        FloatingPointError, RuntimeError: as `finetune`.
+        OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
+        ImportError: if a package is missing: Pillow for files, pycocotools for COCO's masks, SciPy for an EoMT.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
@@ -143,10 +145,11 @@ def finetune_segmentation(
 
 
 def _masks_to_evaluate_on(data: Any, masks: Masks, ignore: int, reduce_zero_label: bool) -> Masks:
-    """The data as masks with the classes of those that are trained on, in their order.
+    """Returns the data as masks with the classes of those that are trained on, in their order.
 
-    Raises ValueError if they have another class, or for a dict of splits without one to evaluate on; and the errors of
-    `open_masks`.
+    Raises ValueError if they have another class, or for a dict of splits without one to evaluate on; OSError for a
+    folder or a `classes.txt` that is missing or cannot be read, TypeError or ValueError for what are no masks,
+    ImportError without Pillow.
     """
     if isinstance(data, Masks):
         return data.in_order(masks.class_names)
@@ -169,10 +172,10 @@ class LinearSegmentation(Task):
         self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """The stream of training pictures with their masks.
+        """Returns the stream of training pictures with their masks; `reading` are options of `open_data`.
 
         Raises TypeError if the recipe is for images without masks, ValueError if it has a field that is not used here;
-        `reading` are options of `open_data`, whose errors are raised.
+        OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
         """
         self.check_recipe(recipe, "mask")
         if not isinstance(recipe.augmentation, MaskAugmentation):
@@ -187,10 +190,10 @@ class LinearSegmentation(Task):
         return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
 
     def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
-        """A copy of the segmenter that was given, or a new head on a copy of the model, for crops of the recipe's size.
+        """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size.
 
         Raises TypeError for another kind of model, ValueError for classes or options that do not fit it; for a name or
-        a file the errors of `load`.
+        a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
         """
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         if isinstance(source, LinearSegmenter):
@@ -228,7 +231,7 @@ class LinearSegmentation(Task):
         return model
 
     def _with_its_head(self, source: LinearSegmenter, recipe: Recipe, images: ImageStream) -> LinearSegmenter:
-        """A copy for crops of the recipe's size; ValueError for other classes, or what only a new head takes."""
+        """Returns a copy for crops of the recipe's size; ValueError for other classes or what only a new head takes."""
         if source.config.classes != images.classes:
             raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
         names, known = images.class_names, source.config.class_names
@@ -256,9 +259,10 @@ class LinearSegmentation(Task):
         return MaskLoss(self.ignore), None
 
     def batches(self, model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
-        """From the number of a batch to crops, filled up to whole patches as in DINOv2, and their masks.
+        """Returns a function from the number of a batch to crops, filled up to whole patches as in DINOv2, and masks.
 
-        Raises ValueError if a batch cannot be divided evenly among devices or processes.
+        Raises ValueError if a batch cannot be divided evenly among devices or processes. The function raises ValueError
+        for a picture or mask that cannot be read, ImportError without Pillow.
         """
         config, shares = model.config, max(batch_shares(model), images.shard[1])
         if images.batch_size % shares:
@@ -285,7 +289,7 @@ class LinearSegmentation(Task):
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The size of the recipe's crops, and the change of a config that makes its inputs as large, in whole patches.
+    """Returns the size of the recipe's crops, and the change of a config for inputs as large, in whole patches.
 
     There is no change for a model that takes any size.
     """
@@ -318,7 +322,7 @@ class MaskLoss(keras.losses.Loss):
         self.ignore = ignore
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each picture, `(batch,)`: the mean over all its pixels, of which those to ignore count as 0."""
+        """Returns the loss of each picture, `(batch,)`: the mean over its pixels, where those to ignore count as 0."""
         labels = ops.cast(y_true, "int32")
         dtype = keras.backend.result_type(y_pred.dtype, "float32")
         logits = resize(ops.cast(y_pred, dtype), ops.shape(labels)[1:3], "half_pixel")
@@ -337,19 +341,28 @@ class Measured:
     """
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
+        """Keeps the arguments; a process by itself measures all pictures."""
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
         self._distribution = ALONE_BY_NAME if processes.count == 1 else None
         self._copy: LinearSegmenter | None = None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """`mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights."""
+        """Returns `mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights.
+
+        Raises ValueError for a picture or mask that cannot be read, or if no pixel has a class; ImportError without
+        Pillow.
+        """
         with _alone(self._joint):
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
             result = evaluate(self._model_of_process(), self._images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
     def draw(self, path: Path) -> None:
-        """Writes a picture file: the first pictures, their labels and what the model finds."""
+        """Writes a picture file: the first pictures, their labels and what the model finds.
+
+        Raises OSError if it cannot be written, ImportError without matplotlib, ValueError for a picture that cannot be
+        read.
+        """
         shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
         with _alone(self._joint):
             model = self._model if self._copy is None else self._copy  # as it was evaluated
@@ -359,7 +372,7 @@ class Measured:
         plot_beside_labels(shown[:SHOWN], path)
 
     def _model_of_process(self) -> LinearSegmenter:
-        """The run's model; on JAX, where that is one of all processes, a copy that is compiled once for this one."""
+        """Returns the run's model; on JAX, where that is one of all processes, a copy compiled once for this one."""
         if not self._joint:
             return self._model
         if self._copy is None:

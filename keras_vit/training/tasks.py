@@ -126,7 +126,7 @@ class Settings:
 
 
 def split_options(options: RunOptions) -> tuple[dict[str, Any], Settings]:
-    """The changes of the recipe among the keywords of a run, and the other options; TypeError for unknown keywords.
+    """Returns the changes of the recipe among keywords of a run, and the other options; TypeError for unknown ones.
 
     None as a change of `_NONE_IS_UNSET` is no change.
     """
@@ -164,7 +164,10 @@ class Task:
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """The stream of training images; `reading` are options of `open_data`, whose errors are raised."""
+        """Returns the stream of training images; `reading` are options of `open_data`.
+
+        Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
+        """
         return open_data(data, split="train", augmentation=recipe.augmentation, sampling=recipe.sampling, **reading)
 
     def check_recipe(self, recipe: Recipe, target: str) -> None:
@@ -181,32 +184,40 @@ class Task:
         refuse_unused(recipe, target=target)
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Any:
-        """The model that the run returns: a copy of `source`, or what `load` makes of it, with a head for the images.
+        """Returns the model of the run: a copy of `source`, or what `load` makes of it, with a head for the images.
 
-        Raises the errors of `load`, TypeError or ValueError for a model that the task cannot train.
+        Raises TypeError or ValueError for a model that the task cannot train; for a name or a file OSError if it cannot
+        be read or fetched, ValueError if it is unknown or damaged. Here NotImplementedError.
         """
         raise NotImplementedError
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """The stream of images to evaluate on, prepared for the model, with the classes of `images`.
+        """Returns the stream of images to evaluate on, prepared for the model, with the classes of `images`.
 
-        `reading` are options of `open_data`, whose errors are raised.
+        `reading` are options of `open_data`. Raises OSError, TypeError, ValueError or ImportError for data that
+        `open_data` cannot open.
         """
         names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
         return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
 
     def trained_model(self, model: Any) -> keras.Model:
-        """The Keras model whose outputs the loss takes, with the weights of `model`: here up to its logits."""
+        """Returns the Keras model whose outputs the loss takes, with the weights of `model`: here up to its logits."""
         return logits_model(model)
 
     def loss_and_metric(
         self, recipe: Recipe, images: ImageStream
     ) -> tuple[keras.losses.Loss, keras.metrics.Metric | None]:
-        """The loss, whose mean over the images of a batch is trained, and a metric for the log or None."""
+        """Returns the loss, whose mean over a batch is trained, and a metric for the log or None.
+
+        Raises ValueError where recipe and data do not fit each other. Here NotImplementedError.
+        """
         raise NotImplementedError
 
     def batches(self, model: Any, images: ImageStream, seed: int) -> Batch:
-        """From the number of a batch to inputs of the trained model and targets of the loss."""
+        """Returns a function from the number of a batch to inputs of the trained model and targets of the loss.
+
+        It raises what `images.batch` raises: ValueError for bad images, ImportError, OSError or RuntimeError.
+        """
 
         def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
             pixels, labels = images.batch(number)
@@ -215,7 +226,10 @@ class Task:
         return batch
 
     def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
-        """What has a method `evaluate(trained model)` that measures on images: here the loss and the metric."""
+        """Returns what has a method `evaluate(trained model)` that measures on images: here the loss and the metric.
+
+        Where nobody knows how many images there are, they are read: what `images.batch` raises is raised.
+        """
         count = images.steps_per_epoch or sum(1 for _ in images)
         return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
 
@@ -228,10 +242,11 @@ class FineTuning(Task):
     targets = ("class", "multilabel", "number")
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """The model with the recipe's image size and rates, and a head for the classes of the data.
+        """Returns the model with the recipe's image size and rates, and a head for the classes of the data.
 
         Raises TypeError for a model with an output for each place, ValueError for a head that is frozen or, with
-        `head_bias`, trained; for a name or a file the errors of `load`. Warns of very many patches.
+        `head_bias`, trained; for a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown
+        or damaged. Warns of very many patches.
         """
         if isinstance(source, ImageModel):
             if not isinstance(source, (VisionTransformer, BiT)):
@@ -245,7 +260,7 @@ class FineTuning(Task):
         return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        """The loss and the metric, by the target of the data.
+        """Returns the loss and the metric, by the target of the data.
 
         Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
         the mean squared and the mean absolute error, with a warning where they spread far. Raises ValueError where
@@ -275,7 +290,7 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
 
 
 def logits_model(model: Model) -> keras.Model:
-    """The model up to its logits, before its softmax or sigmoid, with the same weights; itself where it has none."""
+    """Returns the model up to its logits, before its softmax or sigmoid; itself where it has none."""
     if model.config.classifier_activation is None:
         return model
     logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
@@ -283,7 +298,7 @@ def logits_model(model: Model) -> keras.Model:
 
 
 def as_input(model: Any, pixels: np.ndarray) -> np.ndarray:
-    """Pixels of 0..255 as the model takes them: as they are where it prepares them itself, else normalised floats."""
+    """Returns pixels of 0..255 as the model takes them: unchanged where it prepares them itself, else normalised."""
     return pixels if model.config.include_preprocessing else model.config.pipeline.normalized(pixels)
 
 
@@ -291,10 +306,11 @@ RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
-    """A copy of a model, or what `load` makes of a name or file, with the image size and the `RATES` of a recipe.
+    """Returns a copy of a model, or what `load` makes of a name or file, with the size and the `RATES` of a recipe.
 
-    Rates of 0 leave those of the model. `dtype` and `options` are for `load`, whose errors are raised; a model that
-    takes other sizes than the recipe's raises ValueError.
+    Rates of 0 leave those of the model. `dtype` and `options` are for `load`. Raises ValueError for a model that takes
+    other sizes than the recipe's; for a name or a file OSError if it cannot be read or fetched, ValueError if it is
+    unknown or damaged, TypeError or ValueError for an option that it cannot have.
     """
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     if not isinstance(source, ImageModel):
@@ -305,7 +321,7 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
 
 
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
-    """The model, or a copy with a head of zeros where its classes are not those of the data (or `new_head`).
+    """Returns the model, or a copy with a head of zeros if its classes are not those of the data (or `new_head`).
 
     A head that stays gets the names of the classes, and the recipe's `head_bias` in place, as a new one does; that of
     a regression begins with the mean of the labels. Raises ValueError where a new head is frozen, or where a head that
@@ -340,7 +356,7 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
 
 
 def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
-    """The factor of each class in the loss, in the order of the classes, for a recipe's `class_weight`; None for None.
+    """Returns the factor of each class in the loss, in their order, for a recipe's `class_weight`; None for None.
 
     `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
     `(examples - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss. Raises ValueError
@@ -382,7 +398,7 @@ class RankingPrecision(keras.metrics.MeanMetricWrapper):
 
 
 def _ranking_precision(y_true: Any, y_pred: Any) -> Any:
-    """The `RankingPrecision` of each image, `(batch,)`."""
+    """Returns the `RankingPrecision` of each image, `(batch,)`."""
     order = ops.argsort(-y_pred, axis=-1)
     true = ops.cast(ops.take_along_axis(y_true, order, axis=-1) > 0.5, "float32")
     share = ops.cumsum(true, axis=-1) / ops.arange(1, true.shape[-1] + 1, dtype="float32")

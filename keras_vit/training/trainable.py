@@ -71,7 +71,10 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 
 def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
-    """The names of the weights that patterns fit, or that lie in layers that do; the errors are those of `freeze`."""
+    """Returns the names of the weights that patterns fit, or that lie in layers that do.
+
+    Raises TypeError if a pattern is no string, ValueError if one fits nothing.
+    """
     patterns, names = check_patterns("patterns", patterns), list(weights_by_path(model))
     if "backbone" in patterns and isinstance(model, DenseModel):
         patterns = [pattern for pattern in patterns if pattern != "backbone"]
@@ -80,7 +83,7 @@ def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str
 
 
 def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """The names that are what a pattern says or inside it, in the order of the patterns, none twice.
+    """Returns the names that are what a pattern says or inside it, in the order of the patterns, none twice.
 
     Raises ValueError for a pattern that fits none, with the nearest of the `known` names.
     """
@@ -104,7 +107,7 @@ def _is_inside(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """The weights of a model that train now, by their names, in the model's order."""
+    """Returns the weights of a model that train now, by their names, in the model's order."""
     training = {id(weight) for weight in model.trainable_weights}
     return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
 
@@ -183,7 +186,7 @@ def add_lora(
 def _dense_layers(
     model: keras.Model, targets: Sequence[str], train: Sequence[str] = HEADS
 ) -> dict[str, keras.layers.Layer]:
-    """The layers that `add_lora` gives adapters, by name; ValueError for a target without such, or only `train`."""
+    """Returns the layers that `add_lora` gives adapters, by name; ValueError for a target without, or only `train`."""
     able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
     chosen = [name for name in _named(targets, able, able) if not _is_inside(name, train)]
     if not chosen:
@@ -245,7 +248,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         The names of all weights that were read.
 
     Raises:
-        OSError: if the file cannot be read.
+        OSError: if the file is missing (FileNotFoundError) or cannot be read.
         ValueError: if the file holds no adapters, or those of another model, of other layers or of another rank.
 
     Examples:
@@ -288,7 +291,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
 
 
 def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
-    """Multipliers that give a layer the lower a learning rate the nearer it is to the image.
+    """Returns multipliers that give a layer the lower a learning rate the nearer it is to the image.
 
     1 for the head and whatever else comes after the blocks, `rate` for the last block, `rate ** 2` for the one
     before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)`
@@ -324,11 +327,12 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
 
 
 def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
-    """Pattern of a weight's name to what a recipe multiplies its learning rate by; weights without one have 1.
+    """Returns by patterns of weights' names what a recipe multiplies their learning rates by; others have 1.
 
-    That of `layer_decay`, whose ValueErrors are raised, but for an EoMT. In that, queries, both heads, upscaling and
-    the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)` of it, and what comes before the
-    blocks that of block 0. With `decay_query_blocks=False` blocks with queries have the whole rate.
+    That of `layer_decay`, but for an EoMT: ValueError for a model without blocks, or a rate out of range. In an EoMT,
+    queries, both heads, upscaling and the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)`
+    of it, and what comes before the blocks that of block 0. With `decay_query_blocks=False` blocks with queries have
+    the whole rate.
     """
     if not isinstance(model, EoMT):
         return {} if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay)
@@ -367,7 +371,7 @@ class Delayed(keras.optimizers.schedules.LearningRateSchedule):
         self.schedule, self.delay = schedule, whole_number("delay", delay, 0)
 
     def __call__(self, step: Any) -> Any:
-        """The rate of update `step`, counted from 0, a scalar tensor."""
+        """Returns the rate of update `step`, counted from 0, a scalar tensor."""
         step = ops.cast(step, "float32")
         return ops.where(step < self.delay, 0.0, self.schedule(ops.maximum(step - self.delay, 0.0)))
 
@@ -405,12 +409,15 @@ class TwoStageAdamW(AdamW):
     def __init__(
         self, learning_rate: Any = 1e-4, backbone_rate: Any = None, backbone: Iterable[str] = (), **kwargs: Any
     ) -> None:
-        """Keeps the arguments; the errors of `AdamW`."""
+        """Keeps the arguments; ValueError for a number out of its range, another dtype, or what Keras refuses."""
         super().__init__(learning_rate, **kwargs)
         self.backbone_rate, self.backbone = backbone_rate, tuple(backbone)
 
     def build(self, variables: list[Any]) -> None:
-        """Makes the moments of `AdamW`, and looks up which weights are in `backbone`."""
+        """Makes the moments of `AdamW`, and looks up which weights are in `backbone`; nothing the second time.
+
+        Which weights do not decay, `exclude_from_weight_decay` has checked (ValueError there).
+        """
         if self.built:
             return
         super().build(variables)
@@ -425,7 +432,7 @@ class TwoStageAdamW(AdamW):
         super().update_step(gradient, variable, learning_rate)
 
     def rates(self, step: int) -> dict[str, float]:
-        """The learning rate of each weight of a built optimizer, by its path, in update `step`, counted from 0."""
+        """Returns the learning rate of each weight of a built optimizer, by path, in update `step`, from 0 on."""
         rate = self._schedule or (lambda step: self.learning_rate)
         found = {}
         for path, multiplier, of_backbone in zip(self._paths, self._multipliers, self._is_backbone, strict=True):
@@ -434,7 +441,7 @@ class TwoStageAdamW(AdamW):
         return found
 
     def decays(self) -> dict[str, float]:
-        """The decay of each weight of a built optimizer, by its path, before it is multiplied by the rate."""
+        """Returns the decay of each weight of a built optimizer, by path, before it is multiplied by the rate."""
         return dict(zip(self._paths, self._decays, strict=True))
 
     def get_config(self) -> dict[str, Any]:
@@ -450,7 +457,7 @@ class TwoStageAdamW(AdamW):
 
 
 def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
-    """The optimizer of a recipe with two warm-ups, built for an EoMT; `common` are arguments of every optimizer.
+    """Returns the optimizer of a recipe with two warm-ups, built for an EoMT; `common` are arguments of all of them.
 
     The first `warmup_steps` updates leave the backbone alone, the layers of which `common["rate_multipliers"]` names.
     Raises ValueError for another model, or where the warm-ups do not fit into `steps`.

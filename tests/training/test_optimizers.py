@@ -200,6 +200,14 @@ def test_kernels_that_are_excluded_do_not_decay(numbers, by):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("names", [["bias", "*kernel"], ["a(", "b)"], ["bias", "(?i)KERNEL"]])
+def test_names_that_do_not_decay_are_regular_expressions(names):
+    optimizer = MomentumSGD(1.0, weight_decay=0.1)
+    with pytest.raises(ValueError, match="var_names must be regular expressions, but '.*' is none: "):
+        optimizer.exclude_from_weight_decay(var_names=iter(names))
+
+
+@pytest.mark.once
 def test_what_decays():
     with skip_initialization():
         weights = list(weights_by_path(VisionTransformer(CONFIG.replace(pooling="map", representation_size=4))))

@@ -269,7 +269,8 @@ def with_unwrapped_names(file: Mapping[str, StoredArray]) -> Mapping[str, Stored
     """
     if not recognise_pe(file, Sidecars()):
         return file
-    return {name: dataclasses.replace(array, name=name) for name, array in renamed(dict(file), _unwrapped).items()}
+    arrays = renamed(dict(file), _unwrapped, "the names of PyTorch's wrappers")
+    return {name: dataclasses.replace(array, name=name) for name, array in arrays.items()}
 
 
 def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:

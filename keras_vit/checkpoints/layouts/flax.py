@@ -294,11 +294,14 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
     return renamed(arrays, in_pooling), dialect
 
 
-def renamed(arrays: Arrays, name: Callable[[str], str]) -> Arrays:
-    """Returns the arrays by other names, which the function makes; ValueError where two of them become the same."""
+def renamed(arrays: Arrays, name: Callable[[str], str], lost: str = "a number that has no meaning") -> Arrays:
+    """Returns the arrays by other names, which the function makes; ValueError where two of them become the same.
+
+    `lost` is what the new names leave out, for the message.
+    """
     new = {name(old): array for old, array in arrays.items()}
     if len(new) < len(arrays):
-        raise ValueError("It has several arrays whose names differ in nothing but a number that has no meaning.")
+        raise ValueError(f"It has several arrays whose names differ in nothing but {lost}.")
     return new
 
 

@@ -78,7 +78,8 @@ class LiteRT(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with LiteRT; returns a function from a batch of images to outputs by name.
 
-        The function changes the interpreter, so that only one thread may call it. ValueError for a damaged file.
+        The function changes the interpreter, so that only one thread may call it. Raises ValueError
+        for a file that is missing or damaged.
         """
         from ai_edge_litert.interpreter import Interpreter
 
@@ -102,7 +103,7 @@ class LiteRT(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Appends the metadata to the file as a zip archive."""
+        """Appends the metadata to the file as a zip archive; OSError if it cannot be written."""
         append_archive(path, metadata)  # the way TensorFlow Lite packs label files
 
     def operators(self, path: Path) -> Operators:

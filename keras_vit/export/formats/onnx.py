@@ -127,7 +127,10 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with ONNX Runtime on the CPU; returns a function from a batch of images to outputs by name."""
+        """Opens a file with ONNX Runtime on the CPU; returns a function from a batch of images to outputs by name.
+
+        Raises ImportError without ONNX Runtime, and the runtime's own errors for a file that is missing or damaged.
+        """
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -135,7 +138,7 @@ class ONNX(Format):
         return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts the metadata into the file's `metadata_props`."""
+        """Puts the metadata into the file's `metadata_props`; OSError if it cannot be read or written."""
         import onnx
 
         proto = onnx.load_model(str(path))

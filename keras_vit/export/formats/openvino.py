@@ -96,7 +96,8 @@ class OpenVINO(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a `.xml` file, with the `.bin` beside it, with OpenVINO on the CPU in float32.
 
-        Returns a function from a batch of images to outputs by name.
+        Returns a function from a batch of images to outputs by name. Raises ImportError without OpenVINO, RuntimeError
+        for a file that is missing or damaged.
         """
         self.import_runtime()
         import openvino
@@ -112,7 +113,10 @@ class OpenVINO(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`."""
+        """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`; OSError if it cannot.
+
+        Raises ParseError, a SyntaxError, for a damaged file.
+        """
         tree = xml.etree.ElementTree.parse(path)
         root = tree.getroot()
         info = root.find("rt_info")
@@ -123,7 +127,10 @@ class OpenVINO(Format):
         tree.write(path, encoding="utf-8", xml_declaration=True)
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the model; foreign are those of no opset of OpenVINO's."""
+        """Returns the operators of the model; foreign are those of no opset of OpenVINO's.
+
+        Raises OSError if the file cannot be read, and ParseError, a SyntaxError, if it is damaged.
+        """
         layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
         kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
         foreign = {name for name, version in kinds if not version.startswith("opset")}

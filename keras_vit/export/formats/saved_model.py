@@ -93,7 +93,7 @@ class SavedModel(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Writes the metadata as files into the folder's `assets.extra`."""
+        """Writes the metadata as files into the folder's `assets.extra`; OSError if it cannot."""
         folder = path / "assets.extra"  # the folder in a SavedModel that is anybody's to fill
         folder.mkdir(exist_ok=True)
         for name, text in as_files(metadata).items():

@@ -44,7 +44,10 @@ class StableHLO(Format):
         path.write_bytes(export.export(function, platforms=("cpu", "cuda", "tpu"))(images).serialize())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with JAX; returns a function from a batch of images to outputs by name."""
+        """Opens a file with JAX; returns a function from a batch of images to outputs by name.
+
+        Raises OSError if it cannot be read, and JAX's own errors if it is damaged.
+        """
         import jax
         from jax import export
 
@@ -52,5 +55,5 @@ class StableHLO(Format):
         return lambda images: {name: np.asarray(answer) for name, answer in call(images).items()}
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Appends the metadata to the file as a zip archive."""
+        """Appends the metadata to the file as a zip archive; OSError if it cannot be written."""
         append_archive(path, metadata)  # which JAX does not look at

@@ -66,7 +66,8 @@ class Torch(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with PyTorch; returns a function from a batch of images to outputs by name.
 
-        The name of a single output is not stored in the file: it is `"output"`.
+        The name of a single output is not stored in the file: it is `"output"`. Raises PyTorch's own errors for
+        a file that is missing or damaged.
         """
         import torch
 
@@ -81,7 +82,7 @@ class Torch(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Writes the file anew, with the metadata as extra files inside."""
+        """Writes the file anew, with the metadata as extra files inside; PyTorch's errors if it cannot."""
         import torch
 
         torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))
