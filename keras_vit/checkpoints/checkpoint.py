@@ -79,7 +79,7 @@ def open_checkpoint(
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
     stated: dict[str, Any] = {"like": like_of_options(like, architecture, heads), "heads": heads}
-    stated["grid_size"] = grid_size
+    stated["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
     stated["image_size"] = None if image_size is None else pair("image_size", image_size)
     if head is None:
         return _plan(path, numerics, max_depth=max_depth, **stated)
@@ -294,7 +294,6 @@ def to_checkpoint(
             beyond float32's range, or the class names do not fit into a comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
         FileNotFoundError, OSError: if the folder above that of `path` is missing; if a file cannot be written.
-        safetensors.SafetensorError: if a `.safetensors` file cannot be written, as on a full disk.
 
     Examples:
         >>> keras_vit.to_checkpoint(model, "back.npz")
@@ -357,8 +356,7 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
 
     Raises FileExistsError for a file that is there unless `overwrite`; ValueError for another ending, an unknown layout
     or one without a place for the model, and for weights beyond float32's range; TypeError, except for files of Keras,
-    for a model of another package; OSError for a full disk or a missing folder, `safetensors.SafetensorError` where a
-    `.safetensors` file cannot be written.
+    for a model of another package; OSError for a full disk or a missing folder.
     """
     check_format(path, layout)
     path = pathlib.Path(path)
@@ -401,7 +399,7 @@ def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | N
     """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
 
     Raises ValueError for a layout that has no place for it or another ending, FileExistsError unless `overwrite`, and
-    where a file cannot be written OSError or `safetensors.SafetensorError`.
+    OSError where a file cannot be written.
     """
     config = model.config
     if layout is None and path.suffix == ".npz":

@@ -271,8 +271,9 @@ def write_safetensors(
 
     Raises FileExistsError unless `overwrite`, ValueError for two arrays of one name or a type that is not read,
     TypeError for a note that is no JSON, FileNotFoundError where the folder above the file's is missing, OSError where
-    its folder cannot be made, `safetensors.SafetensorError` where the file cannot be written, and what `arrays` raises.
+    its folder cannot be made or the file cannot be written, and what `arrays` raises.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     path = pathlib.Path(path)
@@ -290,7 +291,10 @@ def write_safetensors(
     if note:
         metadata[_NOTE] = json.dumps(note)
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+        except SafetensorError as error:  # which is no OSError, though the disk is full
+            raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def write_with_sidecars(
@@ -305,8 +309,7 @@ def write_with_sidecars(
 
     Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`; ValueError for two
     arrays of one name or a type that is not read, TypeError for what is no JSON, FileNotFoundError where the folder
-    above the file's is missing, `safetensors.SafetensorError` where the weights cannot be written, OSError where
-    another file cannot be read or written, and what `arrays` raises.
+    above the file's is missing, OSError where a file cannot be read or written, and what `arrays` raises.
     """
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
     beside = [*sidecars, *(file.name for file in copies)]

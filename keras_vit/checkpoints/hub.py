@@ -305,7 +305,7 @@ def push_to_hub(
         TypeError, ValueError: if an argument has a wrong type or value, the layout cannot say the model, or the
             repository has other weights, which would be loaded instead.
         DownloadError: if the Hub refuses it, has no such branch, or cannot be reached; an OSError.
-        OSError, safetensors.SafetensorError: if the temporary files cannot be written.
+        OSError: if the temporary files cannot be written.
 
     Examples:
         >>> keras_vit.push_to_hub(small, "no owner")

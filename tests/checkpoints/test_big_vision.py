@@ -149,6 +149,7 @@ def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
     assert known.config.image_size == (32, 56) and known.oddities == []
     assert keras_vit.from_checkpoint(path, image_size=(16, 64)).config.grid_size == (2, 8)
     assert keras_vit.from_checkpoint(path, grid_size=(2, 3)).config.image_size == (16, 24)
+    assert keras_vit.inspect_checkpoint(path, grid_size=4).config.image_size == (32, 32)
     written(keras_vit.from_checkpoint(path, image_size=(24, 40)), tmp_path / "wide.npz")
     info = keras_vit.inspect_checkpoint(tmp_path / "wide.npz")
     assert info.config.image_size == (24, 40) and info.oddities == []

@@ -229,3 +229,13 @@ def test_bad_sidecars(tmp_path, data, message):
     (tmp_path / "open_clip_config.json").write_bytes(data)
     with pytest.raises(ValueError, match=f"open_clip_config.json .*{message}"):
         read_sidecars(tmp_path / "model.safetensors")
+
+
+def test_a_file_that_cannot_be_written_is_an_os_error(tmp_path, monkeypatch):
+    def save_file(*arguments, **options):
+        raise safetensors.SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", save_file)
+    with pytest.raises(OSError, match="a.safetensors cannot be written: No space left"):
+        write_safetensors(tmp_path / "a.safetensors", [("x", np.zeros(2))])
+    assert not list(tmp_path.iterdir())

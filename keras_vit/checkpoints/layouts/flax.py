@@ -219,8 +219,7 @@ def _recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
     """Returns the plan by which a model in Flax's names is read.
 
-    Raises ValueError for several models, missing arrays, two arrays of one name, or models that are not computed here;
-    TypeError for a grid that is no pair.
+    Raises ValueError for several models, missing arrays, two arrays of one name, or models that are not computed here.
     """
     mixers = _mixer_prefixes(file)
     prefix, arrays = _model_in(file, mixers or _prefixes(file))
@@ -385,7 +384,7 @@ def _big_vision_positions(
 
     These are the arrays with the table under today's name, and without a class token's row that no class token has; the
     grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know. Raises ValueError where
-    the table or the patch embedding has another number of axes, TypeError for a grid that is no pair.
+    the table or the patch embedding has another number of axes.
     """
     for old in _OLD_POSITIONS:
         if old in arrays and _POSITION not in arrays:
@@ -429,7 +428,7 @@ def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConf
     """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
 
     Raises ValueError for missing arrays or sizes that make no model, or where the old spelling does not tell patches
-    from hidden units; TypeError for a grid that is no pair.
+    from hidden units.
     """
     height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
