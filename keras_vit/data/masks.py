@@ -342,8 +342,8 @@ def as_masks(
 def read_mask(path: Path) -> np.ndarray:
     """Returns the numbers in a file of one number a pixel, `(height, width)` of booleans or integers.
 
-    Raises ValueError if it has colours or cannot be read, also if there is none; ImportError without Pillow, and its
-    DecompressionBombError, which is neither, for a very large one.
+    Raises ValueError if it has colours, is larger than Pillow allows or cannot be read, also if there is none;
+    ImportError without Pillow.
     """
     from PIL import Image
 
@@ -351,7 +351,7 @@ def read_mask(path: Path) -> np.ndarray:
         with Image.open(path) as image:
             mode = image.mode
             numbers = np.asarray(image) if mode in MODES else None
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{printable(path)}: not a mask that can be read: {error}") from error
     if numbers is None:
         raise ValueError(f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel.")

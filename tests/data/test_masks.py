@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit.data import MaskAugmentation, open_data, open_masks
 from keras_vit.data.mask_augmentation import MaskTransform, recoloured
+from keras_vit.data.masks import read_mask
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -196,6 +197,15 @@ def test_bad_masks_can_be_left_out(tmp_path):
     folder = bad_folder(tmp_path, FAULTS["another size"][0])
     with stream(folder, "test", on_bad_image="skip") as opened, pytest.warns(UserWarning, match="1.png"):
         assert sum(len(images) for images, _ in opened) == 3 and len(opened.bad) == 1
+
+
+def test_a_mask_larger_than_pillow_allows_is_named(tmp_path, monkeypatch):
+    from PIL import Image
+
+    Image.fromarray(np.zeros((8, 8), "uint8")).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+    with pytest.raises(ValueError, match="large.png: not a mask that can be read: Image size"):
+        read_mask(tmp_path / "large.png")
 
 
 def test_a_class_that_never_occurs_is_named():
