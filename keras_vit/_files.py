@@ -39,7 +39,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raises FileNotFoundError where neither a folder nor the one that it would lie in is there."""
     folder = Path(folder)
-    if not folder.exists() and not folder.parent.exists():
+    if not os.path.exists(folder) and not os.path.exists(folder.parent):
         raise FileNotFoundError(f"There is no folder {folder.parent}: check the path, or make that folder first.")
 
 

@@ -381,7 +381,9 @@ def refuse_unused(command: str, given: Collection[str], values: Mapping[str, Any
 def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
     """Returns the exit code of the command that the arguments name; its result or its error is printed.
 
-    Raises SystemExit for wrong usage (2), and for `--help`, `--version` and completion (0).
+    That is 0, also where the reader of the output has closed it, 1 for an error or a result that is not ok, and 130 for
+    an interrupt. Of several processes the first one prints the result. Raises SystemExit for wrong usage (2), and for
+    `--help` and `--version` (0); completion ends the process at once, without an exception.
     """
     command = None
     try:
@@ -494,7 +496,13 @@ def _print(result: Result, as_json: bool) -> None:
     elif result.output is not None:
         from rich.console import Console
 
-        Console(width=terminal_width()).print(result.output)
+        class Raising(Console):
+            """A console that leaves a closed output to its caller; rich's ends the program with 1."""
+
+            def on_broken_pipe(self) -> None:
+                raise
+
+        Raising(width=terminal_width()).print(result.output)
 
 
 # Warnings and errors

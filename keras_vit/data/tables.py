@@ -344,7 +344,7 @@ def _text(cell: Any) -> str:
 
     Whole floats become integers: that is what these are in a column where values are missing.
     """
-    if cell is None or cell != cell or str(cell) == "<NA>":  # pandas's missing value
+    if cell is None or str(cell) == "<NA>" or cell != cell:  # pandas's missing value, which compares to no truth
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 

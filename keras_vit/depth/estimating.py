@@ -65,8 +65,8 @@ class Depth:
             raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
         least, largest = float(self.depth.min()), float(self.depth.max())
         if ending == ".npy":
-            with replacing(path) as temporary:
-                np.save(temporary, self.depth)
+            with replacing(path) as temporary, Path(temporary).open("wb") as file:  # NumPy adds .npy to a name in .NPY
+                np.save(file, self.depth)
             return 1.0, 0.0
         if not math.isfinite(largest - least):
             raise ValueError("A .png holds finite numbers, but some of the depth is NaN or infinite: write a .npy.")

@@ -371,7 +371,7 @@ def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> n
     """
     probe = Probe(model)
     name = probe.inner.name
-    names = [one.name for one in probe.inner.layers]
+    names = [one.name for one in probe.inner.layers if not isinstance(one, keras.layers.InputLayer)]
     if layer not in names:
         raise ValueError(f"layer must be the name of a layer of {name}, one of {names}, but {layer!r} was given.")
     outputs: list[Tensor] = []

@@ -143,15 +143,21 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         uint8 `(batch, height, width, 3)`: the first three channels; of fewer, the first one three times.
 
     Raises:
-        ValueError: if the images have other channels than the model takes.
+        TypeError: if the model has no config of ours, or the images are no numbers.
+        ValueError: if the images are no batch, or have other channels than the model takes.
         OSError: if the model is a name or a path that cannot be loaded.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
         True
     """
-    config = as_model(model).config
+    config = getattr(as_model(model), "config", None)
+    if not hasattr(config, "pipeline"):  # a model that is around one of ours has none
+        raise TypeError(f"model must be a VisionTransformer or a BiT, but {model!r} was given.")
     images = np.asarray(images, "float32")
+    if images.ndim != 4 or images.shape[3] != config.channels:
+        wanted = f"(batch, height, width, {config.channels})"
+        raise ValueError(f"images must have the shape {wanted}, but {images.shape} was given.")
     if not config.include_preprocessing:
         images = 255 * (images * np.asarray(config.pipeline.std) + np.asarray(config.pipeline.mean))
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")

@@ -145,7 +145,11 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
 
 
 def _cosines(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Returns cosines `(batch, rows, columns, classes)` of the classes' vectors and the values of the last block."""
+    """Returns products `(batch, rows, columns, classes)` of the last values, as unit vectors, and the head's kernel.
+
+    They are cosines where the kernel's columns have length 1, as those of a zero-shot segmenter. The config has checked
+    that the backbone has attention.
+    """
     last, exact = backbone.get_layer(f"block_{config.blocks[-1]}"), at_least_float32(policy, "head")
     tokens, *rotation = keras.tree.flatten(last.input)
     # Attention of a token to itself alone returns its value, projected.

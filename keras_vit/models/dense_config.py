@@ -187,6 +187,8 @@ class LinearSegmenterConfig(NamedClasses):
         if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
             given = f"blocks={self.blocks} and dropout={self.dropout} were given"
             raise ValueError(f"zero_shot=True reads the last block alone, without dropout, but {given}.")
+        if self.zero_shot and self.backbone.tokens_mlp_width is not None:
+            raise ValueError("zero_shot=True reads values of attention, but the backbone is an MLP-Mixer, without any.")
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
             given = f"stride={self.stride} and crop_size={self.crop_size} were given"
             raise ValueError(f"stride must be at most crop_size, or places would be left out, but {given}.")

@@ -89,8 +89,8 @@ class ImageText(keras.Model):
     ) -> None:
         """Makes the temperature, and a bias where one is given, as weights.
 
-        Raises ValueError for an unknown `averaging`, towers whose embeddings differ in length, or a `scale` that is not
-        above 0.
+        Raises ValueError for an unknown `averaging`, an image tower that does not return one vector an image, towers
+        whose embeddings differ in length, or a `scale` that is not above 0 and finite.
         """
         super().__init__(**kwargs)
         check_choice("averaging", averaging, tuple(AVERAGINGS))

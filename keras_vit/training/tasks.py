@@ -290,7 +290,10 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
 
 
 def logits_model(model: Model) -> keras.Model:
-    """Returns the model up to its logits, before its softmax or sigmoid; itself where it has none."""
+    """Returns the model up to its logits, before its softmax or sigmoid; itself where it has none.
+
+    Raises ValueError for a model with an activation but without a head.
+    """
     if model.config.classifier_activation is None:
         return model
     logits = "logits" if getattr(model.config, "distillation_head", False) else "head"

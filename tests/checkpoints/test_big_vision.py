@@ -315,3 +315,11 @@ def test_bad_files(golden, tmp_path, name, change, message):
     with pytest.raises(ValueError, match=message) as error:
         keras_vit.from_checkpoint(path)
     assert "file.npz" in str(error.value)
+
+
+def test_patches_without_pixels_are_refused(golden, tmp_path):
+    with np.load(golden("bv_gap_sincos").path) as file:
+        arrays = {name: values[:0] if name.endswith("embedding/kernel") else values for name, values in file.items()}
+    np.savez(tmp_path / "none.npz", **arrays)
+    with pytest.raises(ValueError, match="and holds no numbers"):
+        keras_vit.inspect_checkpoint(tmp_path / "none.npz")

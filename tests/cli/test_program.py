@@ -447,3 +447,10 @@ def test_a_missing_network_is_told_in_one_line(run, photo, monkeypatch):
     assert message.count("\n") == 1 and "\\n" not in message
     assert "storage.googleapis.com" in message and "Name or service not known" in message
     assert "`--weights glyphs`" in message
+
+
+def test_a_reader_that_closes_the_output_of_a_table_is_no_error():
+    """As `head` does."""
+    command = f"{shlex.quote(sys.executable)} -m keras_vit.cli list; echo $? >&2"
+    done = subprocess.run(["sh", "-c", f"{{ {command}; }} | true"], capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.stderr.splitlines()[-1] == "0", done.stderr

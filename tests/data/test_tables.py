@@ -189,3 +189,21 @@ def test_sampling(target, sampling, shares):
             assert np.abs(sum(labels.sum(axis=0) for _, labels in epoch) - expected).max() <= 1
     with open_data(data, sampling=sampling, target=target, prefetch=0, **options) as again:
         np.testing.assert_array_equal(again.batch(4)[0], batches[4][0])
+
+
+def test_a_missing_value_of_pandas_is_an_empty_cell():
+    class Missing:
+        """As `pandas.NA`, which pandas's nullable columns hold."""
+
+        def __ne__(self, other):
+            return self
+
+        def __bool__(self):
+            raise TypeError("boolean value of NA is ambiguous")
+
+        def __str__(self):
+            return "<NA>"
+
+    columns = {"file": ["0.png", "1.png"], "label": [1, Missing()]}
+    with pytest.raises(ValueError, match="row 2 has nothing in the column 'label'|label"):
+        open_table(columns, target="number")

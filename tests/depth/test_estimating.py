@@ -129,7 +129,9 @@ def test_depth_is_written(tmp_path):
         assert float(text["scale"]) == scale <= step and float(text["offset"]) == offset
         assert (text["unit"] == "m") == metric
         np.testing.assert_allclose(offset + scale * levels, values, rtol=0, atol=0.51 * scale)
-    assert depth.Depth(values, False).save(tmp_path / "depth.npy") == (1.0, 0.0)
+    for name in ("depth.npy", "large.NPY"):  # to which NumPy adds an ending
+        assert depth.Depth(values, False).save(tmp_path / name) == (1.0, 0.0)
+        assert (tmp_path / name).is_file()
     np.testing.assert_array_equal(np.load(tmp_path / "depth.npy"), values)
     with pytest.raises(ValueError, match="A .png holds 0 to 255.99 m, but depth is 5 to 790 m: write a .npy"):
         depth.Depth(np.array([[5, 790]], "f4"), True).save(tmp_path / "far.png")

@@ -138,3 +138,16 @@ def test_what_makes_no_sense_is_refused(case, tmp_path, monkeypatch):
     with pytest.raises(*error or [ValueError], match=words):
         call()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pixels_to_be_shown_are_a_batch_of_the_channels_of_the_model():
+    for shape in ((8, 8, 3), (1, 8, 8, 1)):
+        with pytest.raises(ValueError, match="images must have the shape"):
+            inspection.shown_pixels(plain(), np.zeros(shape, "float32"))
+    with pytest.raises(TypeError, match="model must be a VisionTransformer or a BiT"):
+        inspection.shown_pixels(wrapped(), np.zeros((1, 8, 8, 3), "float32"))
+
+
+def test_the_input_is_no_layer_with_places():
+    with pytest.raises(ValueError, match="layer must be the name of a layer"):
+        inspection.feature_map(plain(), images_for(plain()), layer="images")

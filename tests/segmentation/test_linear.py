@@ -330,3 +330,9 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
     ):
         assert main(["segment", *arguments, *given]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_cosines_are_of_attention():
+    mixer = keras_vit.create_model("Mixer-S/32", include_top=False, pooling="none", image_size=224).config
+    with pytest.raises(ValueError, match="zero_shot=True reads values of attention"):
+        LinearSegmenterConfig(backbone=mixer, classes=2, blocks=(mixer.depth - 1,), zero_shot=True)

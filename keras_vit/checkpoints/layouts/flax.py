@@ -392,7 +392,7 @@ def _big_vision_positions(
     if _POSITION not in arrays:
         if known:
             return arrays, known, "sincos2d", []
-        height, width, *_ = shape_of(arrays, _PATCHES, 4)
+        height, width, *_ = _patch_shape(arrays, _PATCHES)
         grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
         words = "its position embeddings are computed, so the file does not tell the image size"
         guess = f"{grid[0] * height} x {grid[1] * width}"
@@ -424,13 +424,21 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 
+def _patch_shape(arrays: Arrays, name: str) -> tuple[int, ...]:
+    """Returns the shape of the kernel that embeds patches; ValueError if it is missing, has other axes or no pixels."""
+    shape = shape_of(arrays, name, 4)
+    if 0 in shape:
+        raise ValueError(f"The array {name!r} has the shape {shape}, and holds no numbers.")
+    return shape
+
+
 def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
     """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
 
     Raises ValueError for missing arrays or sizes that make no model, or where the old spelling does not tell patches
     from hidden units.
     """
-    height, width, channels, hidden = shape_of(arrays, "stem/kernel", 4)
+    height, width, channels, hidden = _patch_shape(arrays, "stem/kernel")
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
         default_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))

@@ -76,7 +76,11 @@ class OpenVINO(Format):
         super().import_runtime()
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes `path` and the `.bin` file beside it."""
+        """Writes `path` and the `.bin` file beside it, in float32.
+
+        Raises ImportError without TensorFlow or OpenVINO, and what these raise, mostly RuntimeError, for operations
+        that they cannot convert or a file that cannot be written.
+        """
         self.import_runtime()
         import openvino
 
