@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit import models
 from keras_vit._arguments import did_you_mean, listing, printable, warn_caller
-from keras_vit.checkpoints.files import Sidecars
+from keras_vit.checkpoints.files import Like, Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import VARIANTS, ModelConfig, ViTConfig, find_variant, variant_config
 
@@ -459,19 +459,6 @@ def squarest_grid(patches: int) -> tuple[int, int]:
 
 
 # `like=`: a known model, which stands for what a bare file of PyTorch does not tell
-
-
-@dataclasses.dataclass(frozen=True)
-class Like:
-    """A known model, `like=`, which stands for what a file does not tell.
-
-    Attributes:
-        name: What the user has called it.
-        config: Its config, where it is a variant of this package; None where it is a name of timm's.
-    """
-
-    name: str
-    config: ViTConfig | None = None
 
 
 def find_like(name: Any) -> Like:

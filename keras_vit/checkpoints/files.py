@@ -26,7 +26,7 @@ from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, Stor
 from keras_vit.checkpoints.torch_file import read_torch
 
 if TYPE_CHECKING:
-    from keras_vit.checkpoints.accounting import Like
+    from keras_vit.models import ViTConfig
 
 # The preferred first.
 WEIGHT_NAMES = (
@@ -385,6 +385,19 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Like:
+    """A known model, `like=`, which stands for what a file does not tell.
+
+    Attributes:
+        name: What the user has called it.
+        config: Its config, where it is a variant of this package; None where it is a name of timm's.
+    """
+
+    name: str
+    config: "ViTConfig | None" = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Sidecars:
     """What is known of a file beside its arrays: the JSON files there, its note, and what the user says in their place.
 
@@ -405,7 +418,7 @@ class Sidecars:
     name: str = ""
     note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     container: str = ""
-    like: "Like | None" = None
+    like: Like | None = None
     heads: int | None = None
     grid_size: tuple[int, int] | None = None
     image_size: tuple[int, int] | None = None
