@@ -200,7 +200,7 @@ ZEROS = np.zeros((2, 3, 12), "f4")
             "=None and needs no rotation",
         ),
         (lambda: layers.MultiHeadAttention(2, rotary_embedding="eva02")(ZEROS), "='eva02' and needs a rotation"),
-        (lambda: layers.RotaryEmbedding("eva02", 6), "size must be a multiple of 4, but 6"),
+        (lambda: layers.RotaryEmbedding("eva02", 6), "size must be a positive multiple of 4, but 6"),
         (lambda: layers.AddPositionEmbedding((2, 3), interpolation="cubic"), "interpolation must be one of .*'cubic'"),
         *(
             (call, f"{axis} of the input .* not a multiple of the patch size 2. Resize or pad")
