@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 _POLL = 0.1  # seconds between two looks at a lock
 # What file systems without locks answer, some network ones among them.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, getattr(errno, "EOPNOTSUPP", errno.ENOSYS)}
@@ -34,6 +36,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def write_npy(path: str | os.PathLike[str], values: np.ndarray) -> None:
+    """Writes an array as `.npy`, to a path that keeps its ending as it is; OSError if it cannot be written."""
+    with replacing(path) as temporary, temporary.open("wb") as file:  # of a name, NumPy would add .npy to .NPY
+        np.save(file, values)
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._files import replacing
+from keras_vit._files import replacing, write_npy
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit.interpolation import torchvision_resized
 from keras_vit.models import DPT, LinearDepth, ViTConfig
@@ -65,8 +65,7 @@ class Depth:
             raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
         least, largest = float(self.depth.min()), float(self.depth.max())
         if ending == ".npy":
-            with replacing(path) as temporary, Path(temporary).open("wb") as file:  # NumPy adds .npy to a name in .NPY
-                np.save(file, self.depth)
+            write_npy(path, self.depth)
             return 1.0, 0.0
         if not math.isfinite(largest - least):
             raise ValueError("A .png holds finite numbers, but some of the depth is NaN or infinite: write a .npy.")

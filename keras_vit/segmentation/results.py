@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._files import replacing
+from keras_vit._files import replacing, write_npy
 from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit.preprocessing import LABEL_SETS, label_set
 from keras_vit.preprocessing.windows import read_picture
@@ -87,8 +87,7 @@ class Segmentation:
         if ending not in (".npy", ".png"):
             raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
         if ending == ".npy":
-            with replacing(path) as temporary:
-                np.save(temporary, self.map)
+            write_npy(path, self.map)
             return
         from PIL import Image
 
