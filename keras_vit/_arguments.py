@@ -222,6 +222,13 @@ def check_number(name: str, value: Any) -> int | float:
     return int(value) if _whole(value) else float(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Returns the value of an argument or a field; TypeError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, but {value!r} was given.")
+    return value
+
+
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Returns one string or several as a tuple; TypeError, which names `argument`, if one is no string."""
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)

@@ -15,9 +15,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from keras_vit._arguments import Code, Message, check_choice, whole_number
+from keras_vit._arguments import Code, Message, check_choice, check_flag, whole_number
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
-from keras_vit.preprocessing import Pipeline, bring_to_size, load_image
+from keras_vit.preprocessing import Pipeline, bring_to_size
+from keras_vit.preprocessing.images import read_channels
 
 CROPS = ("inception", "random", "resize")
 
@@ -128,12 +129,6 @@ def as_tuple(fields: Any, name: str) -> Any:
     return value
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Raises TypeError unless the field `name` is True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, but {value!r} was given.")
-
-
 def check_between(name: str, value: Any, most: float) -> None:
     """Raises ValueError unless the field `name` is a number from 0 to `most`."""
     if not is_number(value) or not 0 <= value <= most:
@@ -168,10 +163,6 @@ class ImageTransform:
         Raises OSError if the file cannot be opened (FileNotFoundError without it), ValueError if it is no such image,
         and ImportError without Pillow or, for TIFFs of other channels than three, without tifffile.
         """
-        if self.channels == 3:
-            return load_image(path)
-        from keras_vit.preprocessing.images import read_channels
-
         return read_channels(path, self.channels)
 
     def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
@@ -227,8 +218,10 @@ def erased(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np
 
     The image itself is returned where the augmentation erases none, chance spares it, or no box fits in ten attempts.
     """
+    if not augmentation.erasing:
+        return image
     generator = np.random.default_rng(seed)
-    if not augmentation.erasing or generator.random() >= augmentation.erasing:
+    if generator.random() >= augmentation.erasing:
         return image
     height, width, channels = image.shape
     for _ in range(ERASING_ATTEMPTS):

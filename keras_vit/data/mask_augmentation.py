@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_choice, pair
-from keras_vit.data.augmentation import IMAGE, as_tuple, check_between, check_flag, check_limits
+from keras_vit._arguments import ImageSize, check_choice, check_flag, pair
+from keras_vit.data.augmentation import IMAGE, as_tuple, check_between, check_limits
 from keras_vit.interpolation import FLIPPED, linear_samples, resample, torchvision_resized
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class

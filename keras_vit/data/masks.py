@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_vit._arguments import check_class_names, listing, printable, to_numpy, warn_caller, whole_number
+from keras_vit._arguments import check_class_names, check_flag, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.augmentation import ImageTransform
 from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint, match_labels, pick_split, split_of
 from keras_vit.data.folders import good_files, image_files
 from keras_vit.data.opening import with_channels
 from keras_vit.data.streams import image_pair, is_pipeline, one_pass
 from keras_vit.preprocessing import check_pixels
+from keras_vit.preprocessing.images import read_channels
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called
 CLASSES = "classes.txt"  # beside them: a name on each line, in the order of the numbers
@@ -187,10 +187,9 @@ class MaskedImages(Masks):
             files = _files(Path(source), split)
             keep, bad, converted = good_files([p for p, _ in files], reading, lambda i: str(files[i][0]))
             files = [files[i] for i in keep]
-            transform = ImageTransform((1, 1), None, channels=reading.channels)
             return _Opened(
                 called=[str(path) for path, _ in files],
-                image=lambda i: transform.read(files[i][0]),
+                image=lambda i: read_channels(files[i][0], reading.channels),
                 mask=lambda i: read_mask(files[i][1]),
                 kind="folder of masks",
                 digest=[(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files],
@@ -279,8 +278,7 @@ def open_masks(
         ((2, 32, 32, 3), (2, 32, 32))
     """
     whole_number("ignore", ignore, -1)
-    if not isinstance(reduce_zero_label, bool):
-        raise TypeError(f"reduce_zero_label must be True or False, but {reduce_zero_label!r} was given.")
+    check_flag("reduce_zero_label", reduce_zero_label)
     names, classes = check_class_names(class_names, classes)
     if classes is not None:
         whole_number("classes", classes, 1)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, pair, printable, whole_number
-from keras_vit.data.augmentation import IMAGE, check_between, check_flag, check_limits
+from keras_vit._arguments import ImageSize, check_flag, pair, printable, whole_number
+from keras_vit.data.augmentation import IMAGE, check_between, check_limits
 from keras_vit.data.examples import Examples, Reading, fingerprint, pick_split, split_of
 from keras_vit.data.folders import good_files, image_files
 from keras_vit.data.mask_augmentation import CHANGES, adjusted

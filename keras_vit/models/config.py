@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from keras_vit._arguments import Code, Message, check_choice, is_class_name, pair
+from keras_vit._arguments import Code, Message, check_choice, check_flag, is_class_name, pair
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
 from keras_vit.preprocessing import Pipeline
@@ -78,7 +78,7 @@ def _check_of(annotation: Any) -> Check:
     Of `bool`, that it is True or False; of a union, that of its first type, where None stays None; else none.
     """
     if annotation is bool:
-        return _flag
+        return check_flag
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         checks = [_check_of(part) for part in typing.get_args(annotation) if part is not type(None)]
         return lambda name, value: None if value is None else checks[0](name, value)
@@ -97,13 +97,6 @@ def as_python(value: Any) -> Any:
 
 
 # Checks of one field
-
-
-def _flag(name: str, value: Any) -> bool:
-    """Returns the value; TypeError unless it is True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, but {value!r} was given.")
-    return value
 
 
 @dataclasses.dataclass(frozen=True)

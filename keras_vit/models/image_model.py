@@ -14,6 +14,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_vit._arguments import check_flag
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
@@ -406,8 +407,7 @@ class ImageModel(ConfiguredModel):
 
         Raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
         """
-        if not isinstance(value, bool):
-            raise TypeError(f"kernels_packed must be True or False, but {value!r} was given.")
+        check_flag("kernels_packed", value)
         kernels = packable_kernels(self)
         if value and not kernels:
             words = "kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters"

@@ -30,9 +30,14 @@ from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality")  # of `keep`
-# What the progress bar shows of an evaluation, and what it calls that.
-_NOTED = {"accuracy": "train", "val_accuracy": "test", "val_ranking_precision": "ranking"}
-_NOTED |= {"val_mean_iou": "mIoU", "val_panoptic_quality": "PQ"}
+# Shares that an evaluation measures, and what the progress bar and the curve call them.
+_SHARES = {
+    "accuracy": ("train", "training"),
+    "val_accuracy": ("test", "test"),
+    "val_ranking_precision": ("ranking", "ranking precision, test"),
+    "val_mean_iou": ("mIoU", "mean IoU, test"),
+    "val_panoptic_quality": ("PQ", "PQ, test"),
+}
 # What a run leaves in its folder, and what goes when it starts again.
 _FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png")
 
@@ -208,7 +213,7 @@ class _Recorder(keras.callbacks.Callback):
         if loop.folder:
             loop.folder.save(self.model, self.step, log)
         self.model.stop_training |= _out_of_patience(log, loop.patience)
-        noted = [f"{name} {logs[figure]:.1%}" for figure, name in _NOTED.items() if figure in logs]
+        noted = [f"{name} {logs[share]:.1%}" for share, (name, _) in _SHARES.items() if share in logs]
         if "rank" in logs:  # of embeddings: whether they collapse
             noted += [f"rank {logs['rank']:.1f}"]
         self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
@@ -505,11 +510,10 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     Examples:
         >>> training.draw_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], "curve.png")
     """
-    quality = {"accuracy": "training", "val_accuracy": "test", "val_ranking_precision": "ranking precision, test"}
-    quality |= {"val_mean_iou": "mean IoU, test", "val_panoptic_quality": "PQ, test"}
+    shares = {share: label for share, (_, label) in _SHARES.items()}
     panels = (
         ("loss", 1, {"loss": "training", "val_loss": "test"}),
-        ("accuracy, %", 100, quality),
+        ("accuracy, %", 100, shares),
         ("learning rate", 1, {"learning_rate": "learning rate"}),
     )
     with figure_for(path, 12, 3.8, layout="constrained") as figure:

@@ -20,7 +20,7 @@ from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
-from keras_vit.checkpoints import inspect_checkpoint
+from keras_vit.checkpoints import open_checkpoint
 from keras_vit.data import ImageStream, has_test_split
 from keras_vit.data.examples import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
@@ -259,7 +259,7 @@ def channels_of(source: Model | Source) -> int:
     if isinstance(source, ImageModel):
         return source.config.channels
     path = Path(source).expanduser()
-    return inspect_checkpoint(path).config.channels if path.exists() else 3
+    return open_checkpoint(path).config.channels if path.exists() else 3
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:
