@@ -300,6 +300,7 @@ def test_on_other_grids_the_position_is_added_to_the_token(golden, tmp_path):
         ("bv_gap", {POSITION: (1, 15, 48)}, "15 patches, which is no square.*image_size"),
         ("bv_scan_map", {f"{STACK}LayerNorm_0/bias": (2, 48)}, "missing: .*encoderblock_0/LayerNorm_0/bias"),
         ("bv_scan_map", {f"{STACK}LayerNorm_0/bias": None}, "missing: .*encoderblock_0/LayerNorm_0/bias"),
+        ("bv_scan_map", {f"{STACK}LayerNorm_0/scale": (0, 48)}, "no array 'Transformer/encoderblock_0/Multi"),
         ("bv_scan_map", {f"{STACK}LayerNorm_1/bias": (3, 40)}, r"\(40,\), expected \(48,\)"),
         ("mini_token", {OLD_POSITION: None}, f"layout 'vit_jax'.* no array '{OLD_POSITION}'"),
     ],
@@ -323,3 +324,11 @@ def test_patches_without_pixels_are_refused(golden, tmp_path):
     np.savez(tmp_path / "none.npz", **arrays)
     with pytest.raises(ValueError, match="and holds no numbers"):
         keras_vit.inspect_checkpoint(tmp_path / "none.npz")
+
+
+def test_two_tables_of_positions_have_one_shape(golden, tmp_path):
+    arrays = read(golden("txt_bv_siglip").folder / "model.npz")
+    (name,) = (name for name in arrays if name.endswith("txt/pos_embedding"))
+    second = {name.replace("txt/", "txt/Encoder_0/"): arrays[name][:, :1]}
+    with pytest.raises(ValueError, match="two tables of positions, of the shapes"):
+        keras_vit.load_image_text(save(tmp_path / "file.npz", arrays | second), tokenizer=None)

@@ -137,6 +137,12 @@ def test_bad_files(golden, tmp_path, what):
         keras_vit.from_checkpoint(path)
 
 
+def test_a_head_for_depth_is_refused(golden, tmp_path):
+    head = save(tmp_path / "head.npz", {"decode_head.conv_depth.weight": np.ones((9, 512, 1, 1), "f4")})
+    with pytest.raises(ValueError, match="its backbone is no Vision Transformer"):
+        keras_vit.load(golden("bit_mini_tf").path, head=head, max_depth=10)
+
+
 def test_what_the_layouts_cannot_say(golden, tmp_path):
     bit = keras_vit.from_checkpoint(golden("bit_mini_tf").path)
     vit = keras_vit.from_checkpoint(golden("mini_token").path)

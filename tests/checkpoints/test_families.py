@@ -15,6 +15,7 @@ from keras_vit.checkpoints import LAYOUTS, open_checkpoint, to_checkpoint
 from keras_vit.checkpoints.accounting import extract
 from keras_vit.checkpoints.checkpoint import OFFICIAL
 from keras_vit.checkpoints.files import open_file, write_safetensors
+from keras_vit.checkpoints.layouts import WRITTEN
 from keras_vit.layers import resize_table
 from keras_vit.models import weights_by_path
 from tests.checkpoints.state_dicts import GAMMA, LS, PATCHES, clip, norm, timm, tower, transformers, write
@@ -215,6 +216,7 @@ HEAD, EXACT, FINE = {"classes": 5}, {"gelu": "exact"}, {"layer_norm_epsilon": 1e
 TIMMS = STEM | {"gelu": "exact", "stem_epsilons": "timm"}
 # A layout, what becomes of a tiny config, and the error.
 CONFIGS = {
+    "cut pictures": ("clip", {"pre_norm": True, "crop_ratio": 0.9}, "crop_ratio=1.0.*0.9"),
     "no such head": ("clip", {"distillation_token": True}, "distillation_token=False"),
     "transformers' epsilon": ("timm", EXACT | FINE, "layer_norm_epsilon in .*with_config"),
     "tanh layer": ("timm", EXACT | {"representation_size": 8}, "representation"),
@@ -247,6 +249,37 @@ def test_configs_that_a_layout_cannot_say(name):
     layout, changes, message = CONFIGS[name]
     with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
         LAYOUTS[layout].check_writable(TINY.replace(**changes))
+
+
+# A backbone of an EoMT, the activation of its head, and why transformers cannot compute it.
+ROTARY = {"position_embedding": "none", "attention_bias": "no_key", "rotary_embedding": "dinov3"}
+EOMTS = {
+    "DINOv2": ({}, "exact", None),
+    "two activations": ({"gelu": "tanh"}, "exact", "blocks have 'tanh' and whose head has 'exact'"),
+    "no square": ({"image_size": (16, 32)}, "exact", r"image_size=\(16, 32\)"),
+    "another rotary embedding": (ROTARY | {"rotary_embedding": "eva02"}, "exact", "rotary_embedding='eva02'"),
+    "gated, DINOv2": ({"mlp": "swiglu"}, "relu", None),
+    "gated, DINOv3": (ROTARY | {"mlp": "swiglu"}, "exact", "blocks have 'silu' and whose head has 'exact'"),
+}
+
+
+@pytest.mark.parametrize("name", EOMTS)
+def test_an_eomt_that_transformers_cannot_compute(name):
+    changes, activation, message = EOMTS[name]
+    backbone = TINY.replace(pooling="none", layer_scale=1.0, position_embedding="learned_patches", gelu="exact")
+    backbone = backbone.replace(**changes)
+    sizes = {"classes": 2, "queries": 3, "query_blocks": 1, "upscale_blocks": 1}
+    with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+        WRITTEN[keras_vit.EoMTConfig](keras_vit.EoMTConfig(backbone=backbone, activation=activation, **sizes))
+
+
+def test_what_open_clip_leaves_out_of_its_pictures(tmp_path):
+    """Pictures of 34 pixels in patches of 8: the last two rows and columns have no effect."""
+    vision = {"image_size": 34, "head_width": 64}
+    config = open_checkpoint(write(tmp_path, clip(), open_clip={"model_cfg": {"vision_cfg": vision}})).config
+    assert (config.image_size, config.trim) == ((32, 32), (2, 2))
+    stated = LAYOUTS["clip"].sidecars(config)["open_clip_config.json"]["model_cfg"]["vision_cfg"]
+    assert stated["image_size"] == [34, 34]
 
 
 @ASSUMED
@@ -349,6 +382,8 @@ def test_the_size_at_which_timm_tests_a_model(tmp_path):
     path = write(tmp_path, timm(head=3), config=config)
     assert keras_vit.load(path).config.image_size == (48, 48) and keras_vit.load(path).config.crop_ratio == 1.0
     assert keras_vit.load(path, image_size=32).config.image_size == (32, 32)
+    published["test_crop_pct"] = None
+    assert open_checkpoint(write(tmp_path, timm(head=3), config=config)).config.crop_ratio == 0.9
     # What a model was made with counts more.
     config["model_args"] = {"img_size": 32}
     config = open_checkpoint(write(tmp_path, timm(head=3), config=config)).config

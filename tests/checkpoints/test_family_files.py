@@ -250,6 +250,7 @@ def test_openai_and_open_clip(tmp_path):
     said["model_cfg"]["vision_cfg"]["pool_type"] = "attn"
     for message, wrong in {
         "pool_type=attn": said,
+        "global_average_pool=True": {"model_cfg": {"vision_cfg": {"global_average_pool": True}}},
         "resize_mode=longest": {"preprocess_cfg": {"resize_mode": "longest"}},
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -324,6 +325,19 @@ REFUSED = {
     "no norm biases": ({k: s for k, s in timm().items() if k != f"{B}norm1.bias"}, f"missing: {B}norm1.bias"),
     "norm and fc_norm": (timm() | norm("fc_norm"), "not part of the model: norm.bias, norm.weight"),
     "half a bias": (timm(qkv="none") | {f"{B}attn.q_bias": (64,)}, "in no known family: True, False, False"),
+    "patches without pixels": (timm(**DINOV3) | {"patch_embed.proj.weight": (64, 3, 0, 8)}, "and holds no numbers"),
+    "patches of one number": (
+        {"embeds.proj.weight": (), "embeds.pos_embed": (1, 4, 4, 64), "attn_pool.latent": (1, 1, 64)},
+        r"has the shape \(\); 2 axes were expected",
+    ),
+    "a block that stands there twice": (
+        timm() | {"blocks.0.0.norm1.weight": (64,)},
+        "differ in nothing but the number of a chunk",
+    ),
+    "a head that stands there twice": (
+        transformers("vit", head=11) | {"vit.classifier.weight": (11, 64)},
+        "Arrays of one name stand in it with the prefix 'vit.' and without it",
+    ),
     "patches of no square": (
         tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 190)},
         "190 values, which are no squares of three channels",
@@ -456,6 +470,7 @@ def test_what_model_args_tell(tmp_path):
         "act_layer=relu": {**config, "model_args": {"act_layer": "relu"}},
         "pools by avgmax": {**config, "global_pool": "avgmax"},
         "crop_mode=border": {**config, "pretrained_cfg": {"crop_mode": "border"}},
+        "crop_pct=1.5": {**config, "pretrained_cfg": {"crop_pct": 1.5}},
         "pool_include_prefix=true": prefix,
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -464,9 +479,23 @@ def test_what_model_args_tell(tmp_path):
     grid = {"architecture": "eva02_tiny_patch14_336", "model_args": {"ref_feat_shape": 5}}
     eva02 = timm(qkv="q_bias", mlp="packed", last="fc_norm")
     assert opened(write(tmp_path / "d", eva02, config=grid)).config.rotary_grid == (5, 5)
+    heads = {"architecture": "vit_pe_core_base_patch16_224", "model_args": {"attn_pool_num_heads": None}}
+    pe = timm(pre_norm=True, patch_bias=False, pool=True)
+    assert opened(write(tmp_path / "pe", pe, config=heads)).config.pooling_heads is None  # as many as the blocks
     older = {"architecture": "vit_base_patch16_224", "mean": [0, 0, 0], "std": [1, 1, 1], "crop_pct": 0.875}
     said = opened(write(tmp_path / "e", timm(), config=older)).config
     assert (said.pixel_mean, said.pixel_std, said.crop_ratio) == ((0.0,) * 3, (1.0,) * 3, 0.875)
+
+
+def test_what_model_args_tell_of_a_mixer(tmp_path):
+    mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg", "tokens_mlp_width": 8}
+    config = ViTConfig(image_size=32, patch_size=16, width=512, depth=8, mlp_width=64, gelu="exact", **mixer)
+    shapes = {row.name: row.shape for row in LAYOUTS["timm"].rows(config)}
+    said = {"architecture": "mixer_s16_224", "model_args": {"act_layer": "gelu_tanh", "global_pool": ""}}
+    got = opened(write(tmp_path, shapes, config=said)).config
+    assert (got.gelu, got.pooling) == ("tanh", "none")
+    with pytest.raises(ValueError, match="pools by max, which is not known here"):
+        open_checkpoint(write(tmp_path, shapes, config=said | {"global_pool": "max"}))
 
 
 @DEPRECATED
@@ -498,7 +527,7 @@ def test_a_config_of_another_file(tmp_path):
             open_checkpoint(write(tmp_path, shapes, config=config | wrong))
 
 
-@pytest.mark.parametrize("value", [None, True, 0, -1, 1e400, 10**400, "x", [], {}, [1, 2], {"a": 1}])
+@pytest.mark.parametrize("value", [None, True, 0, -1, 1e400, 10**308, 10**400, "x", [], {}, [1, 2], {"a": 1}])
 def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
     """Whatever stands where something else was expected: a ValueError that says so, or it does not matter."""
     keys = {
@@ -545,6 +574,14 @@ def test_what_a_config_of_transformers_says(tmp_path):
     assert (said.layer_norm_epsilon, said.class_names) == (1e-6, ("cat", "dog"))
     config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
     assert opened(write(tmp_path, transformers("vit", head=2), config=config)).config.class_names is None
+    # Of a model with two towers, the names of classes and not of its image tower.
+    vision = {"num_attention_heads": 1, "id2label": {"0": "LABEL_0"}}
+    both = {"model_type": "siglip", "id2label": {"0": "cat", "1": "dog"}, "vision_config": vision}
+    assert opened(write(tmp_path / "two", tower("siglip", head=2), config=both)).config.class_names == ("cat", "dog")
+    turned = {"model_type": "dinov3_vit", "num_attention_heads": 1, "rope_parameters": {"rope_theta": 16.0}}
+    contents = opened(write(tmp_path / "rope", transformers("dinov3_vit", registers=4), config=turned))
+    periods = contents.layout.computed(contents.stored)["rotary_embedding/periods"]
+    assert periods[4] == 2.0  # 16 ** (4 / 16)
     clip_config = {"model_type": "clip", "vision_config": {"num_attention_heads": 4, "hidden_act": "gelu"}}
     assert opened(write(tmp_path / "clip", tower("clip") | TEXT, config=clip_config)).config.gelu == "exact"
 
@@ -614,6 +651,30 @@ def test_pictures_that_cannot_be_prepared_so(tmp_path, name):
     stated = CANNOT_PREPARE[name]
     with pytest.raises(ValueError, match=f"says of pictures ({'|'.join(stated).replace('image_', '')})="):
         inspect_checkpoint(write(tmp_path, transformers("vit"), preprocessor=stated))
+
+
+# Of dense models: what is changed in a preprocessor_config.json, and what is said then, or the fields.
+DENSE = {
+    "means": ("dense_depth_da2_hf", {"image_mean": [0.1, 0.2, 0.3]}, (98, 98), (0.1, 0.2, 0.3)),
+    "a number": ("dense_depth_da2_hf", {"size": 28}, (28, 28), (0.485, 0.456, 0.406)),
+    "shorter edge": ("dense_depth_da2_hf", {"size": {"shortest_edge": 28}}, "of pictures size=", None),
+    "not scaled": ("dense_depth_da2_hf", {"rescale_factor": 1.0}, "of pictures rescale_factor=1.0", None),
+    "another size": ("dense_eomt_hf_panoptic", {"size": 48}, "of pictures size=48", None),
+}
+
+
+@pytest.mark.parametrize("case", DENSE)
+def test_preprocessor_config_of_dense_models(golden, tmp_path, case):
+    name, changes, size, means = DENSE[case]
+    folder = shutil.copytree(golden(name).folder, tmp_path / "model")
+    stated = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps(stated | changes))
+    if means is None:
+        with pytest.raises(ValueError, match=size):
+            open_checkpoint(folder)
+        return
+    config = open_checkpoint(folder).config
+    assert (config.picture_size, config.backbone.pixel_mean) == (size, means)
 
 
 def test_official_numbers(tmp_path):

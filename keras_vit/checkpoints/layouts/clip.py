@@ -24,6 +24,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
     number,
     preparation,
     preparation_in,
+    used_at,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
@@ -42,7 +43,8 @@ _OPENAI = ("input_resolution", "context_length", "vocab_size")  # what only Open
 _BESIDE = rf"{'|'.join(_OPENAI)}|attn_mask"
 _POOLINGS = {"tok": "token", "token": "token", "avg": "avg"}
 # What open_clip's vision_cfg may say that leaves the computation as it is read here; anything else is refused.
-_HARMLESS = {"ls_init_value": None, "attentional_pool": False, "input_patchnorm": False, "no_ln_pre": False}
+_HARMLESS = {"ls_init_value": None, **dict.fromkeys(("attentional_pool", "input_patchnorm", "no_ln_pre"), False)}
+_HARMLESS |= {"global_average_pool": False}
 FAMILY = Family(
     title="OpenAI",
     patches="conv1",
@@ -68,18 +70,19 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
     """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed.
 
-    Raises ValueError for what is not computed here, a JSON file that contradicts the arrays, or missing arrays.
+    Raises ValueError as `pytorch.trunk_of`, for what is not computed here, and if the JSON file contradicts the arrays.
     """
     model = mapping(sidecars.open_clip, "model_cfg")
     vision = mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
     if size is not None and (type(size) is not int or size < 1):
         raise _not_known("head_width", size)
+    pixels = image_size_in(vision.get("image_size"))
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
         FAMILY,
-        size=image_size_in(vision.get("image_size")),
+        size=pixels,
         heads=None if size is None else shape_of(arrays, _ANCHOR, 4)[0] // size,
         is_named=bool(sidecars.architecture),
     )
@@ -94,7 +97,8 @@ def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTC
     }
     check_open_clip(vision, "vision_cfg", fields)
     check_open_clip(model, "model_cfg", fields)
-    return ViTConfig(**fields), trunk
+    stored, *_ = used_at(ViTConfig(**fields), pixels, is_size=False)
+    return stored, trunk
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
@@ -124,7 +128,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have.
+    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have, or none.
 
     `place` is the part's key, and `fields` are those of the tower's config. What the part leaves out is not compared.
     """
@@ -185,13 +189,14 @@ _ACCEPTED = {
     "position_embedding": ("learned", "learned_patches"),
     "pre_norm": (True,),
     "pooling": ("token", "none"),
+    "crop_ratio": (1.0,),
 }
 
 
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """Returns the open_clip_config.json of an image tower, by its name."""
     vision = {
-        "image_size": list(config.image_size),
+        "image_size": list(config.pipeline.prepared_size),
         "layers": config.depth,
         "width": config.width,
         "head_width": config.head_size,
@@ -286,7 +291,7 @@ def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:
 def _pe_config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
     """Returns the config that the arrays tell, and the `Trunk` with what was assumed.
 
-    Raises ValueError for missing arrays, or an attention pooling that no Perception Encoder has.
+    Raises ValueError as `pytorch.trunk_of`, and for an attention pooling that no Perception Encoder has.
     """
     pools = "attn_pool.probe" in arrays
     if PE_FAMILY.positions not in arrays:

@@ -17,10 +17,10 @@ from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fi
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, library_configs, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
-from keras_vit.checkpoints.layouts.sidecars import Fields, is_length, mapping, not_done, number
+from keras_vit.checkpoints.layouts.sidecars import Fields, edges_in, is_number, mapping, means_in, not_done, number
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig, pair
+from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import LABEL_SETS, label_set
 
@@ -63,14 +63,24 @@ def _with_head(
     )
 
 
-def _with_grid(backbone: Plan, grid_size: Any) -> Plan:
+def _without_top(backbone: Plan) -> ViTConfig:
+    """Returns the config of a backbone without pooling and head, for pictures of any size.
+
+    Raises ValueError for anything but a Vision Transformer, and for an MLP-Mixer, which has one size.
+    """
+    if not isinstance(backbone.stored, ViTConfig):
+        raise ValueError("its backbone is no Vision Transformer.")
+    return backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
+
+
+def _with_grid(backbone: Plan, grid: tuple[int, int] | None) -> Plan:
     """Returns the plan of a backbone with the grid of patches that the user says; unchanged where that is None.
 
-    Raises ValueError where it has another number of patches, or integers that are not positive; TypeError for others.
+    Raises ValueError where it has another number of patches.
     """
-    if grid_size is None:
+    if grid is None:
         return backbone
-    stored, grid = backbone.stored, pair("grid_size", grid_size)
+    stored = backbone.stored
     if math.prod(grid) != math.prod(stored.grid_size):
         raise ValueError(f"grid_size={grid} was given, but its position embeddings are for {stored.grid_size} patches.")
     return dataclasses.replace(
@@ -125,14 +135,13 @@ def _segmentation_rows(config: LinearSegmenterConfig, names: LinearNames) -> lis
 
 
 def _segmentation_config(
-    arrays: Mapping[str, StoredArray], names: LinearNames, backbone: ViTConfig, path: str
+    arrays: Mapping[str, StoredArray], names: LinearNames, vit: ViTConfig, path: str
 ) -> LinearSegmenterConfig:
-    """Returns the config of a head and its backbone; `path` may name the data set of the classes.
+    """Returns the config of a head on the backbone `vit`; `path` may name the data set of the classes.
 
     Raises ValueError where the head's matrix is missing, reads another number of channels than one or four blocks of
     this backbone have, or reads four blocks and its publisher has no such head.
     """
-    vit = backbone.replace(**WITHOUT_TOP, dynamic=True)
     classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
     blocks = into // vit.width
     if into % vit.width or blocks not in (1, _MULTISCALE) or blocks > vit.depth:
@@ -156,7 +165,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
     """Returns the plan of a linear head and its backbone, which is in the same file or is `sidecars.backbone`.
 
     Raises ValueError where there is no backbone, it is no Vision Transformer that is known, or the head does not fit;
-    TypeError for a grid that is no integers; OSError if the file cannot be read.
+    OSError if the file cannot be read.
     """
     names = next(names for names in HEADS if f"{names.matrix}.weight" in file)
     backbone, arrays = sidecars.backbone, dict(file)
@@ -169,9 +178,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
                 "it is a head without its backbone: load(backbone, head=...), or both files in one folder."
             )
         backbone = _with_grid(timm.plan(inside, known), sidecars.grid_size)
-    if not isinstance(backbone.stored, ViTConfig):
-        raise ValueError("its backbone is no Vision Transformer.")
-    stored = _segmentation_config(arrays, names, backbone.stored, sidecars.name)
+    stored = _segmentation_config(arrays, names, _without_top(backbone), sidecars.name)
     counter = f"{names.norm}.num_batches_tracked"
     unused = [arrays.pop(counter).name] if counter in arrays else []
     rows = functools.partial(_segmentation_rows, names=names)
@@ -309,15 +316,15 @@ def _dpt_rows(config: DPTConfig, names: DPTNames) -> list[Row]:
 
 
 def _depth_config(
-    arrays: Mapping[str, StoredArray], kind: str, sidecars: Sidecars, backbone: ViTConfig
+    arrays: Mapping[str, StoredArray], kind: str, sidecars: Sidecars, vit: ViTConfig
 ) -> tuple[DPTConfig | LinearDepthConfig, list[Remark]]:
     """Returns the config that the arrays of a head and the JSON files tell, and remarks on what was assumed.
 
-    `kind` is a key of `DPT_NAMES` or `"linear"`. Raises ValueError where the head is of another backbone, lacks arrays,
-    nothing tells how far it reaches, or the JSON files say what is not computed here.
+    `kind` is a key of `DPT_NAMES` or `"linear"`, `vit` the backbone. Raises ValueError where the head is of another
+    backbone, lacks arrays, nothing tells how far it reaches or `max_depth` says it in vain, or the JSON files say what
+    is not computed here.
     """
     is_hub, is_dinov2 = kind == "transformers", kind in ("linear", "dinov2")
-    vit = backbone.replace(**WITHOUT_TOP, dynamic=True)
     if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
         vit = vit.replace(final_norm="none")
     fields: Fields = {"backbone": vit, "pictures": "dinov2" if is_dinov2 else "depth_anything"}
@@ -325,7 +332,9 @@ def _depth_config(
     if is_hub:
         if sidecars.max_depth is not None:
             raise ValueError("its config.json says how far it reaches. Leave max_depth=... out, or change the model.")
-        fields |= _stated(sidecars.config, sidecars.preprocessor or {})
+        pictures = sidecars.preprocessor or {}
+        means = means_in(pictures.get("image_mean"), pictures.get("image_std"))
+        fields |= _stated(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
     else:
         reach, remarks = _range(is_dinov2, sidecars)
         fields |= reach
@@ -360,8 +369,7 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan of a depth model, or of a head whose backbone is `sidecars.backbone`.
 
     Raises ValueError where there is no backbone of a known kind, `head=` was given a whole model, the parts do not fit,
-    or nothing tells how far a head reaches; TypeError for a grid that is no integers; OSError if the file cannot be
-    read.
+    or nothing tells how far a head reaches; OSError if the file cannot be read.
     """
     kind = next((kind for kind, names in DPT_NAMES.items() if names.anchor in file), "linear")
     start = DPT_NAMES["dinov2" if kind == "linear" else kind].backbone
@@ -373,7 +381,7 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     else:
         backbone = sidecars.backbone
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}
-    stored, remarks = _depth_config(arrays, kind, sidecars, backbone.stored)
+    stored, remarks = _depth_config(arrays, kind, sidecars, _without_top(backbone))
     rows = _linear_depth_rows if kind == "linear" else functools.partial(_dpt_rows, names=DPT_NAMES[kind])
     made = _with_head(backbone, stored, rows, arrays, f"depth, {kind}")
     return dataclasses.replace(made, warnings=[*made.warnings, *remarks])
@@ -383,8 +391,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     """Returns the plan of the backbone in a file of both, whose names come after `start`.
 
     `is_hub` is for a file of transformers. Raises ValueError if config.json or `like` is of another model, there is no
-    backbone of a known kind, or `grid_size` has another number of patches; TypeError for one that is no integers;
-    OSError if the file cannot be read.
+    backbone of a known kind, or `grid_size` has another number of patches; OSError if the file cannot be read.
     """
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
         raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
@@ -425,8 +432,7 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
     if given == "relative" and not is_dinov2:
         return relative, []
     if given is not None:
-        is_distance = isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf")
-        if not is_distance:
+        if not is_number(given) or given <= 0:
             wanted = "a number of metres" if is_dinov2 else "a number of metres or 'relative'"
             raise ValueError(f"max_depth must be {wanted}, but {given!r} was given.")
         return {"metric": True, "max_depth": float(given)}, []
@@ -452,7 +458,7 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
 # What is computed here of what they may say.
 _STATED = {"reassemble_factors": [4, 2, 1, 0.5], "head_in_index": -1}
 _PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "keep_aspect_ratio"), True)
-_PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None}
+_PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None, "rescale_factor": 1 / 255}
 
 
 def _check(config: Mapping[str, Any], key: str, *expected: Any) -> Any:
@@ -474,9 +480,8 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
         if pictures.get(key, value) != value:
             raise not_done(key, pictures[key])
-    size = mapping(pictures, "size")
-    edges = (size.get("height", 518), size.get("width", 518))
-    if not all(map(is_length, edges)):
+    size = edges_in(pictures, "size", shortest=False) or (518, 518)
+    if isinstance(size, int):  # of the shorter edge
         raise not_done("size", pictures["size"])
     # transformers counts blocks from 1.
     stages = backbone.get("out_indices") or backbone.get("out_features")
@@ -488,7 +493,7 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
         "metric": _check(config, "depth_estimation_type", "relative", "metric") == "metric",
         "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
         "pictures": "depth_anything_transformers",
-        "picture_size": edges,
+        "picture_size": size,
         "blocks": tuple(int(n) - 1 for n in numbers),
     }
 
@@ -547,7 +552,6 @@ def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
         **{key: value for key, value in _PREPARED.items() if value is not None},
         "ensure_multiple_of": vit.patch_size[0],
         "size": dict(zip(("height", "width"), config.picture_size, strict=True)),
-        "rescale_factor": 1 / 255,
         "image_mean": list(vit.pixel_mean),
         "image_std": list(vit.pixel_std),
     }

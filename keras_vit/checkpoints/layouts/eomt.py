@@ -21,7 +21,6 @@ from keras_vit.checkpoints.layouts.sidecars import (
     filter_in,
     image_size_in,
     is_number,
-    mapping,
     means_in,
     not_done,
     number,
@@ -195,7 +194,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     )
     stored, trunk = _config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
-        layout=_layout(found, names, number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)),
+        layout=_layout(found, names, huggingface.base_of_periods(stated)),
         dialect=family.title,
         stored=stored,
         arrays={
@@ -238,13 +237,13 @@ def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
 
     Raises ValueError for another preparation than an EoMT's.
     """
-    size = mapping(stated, "size")
+    size = stated.get("size")
     done = {"do_resize": True, "do_rescale": True, "do_normalize": True}
     for key, value in done.items():
         if stated.get(key, value) is not value:
             raise not_done(key, stated[key])
-    if any(edge not in (None, side) for edge in size.values()):
-        raise not_done("size", dict(size))
+    if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
+        raise not_done("size", size)
     factor = stated.get("rescale_factor", 1 / 255)
     if not is_number(factor) or abs(255 * factor - 1) > 1e-6:
         raise not_done("rescale_factor", factor)
@@ -330,7 +329,7 @@ def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = 
 
 
 def to_write(config: EoMTConfig) -> Layout:
-    """Returns the layout in which transformers reads an EoMT; ValueError for a backbone that it does not have there."""
+    """Returns the layout in which transformers reads an EoMT; ValueError for a backbone or head it does not have."""
     backbone = config.backbone
     rotary, gated = backbone.rotary_embedding is not None, backbone.mlp == "swiglu"
     family = FAMILIES[f"embeddings.patch_embeddings{'' if rotary else '.projection'}.weight"]
@@ -345,12 +344,19 @@ def to_write(config: EoMTConfig) -> Layout:
         "tokens_mlp_width": None,
         "attention_bias": "no_key" if rotary else "all",
         "position_embedding": "none" if rotary else "learned_patches",
+        "rotary_embedding": "dinov3" if rotary else None,
+        "image_size": (config.image_size[0],) * 2,
     }
     for name, value in needs.items():
         if getattr(backbone, name) != value:
             raise ValueError(f"transformers has no EoMT on a backbone with {name}={getattr(backbone, name)!r}.")
     if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
         raise ValueError("transformers has no EoMT on a backbone without layer scales, or with normalised MLPs.")
+    # The file says one activation for blocks and head; DINOv2's gated MLPs have their own.
+    activation = "silu" if gated and rotary else config.activation if gated else backbone.gelu
+    if config.activation != activation:
+        words = f"whose blocks have {activation!r} and whose head has {config.activation!r}: it has one for both"
+        raise ValueError(f"transformers has no EoMT {words}. Save the model as .keras.")
     mlp = "up" if rotary else "fc"
     family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else mlp])
     layout = _layout(family, _OF_TRANSFORMERS, written=True)

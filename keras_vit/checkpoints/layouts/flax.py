@@ -26,7 +26,7 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import library_configs
-from keras_vit.checkpoints.layouts.pytorch import square_patch
+from keras_vit.checkpoints.layouts.pytorch import patch_shape, square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, TextConfig, ViTConfig, convolutions
 
@@ -330,7 +330,7 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
     `of_two` is for an image tower beside a text tower, whose head is a projection. Raises ValueError for missing arrays
     or wrong numbers of axes, too many blocks, units that are left out, or sizes that make no model.
     """
-    height, width, channels, hidden = shape_of(arrays, _PATCHES, 4)
+    height, width, channels, hidden = patch_shape(arrays, _PATCHES)
     fields: dict[str, Any] = {}
     if "pre_logits/kernel" in arrays:
         fields["representation_size"] = shape_of(arrays, "pre_logits/kernel", 2)[1]
@@ -347,7 +347,7 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
         image_size=(height * step, width * step),
         patch_size=(height, width),
         width=hidden,
-        depth=bounded(1 + max(int(number) for number in numbers)),
+        depth=bounded(1 + max(map(int, numbers), default=0)),
         heads=shape_of(arrays, f"{_BLOCK}0/MultiHeadDotProductAttention_0/query/kernel", 3)[1],
         mlp_width=shape_of(arrays, f"{_BLOCK}0/MlpBlock_0/Dense_0/kernel", 2)[1],
         channels=channels,
@@ -392,7 +392,7 @@ def _big_vision_positions(
     if _POSITION not in arrays:
         if known:
             return arrays, known, "sincos2d", []
-        height, width, *_ = _patch_shape(arrays, _PATCHES)
+        height, width, *_ = patch_shape(arrays, _PATCHES)
         grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
         words = "its position embeddings are computed, so the file does not tell the image size"
         guess = f"{grid[0] * height} x {grid[1] * width}"
@@ -424,21 +424,13 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
 
-def _patch_shape(arrays: Arrays, name: str) -> tuple[int, ...]:
-    """Returns the shape of the kernel that embeds patches; ValueError if it is missing, has other axes or no pixels."""
-    shape = shape_of(arrays, name, 4)
-    if 0 in shape:
-        raise ValueError(f"The array {name!r} has the shape {shape}, and holds no numbers.")
-    return shape
-
-
 def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
     """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
 
     Raises ValueError for missing arrays or sizes that make no model, or where the old spelling does not tell patches
     from hidden units.
     """
-    height, width, channels, hidden = _patch_shape(arrays, "stem/kernel")
+    height, width, channels, hidden = patch_shape(arrays, "stem/kernel")
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
         default_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))

@@ -294,7 +294,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         found,
         _UNUSED,
         _BESIDE,
-        layout=_layout(family, number(stated, "rope_theta", 100.0)),
+        layout=_layout(family, base_of_periods(stated)),
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
         stored=stored,
         arrays={name: array for name, array in found.arrays.items() if name not in unneeded},
@@ -335,8 +335,9 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
         raise ValueError(f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: {advice}.")
     # The type of a file with two towers has to fit as well, where it is that of a family.
     types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []
-    if isinstance(stated.get("vision_config"), dict):
-        stated = {"model_type": stated.get("model_type"), **stated["vision_config"]}
+    if isinstance(stated.get("vision_config"), dict):  # the names of classes are those of the whole model
+        outer = {key: stated.get(key) for key in ("model_type", "id2label")}
+        stated = outer | stated["vision_config"] | {"id2label": outer["id2label"]}
     wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
     if wrong:
         given = f"it is of the type {printable(wrong[0], 60)}, but its arrays are those of {family.title}"
@@ -389,7 +390,8 @@ def _end(
 ) -> tuple[Fields, list[str]]:
     """Returns the fields for what follows the blocks, and the names of arrays that take no part in it.
 
-    Raises ValueError for a head that such a model does not have, or another activation of its pooler.
+    Raises ValueError for a head that such a model does not have or that is no matrix, or another activation of its
+    pooler.
     """
     has = arrays.keys().__contains__
     pooler = [array for array in arrays if array.startswith("pooler.")]
@@ -426,6 +428,11 @@ def names_of_classes(stated: Mapping[str, Any], classes: int) -> tuple[str, ...]
         return None
     names = class_names([labels.get(str(i)) for i in range(classes)], classes)
     return None if names == tuple(f"LABEL_{i}" for i in range(classes)) else names
+
+
+def base_of_periods(stated: Mapping[str, Any]) -> float:
+    """Returns the base of the rotary periods that config.json says, by default 100; ValueError unless above 0."""
+    return number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)  # version 5, version 4
 
 
 def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:

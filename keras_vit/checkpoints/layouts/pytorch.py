@@ -78,7 +78,8 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
     """Returns the model that has the array `anchor`, which is in the file, by the order of `CONTAINERS`.
 
     `modules` are known ones, the longest first. `top` is a pattern for the image model's arrays outside of its module,
-    `beside` for those without effect on it. Raises ValueError for several models that are as likely.
+    `beside` for those without effect on it. Raises ValueError for several models that are as likely, or two arrays of
+    one name.
     """
     prefixes = prefixes_of(file, anchor)
     order = ("", *CONTAINERS)
@@ -102,6 +103,8 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
             unused.append(name)
         else:
             arrays[name] = array
+    if len(arrays) + len(unused) < len(file):
+        raise ValueError(f"Arrays of one name stand in it with the prefix {prefix!r} and without it; keep one of them.")
     return Found(outer, module, arrays, unused)
 
 
@@ -349,8 +352,8 @@ def trunk_of(
 
     `size` (in pixels) and `heads` are what a config says, or None; `is_named` is whether something tells which model it
     is; `cell` is how many pixels one cell of what is cut into patches stands for; `grid_options` are those of
-    `_positions`. Raises ValueError for missing arrays or wrong numbers of axes, too many blocks, patches that are no
-    squares, biases as in no known family, or heads that nothing tells or that do not divide the width.
+    `_positions`. Raises ValueError for missing arrays or wrong numbers of axes, too many blocks, patches that are empty
+    or no squares, biases as in no known family, or heads that nothing tells or that do not divide the width.
     """
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
@@ -396,13 +399,21 @@ def trunk_of(
 def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
     """Returns width of tokens, channels, height and width of a patch; a matrix is for squares of three channels.
 
-    Raises ValueError if the array is missing, has another number of axes or of values.
+    Raises ValueError if the array is missing, has another number of axes or of values, or none.
     """
     name = f"{family.patches}.weight"
     if not family.linear_patches:
-        return shape_of(arrays, name, 4)
+        return patch_shape(arrays, name)
     width, values = shape_of(arrays, name, 2)
     return (width, 3, *square_patch(values))
+
+
+def patch_shape(arrays: Mapping[str, StoredArray], name: str) -> tuple[int, ...]:
+    """Returns the shape of the kernel that embeds patches; ValueError if it is missing, has other axes or no values."""
+    shape = shape_of(arrays, name, 4)
+    if 0 in shape:
+        raise ValueError(f"The array {name!r} has the shape {shape}, and holds no numbers.")
+    return shape
 
 
 def square_patch(values: int) -> tuple[int, int]:

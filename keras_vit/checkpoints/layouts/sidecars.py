@@ -7,7 +7,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from keras_vit._arguments import is_class_name, printable
 from keras_vit.checkpoints.accounting import Remark
@@ -51,7 +51,7 @@ def preparation_in(
 
     `default` is for what it leaves out. `mode_key` is the key of the mode: `"crop_mode"` in timm's, `"resize_mode"` in
     open_clip's, which has no share to crop. `crop_key` is the key of that share, preferred to `crop_pct`. Raises
-    ValueError for a mode or a filter that is not computed here, or means that are no numbers.
+    ValueError for a mode, a filter or a share that is not computed here, or means that are no numbers.
     """
     mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
@@ -59,9 +59,11 @@ def preparation_in(
     fields = dict(default)
     fields.update(means_in(config.get("mean"), config.get("std")))
     if mode_key == "crop_mode":
-        crop = config.get(crop_key, config.get("crop_pct"))
-        if is_number(crop) and 0 < crop <= 1:
-            fields["crop_ratio"] = crop
+        key = "crop_pct" if config.get(crop_key) is None else crop_key
+        crop = config.get(key)
+        if crop is not None and not (is_number(crop) and 0 < crop <= 1):
+            raise not_done(key, crop)
+        fields |= {} if crop is None else {"crop_ratio": crop}
     fields.update(_MODES[mode_key][mode])
     fields.update(filter_in("interpolation", config.get("interpolation")))
     return fields
@@ -133,7 +135,7 @@ def is_length(value: Any) -> bool:
     return type(value) is int and 0 < value < 2**20
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Returns whether a value of JSON is a number that a float holds: finite, no bool, no huge integer."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
@@ -224,9 +226,10 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
     factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
     if not is_number(factor) or factor <= 0:
         raise not_done("rescale_factor", factor)
-    if abs(255 * factor - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
+    scale = 255 * float(factor)
+    if abs(scale - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
         for key in ("pixel_mean", "pixel_std"):
-            fields[key] = tuple(value / (255 * factor) for value in fields[key])
+            fields[key] = tuple(value / scale for value in fields[key])
     if stated.get("do_resize") is False:
         raise not_done("do_resize", False)
     if stated.get("do_pad") is True:
@@ -259,8 +262,8 @@ def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tup
     """
     crops = stated.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
-    size = _edges(stated, "size", stated.get("shortest", bool(crops)))
-    crop = _edges(stated, "crop_size", False) if crops else size
+    size = edges_in(stated, "size", stated.get("shortest", bool(crops)))
+    crop = edges_in(stated, "crop_size", False) if crops else size
     if crops and (size is None or crop is None):
         raise not_done("do_center_crop", crops)
     if isinstance(crop, int):  # as many pixels on the longer edge as the image has
@@ -279,7 +282,7 @@ def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return None if size is None else crop
 
 
-def _edges(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
+def edges_in(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
     """Returns the length of the shorter edge, or height and width, at a key; None where the config does not say it.
 
     A single number is the former where `shortest`, else both. Raises ValueError for any other form.

@@ -225,7 +225,8 @@ def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
 def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     """Returns the arrays by Linen's names, block by block; positions that stand there twice are added up.
 
-    Raises ValueError where two arrays get the same name, or stacked blocks are no stack or too many.
+    Raises ValueError where two arrays get the same name, stacked blocks are no stack or too many, or both tables of
+    positions have other shapes.
     """
     text, image = "txt/Encoder_0/encoderblock", "Transformer/encoderblock"  # `in_linen` knows an image tower's names
     arrays, _ = flax.in_linen({re.sub(f"^{text}", image, name): array for name, array in arrays.items()})
@@ -233,6 +234,8 @@ def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     second = arrays.pop("txt/Encoder_0/pos_embedding", None)
     if second is not None:
         first = arrays.get("txt/pos_embedding")
+        if first is not None and first.shape != second.shape:
+            raise ValueError(f"its texts have two tables of positions, of the shapes {first.shape} and {second.shape}.")
         arrays["txt/pos_embedding"] = second if first is None else _sum(first, second)
     return arrays
 
@@ -370,10 +373,9 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
         if stated.get(key, value) != value:
             raise ValueError(f"its text_config says {key}={printable(stated[key], 60)}; {value!r} was expected.")
     width = fields["width"]
-    heads = sidecars.heads or pytorch.HEADS.get(width, width // 64)
     return TIPS | {
         "context": _whole(stated, "max_position_embeddings", _TIPS_CONTEXT),
-        "heads": _whole(stated, "num_attention_heads", max(heads, 1)),
+        "heads": _whole(stated, "num_attention_heads", pytorch.HEADS.get(width, max(width // 64, 1))),
         "layer_norm_epsilon": number(stated, "layer_norm_eps", 1e-5),
     }
 

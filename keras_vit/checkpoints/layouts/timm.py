@@ -18,7 +18,7 @@ from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, library_configs, pytorch
-from keras_vit.checkpoints.layouts.flax import mixer_config
+from keras_vit.checkpoints.layouts.flax import mixer_config, renamed
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
@@ -197,8 +197,8 @@ def _config(
 ) -> tuple[ViTConfig, Trunk]:
     """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed.
 
-    `family` is who has published the file and what it calls its parts. Raises ValueError for missing arrays, and for
-    what is not computed here; OSError if the file cannot be read.
+    `family` is who has published the file and what it calls its parts. Raises ValueError for missing or damaged arrays,
+    JSON files that make no sense, and what is not computed here; OSError if the file cannot be read.
     """
     _refuse(arrays, family, stated.architecture)
     trunk = _trunk(arrays, sidecars, stated, family)
@@ -213,14 +213,14 @@ def _config(
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a file in timm's names is read.
 
-    Raises ValueError for several models, missing arrays, arrays without a place in the model, JSON files that
-    contradict them, or a computation that does not exist here; OSError if the file cannot be read.
+    Raises ValueError for several models, missing arrays, two of one name or without a place in the model, JSON files
+    that contradict them, or a computation that does not exist here; OSError if the file cannot be read.
     """
     is_naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
     if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
         return _plan_of_mixer(file, sidecars)
     found = pytorch.collect(file, _NAFLEX_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
-    arrays = {_CHUNK.sub(r"blocks.\1", name): array for name, array in found.arrays.items()}
+    arrays = renamed(found.arrays, lambda name: _CHUNK.sub(r"blocks.\1", name), "the number of a chunk of blocks")
     stated = timm_stated(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
@@ -250,9 +250,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an MLP-Mixer in timm's names is read, which computes the exact GELU.
+    """Returns the plan by which an MLP-Mixer in timm's names is read.
 
-    Raises ValueError for several models, missing arrays, arrays without a place in a Mixer, or another architecture.
+    Raises ValueError for several models, missing arrays, arrays without a place in a Mixer, another architecture, or
+    what config.json says and is not computed here.
     """
     found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
     arrays, stated = found.arrays, timm_stated(sidecars, False)
@@ -271,13 +272,12 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         "tokens_mlp_width": mixed,
         "classes": classes,
         "class_names": class_names(stated.labels, classes or 0) or None,
-        "gelu": "exact",
+        "gelu": _gelu(stated.architecture, stated.arguments),
         "interpolation": "bicubic",
         **prepared,
     }
     stored = mixer_config(arrays, r"^blocks\.(\d+)\.", tokens, fields)
-    if stated.pooling == "":
-        stored = stored.replace(pooling="none")
+    stored = stored.replace(pooling=_pooling(stated, ("avg", "")) or "avg")
     size = stated.image_size or stated.input_size
     grid = (0, 0) if size is None else (size[0] // patch[0], size[1] // patch[1])
     if math.prod(grid) == tokens:
@@ -398,8 +398,8 @@ def _pe_fields(
     Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
     Raises ValueError where the attention pooling lacks an array, or the arguments say no number of its heads.
     """
-    heads = arguments.get("attn_pool_num_heads") or clip.PE_POOLING_HEADS
-    if type(heads) is not int:
+    heads = arguments.get("attn_pool_num_heads", clip.PE_POOLING_HEADS) or None  # as many as the blocks
+    if heads is not None and type(heads) is not int:
         raise ValueError(f"its config.json says attn_pool_num_heads={printable(heads, 60)}; an integer was expected.")
     grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
     found: Fields = {
@@ -416,14 +416,15 @@ def _pe_fields(
 def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family) -> Trunk:
     """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation.
 
-    Raises ValueError for missing arrays or wrong numbers of axes, unknown activations, or heads that nothing tells.
+    Raises ValueError as `pytorch.trunk_of`, and for an unknown activation, a ResNet of more stages or units than known
+    ones, or heads of the pooling that are no integer.
     """
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
     stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays)
     has_registers_alone = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
     dinov3 = family.periods or "dinov3" in architecture or has_registers_alone
-    width = arrays[f"{family.patches}.weight"].shape[0]
+    width = shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     if not family.linear_patches:
@@ -534,10 +535,7 @@ def _end(
     Raises ValueError for a pooling that is not computed here, or a head that is no matrix or damaged; OSError if the
     file cannot be read.
     """
-    has, stated_pooling = arrays.keys().__contains__, stated.pooling
-    if stated_pooling not in (None, *_POOLINGS):
-        raise ValueError(f"its config says that it pools by {printable(stated_pooling, 60)}, which is not known here.")
-    pooling = None if stated_pooling is None else _POOLINGS[stated_pooling]
+    has, pooling = arrays.keys().__contains__, _pooling(stated, _POOLINGS)
     special = has("cls_token") or trunk["register_tokens"] > 0
     pools_all = stated.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
@@ -566,6 +564,14 @@ def _end(
         fields["final_norm"] = "tokens"  # which is the same
     head, of_head = _head(arrays, stated) if has("head.weight") else ({}, [])
     return {**fields, **head}, [*remarks, *of_head]
+
+
+def _pooling(stated: TimmStated, known: Collection[str]) -> str | None:
+    """Returns the pooling that JSON files say, in our words, None for none; ValueError if it is not `known`."""
+    kind = stated.pooling
+    if kind not in (None, *known):
+        raise ValueError(f"its config says that it pools by {printable(kind, 60)}, which is not known here.")
+    return None if kind is None else _POOLINGS[kind]
 
 
 def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields, list[Remark]]:

@@ -191,7 +191,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an image tower of Scenic's is read; the arrays beside it are the text tower's.
 
-    Raises ValueError for missing arrays, wrong numbers of axes, or too many blocks.
+    Raises ValueError for missing arrays, wrong numbers of axes, too many blocks, or sizes that make no model.
     """
     arrays = {name: array for name, array in file.items() if name.startswith(_SCENIC)}
     height, width, channels, hidden = shape_of(arrays, f"{_SCENIC_TOKENS}embedding/kernel", 4)
