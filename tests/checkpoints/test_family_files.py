@@ -472,9 +472,13 @@ def test_what_model_args_tell(tmp_path):
         "crop_mode=border": {**config, "pretrained_cfg": {"crop_mode": "border"}},
         "crop_pct=1.5": {**config, "pretrained_cfg": {"crop_pct": 1.5}},
         "pool_include_prefix=true": prefix,
+        "use_post_norm=True; False was expected": {**config, "model_args": {"use_post_norm": True}},
     }.items():
         with pytest.raises(ValueError, match=message):
             open_checkpoint(write(tmp_path / "wrong", timm(), config=wrong))
+    turned = {"architecture": "vit_small_patch16_dinov3", "model_args": {"rope_temperature": 50}}
+    with pytest.raises(ValueError, match="rope_temperature=50; 100 was expected"):
+        open_checkpoint(write(tmp_path / "turned", timm(**DINOV3, qkv="none"), config=turned))
     open_checkpoint(write(tmp_path / "patches", timm(cls=False), config=prefix))  # the same: there are no others
     grid = {"architecture": "eva02_tiny_patch14_336", "model_args": {"ref_feat_shape": 5}}
     eva02 = timm(qkv="q_bias", mlp="packed", last="fc_norm")

@@ -178,8 +178,8 @@ def test_models_that_a_layout_has_no_place_for(tmp_path, layout, fields, message
     ("stated", "message"),
     [
         ({"model_type": "tipsv2_dpt"}, "a TIPS with dense heads, which is not read"),
-        ({"model_type": "tipsv2_text_model"}, "tipsv2 or tipsv2_vision_model was expected"),
-        ({"vision_config": {"hidden_act": "gelu_new"}}, "gelu was expected"),
+        ({"model_type": "tipsv2_text_model"}, "one of \\['tipsv2', 'tipsv2_vision_model'\\] was expected"),
+        ({"vision_config": {"hidden_act": "gelu_new"}}, "hidden_act=gelu_new; 'gelu' was expected"),
         ({"vision_config": {"hidden_size": 64}}, "lies beside another file"),
     ],
 )

@@ -17,7 +17,16 @@ from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fi
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, library_configs, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
-from keras_vit.checkpoints.layouts.sidecars import Fields, edges_in, is_number, mapping, means_in, not_done, number
+from keras_vit.checkpoints.layouts.sidecars import (
+    Fields,
+    edges_in,
+    is_number,
+    mapping,
+    means_in,
+    not_done,
+    number,
+    value_in,
+)
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
@@ -398,7 +407,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     like = None if sidecars.architecture else sidecars.like
     known = Sidecars(like=like, heads=sidecars.heads)
     if is_hub:
-        _check(sidecars.config, "model_type", "depth_anything")
+        value_in(sidecars.config, "model_type", ["depth_anything"])
         layout = huggingface.LAYOUT
         known = dataclasses.replace(known, config=mapping(sidecars.config, "backbone_config"))
     else:  # of Facebook's models, any of which tells that heads have 64 channels
@@ -461,21 +470,13 @@ _PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "k
 _PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None, "rescale_factor": 1 / 255}
 
 
-def _check(config: Mapping[str, Any], key: str, *expected: Any) -> Any:
-    """Returns what config.json says for a key, by default the first value of `expected`; ValueError for others."""
-    value = config.get(key, expected[0])
-    if value not in expected:
-        raise ValueError(f"its config.json says {key}={printable(value, 60)}; one of {[*expected]} was expected.")
-    return value
-
-
 def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     """Returns the fields that config.json says of depth, and preprocessor_config.json (`pictures`) of preprocessing.
 
     Raises ValueError for what is not computed here, and where they do not name the four blocks that are read.
     """
     for key, value in _STATED.items():
-        _check(config, key, value)
+        value_in(config, key, [value])
     backbone = mapping(config, "backbone_config")
     for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
         if pictures.get(key, value) != value:
@@ -490,7 +491,7 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
         given = f"its config.json says out_indices={printable(stages, 60)}"
         raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
     return {
-        "metric": _check(config, "depth_estimation_type", "relative", "metric") == "metric",
+        "metric": value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
         "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
         "pictures": "depth_anything_transformers",
         "picture_size": size,

@@ -25,6 +25,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
     not_done,
     number,
     preparation,
+    value_in,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import EoMTConfig, ViTConfig
@@ -215,21 +216,15 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
     Reads them: ValueError also if they are damaged, OSError if the file cannot be read.
     """
     if names.masking not in file:
-        raise ValueError(
-            f"it has no array {names.masking!r}, which says whether its blocks still mask attention: convert it anew."
-        )
+        raise ValueError(f"it has no array {names.masking!r}: do its blocks still mask attention? Convert it anew.")
     probabilities = file[names.masking].read()
     last = file.get(f"{family.module}{family.norm}.weight")
     if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
-        raise ValueError(
-            "its weights are differences to those of DINOv3 (delta weights). Add them to those first, as its authors' "
-            "code does, or take the repository in transformers' layout."
-        )
+        advice = "Add them to those, as its authors' code does, or take the repository in transformers' layout."
+        raise ValueError(f"its weights are differences to those of DINOv3 (delta weights). {advice}")
     if probabilities.any():
-        raise ValueError(
-            f"its {names.masking} are {printable(probabilities.tolist(), 80)}: blocks still mask the attention of "
-            "queries, by chance. Only finished models, whose probabilities are 0, are computed here."
-        )
+        given = f"its {names.masking} are {printable(probabilities.tolist(), 80)}"
+        raise ValueError(f"{given}: blocks still mask attention. Only models with 0 everywhere are computed here.")
 
 
 def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
@@ -289,8 +284,8 @@ def _backbone(
         )
     activation = _activation(stated)
     gated = fields["mlp"] == "swiglu"
-    if gated and is_rotary and activation != "silu" and family.types:
-        raise ValueError(f"its config.json says hidden_act={activation!r} of gated MLPs; 'silu' was expected.")
+    if gated and is_rotary and family.types:
+        value_in(stated, "hidden_act", ["silu"], "gelu")
     if not gated and activation not in huggingface.ACTIVATIONS.values():
         raise ValueError(f"its config.json says hidden_act={activation!r}, which the blocks of a ViT do not have here.")
     if not trunk.is_grid_known:
@@ -307,11 +302,8 @@ def _backbone(
 
 def _activation(config: Mapping[str, Any]) -> str:
     """Returns the activation that config.json says, by default the exact GELU; ValueError for an unknown one."""
-    value = config.get("hidden_act", "gelu")
     known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"its config.json says hidden_act={printable(value, 60)}; one of {[*known]} was expected.")
-    return known[value]
+    return known[value_in(config, "hidden_act", known, "gelu")]
 
 
 def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:

@@ -28,6 +28,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
     transformers_preparation,
     transformers_size,
     used_at,
+    value_in,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
@@ -370,19 +371,11 @@ def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Fami
     """
     if sidecars.architecture:  # of a CLIP without config.json
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
-    activation = stated.get("hidden_act", "silu" if gated else family.activation)
     if not gated:
-        _check_value("hidden_act", activation, [*ACTIVATIONS])
-        return ACTIVATIONS[activation]
+        return ACTIVATIONS[value_in(stated, "hidden_act", ACTIVATIONS, family.activation)]
     if name == "dinov3_vit":  # other gated MLPs have no GELU either, but DINOv2's config names one
-        _check_value("hidden_act", activation, ["silu"])
+        value_in(stated, "hidden_act", ["silu"])
     return "exact"
-
-
-def _check_value(key: str, value: Any, expected: list[str]) -> None:
-    """Raises ValueError for a value of config.json that is none of the expected ones."""
-    if value not in expected:
-        raise ValueError(f"its config.json says {key}={printable(value, 60)}; one of {expected} was expected.")
 
 
 def _end(
@@ -416,7 +409,7 @@ def _end(
     if has("visual_projection.weight"):
         fields["projection"] = shape_of(arrays, "visual_projection.weight", 2)[0]
     if pooler and token:
-        _check_value("pooler_act", stated.get("pooler_act", "tanh"), ["tanh"])
+        value_in(stated, "pooler_act", ["tanh"])
         return {**fields, "representation_size": shape_of(arrays, "pooler.dense.weight", 2)[0]}, []
     return fields, pooler
 

@@ -174,7 +174,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "std": list(config.pixel_std),
         "num_classes": outputs,
         "pool_size": None,
-        "first_conv": _first_conv(config),
+        "first_conv": "patch_embed.proj",
         "classifier": ["head", "head_dist"] if config.distillation_head else "head",
     }
     arguments: dict[str, Any] = {
@@ -191,7 +191,10 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "init_values": config.layer_scale,
         "qkv_bias": config.attention_bias != "none",
     }
+    if config.stem_stages is not None:
+        published["first_conv"] = f"patch_embed.backbone.{'stem.' if config.stem_stages else ''}conv"
     if config.tokens_mlp_width is not None:
+        published["first_conv"] = "stem.proj"
         architecture, more = _MIXERS[config.patch_size[0], config.depth, config.width], {}
         arguments = {
             "img_size": list(config.image_size),
@@ -203,6 +206,7 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     elif is_naflex(config):
         architecture, more = NAFLEX_ARCHITECTURE, {"pos_embed_grid_size": list(config.grid_size)}
         del arguments["img_size"]
+        published["first_conv"] = "embeds.proj"
     else:
         architecture, more = (_eva_arguments if is_eva(config) else _arguments)(config)
     return {
@@ -216,17 +220,6 @@ def timm_sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
             **({"label_names": list(config.class_names)} if config.class_names else {}),
         }
     }
-
-
-def _first_conv(config: ViTConfig) -> str:
-    """Returns the name of timm's module that the patches go through first."""
-    if config.tokens_mlp_width is not None:
-        return "stem.proj"
-    if is_naflex(config):
-        return "embeds.proj"
-    if config.stem_stages is None:
-        return "patch_embed.proj"
-    return "patch_embed.backbone.stem.conv" if config.stem_stages else "patch_embed.backbone.conv"
 
 
 def _arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:

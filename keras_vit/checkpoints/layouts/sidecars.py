@@ -6,7 +6,7 @@ What they say and is not computed here is an error: the image would get other nu
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeGuard
 
 from keras_vit._arguments import is_class_name, printable
@@ -154,6 +154,21 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
     if not is_number(value) or value <= 0:
         raise ValueError(f"the config beside it says {key}={printable(value, 60)}; a positive number was expected.")
     return float(value)
+
+
+def value_in(
+    config: Mapping[str, Any], key: str, known: Collection[Any], default: Any = None, file: str = "config.json"
+) -> Any:
+    """Returns the value at a key of a config, or the default, else the first that is `known`; ValueError for others.
+
+    `file` is its name.
+    """
+    known = [*known]
+    value = config.get(key, known[0] if default is None else default)
+    if value not in known:
+        expected = repr(known[0]) if len(known) == 1 else f"one of {known}"
+        raise ValueError(f"its {file} says {key}={printable(value, 60)}; {expected} was expected.")
+    return value
 
 
 def class_names(value: Any, classes: int) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
-from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number
+from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number, value_in
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig
 
@@ -151,16 +151,10 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     """
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
-            raise ValueError(
-                f"it is {what}. Known here are CLIP and SigLIP of one size with Transformers in both towers, LiT and "
-                "TIPS."
-            )
+            raise ValueError(f"it is {what}. Known here are CLIP, SigLIP and LiT with two Transformers, and TIPS.")
     found = _find(file)
     if found is None:
-        raise ValueError(
-            "it has no text tower of a known kind (CLIP, SigLIP, LiT, TIPS). keras_vit.load(...) loads an image tower "
-            "alone."
-        )
+        raise ValueError("it has no text tower of a known kind (CLIP, SigLIP, LiT, TIPS). load(...) is for one tower.")
     kind, names, outer = found
     inside = {name.removeprefix(outer): array for name, array in file.items() if name.startswith(outer)}
     tops = (names.projection, f"{names.projection}.weight", f"{names.projection}.bias") if names.outside else ()
@@ -320,9 +314,8 @@ def _fields(
 def _check_context(stated: Any, context: int) -> None:
     """Raises ValueError if a JSON file says other lengths of texts than the table of positions has."""
     if stated != context:
-        raise ValueError(
-            f"the JSON file beside it says texts of {printable(stated, 60)} tokens, but its positions are {context}."
-        )
+        given = printable(stated, 60)
+        raise ValueError(f"the JSON file beside it says texts of {given} tokens, but its positions are {context}.")
 
 
 def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
@@ -333,19 +326,11 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
     types = ("clip", "clip_text_model")
     if kind == "siglip":
         types = ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
-    if config.get("model_type", types[0]) not in types:
-        raise ValueError(
-            f"its config.json says that it is a {printable(config['model_type'], 60)}, whose text tower is not known "
-            f"here; {' or '.join(types)} was expected."
-        )
-    gelu = stated.get("hidden_act", "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu")
-    if not isinstance(gelu, str) or gelu not in ACTIVATIONS:
-        raise ValueError(
-            f"its text_config says hidden_act={printable(gelu, 60)}; one of {[*ACTIVATIONS]} was expected."
-        )
+    value_in(config, "model_type", types)
+    gelu = "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu"
     fields: Fields = {
         "heads": _whole(stated, "num_attention_heads", 12 if kind == "siglip" else 8),
-        "gelu": ACTIVATIONS[gelu],
+        "gelu": ACTIVATIONS[value_in(stated, "hidden_act", ACTIVATIONS, gelu, "text_config")],
         "layer_norm_epsilon": number(stated, "layer_norm_eps", 1e-6 if kind == "siglip" else 1e-5),
     }
     if kind == "siglip":
@@ -362,16 +347,10 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
     `fields` are those that the arrays tell. Raises ValueError if it says what no TIPS has, or contradicts the arrays.
     """
     stated = mapping(sidecars.config, "text_config")
-    if sidecars.config.get("model_type", "tipsv2") != "tipsv2":
-        given = printable(sidecars.config["model_type"], 60)
-        raise ValueError(
-            f"its config.json says that it is a {given}, but its arrays are a TIPS's: tipsv2 was expected."
-        )
+    value_in(sidecars.config, "model_type", ["tipsv2"])
     check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
-    expected = {"hidden_act": "relu", "pad_token_id": 0, "scale_sqrt_depth": True}
-    for key, value in expected.items():
-        if stated.get(key, value) != value:
-            raise ValueError(f"its text_config says {key}={printable(stated[key], 60)}; {value!r} was expected.")
+    for key, value in {"hidden_act": "relu", "pad_token_id": 0, "scale_sqrt_depth": True}.items():
+        value_in(stated, key, [value], file="text_config")
     width = fields["width"]
     return TIPS | {
         "context": _whole(stated, "max_position_embeddings", _TIPS_CONTEXT),
@@ -416,16 +395,8 @@ def _from_open_clip(
         value = printable(tokens.get(key.partition(".")[2], stated.get(key, model.get(key))), 60)
         raise ValueError(f"its open_clip_config.json says {key}={value} of the text tower, which is not computed here.")
     if tokens.get("strip_sep_token"):
-        raise ValueError(
-            "its open_clip_config.json says tokenizer_kwargs of a CLIPA, whose tokenizer is not known here."
-        )
-    pool = stated.get("pool_type", "argmax")
-    if not isinstance(pool, str) or pool not in OPEN_CLIP_POOLINGS:
-        raise ValueError(
-            f"its open_clip_config.json says pool_type={printable(pool, 60)}; one of {[*OPEN_CLIP_POOLINGS]} was "
-            "expected."
-        )
-    pooling = OPEN_CLIP_POOLINGS[pool]
+        raise ValueError("its open_clip_config.json is of a CLIPA, whose tokenizer is not known here.")
+    pooling = OPEN_CLIP_POOLINGS[value_in(stated, "pool_type", OPEN_CLIP_POOLINGS, file="open_clip_config.json")]
     return {
         "heads": _whole(stated, "heads", 8 if model else max(width // 64, 1)),
         "gelu": _gelu_of_open_clip(model, stated, sidecars, known),

@@ -34,6 +34,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
     preparation_in,
     timm_stated,
     used_at,
+    value_in,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
@@ -206,6 +207,7 @@ def _config(
     default = _default_preparation(stated.architecture, trunk.fields, family)
     is_tested = stated.test_size is not None and stated.image_size is None
     prepared, of_pictures = _preparation(stated, default, "test_crop_pct" if is_tested else "crop_pct")
+    _check_arguments(stated.arguments, trunk.fields)
     remarks = [*trunk.remarks, *of_end, *of_pictures]
     return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, remarks=remarks)
 
@@ -343,15 +345,10 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
         raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
     registers = any(map(has, _CHOICES["register_tokens"]))
     if token and not (has("pos_embed") or registers or has("rope_embed.periods")):
-        raise ValueError(
-            "it has 'cls_token', but neither 'pos_embed' nor 'reg_token': vit_*_rope_* are not known here."
-        )
+        raise ValueError("it has 'cls_token', but neither 'pos_embed' nor 'reg_token': vit_*_rope_* is not known here.")
     biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
     if after and not (token or registers or biases):
-        raise ValueError(
-            "it has 'fc_norm', but neither 'cls_token' nor biases of queries, keys and values: vit_*_rpn_* models "
-            "normalise after each branch instead of before."
-        )
+        raise ValueError("it has 'fc_norm', but neither 'cls_token' nor biases: vit_*_rpn_* normalises after branches.")
 
 
 def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
@@ -362,10 +359,7 @@ def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
             why = "is a NaFlex with another table of positions, tokens or pooling than SigLIP 2's"
         raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
     if "attn_pool.latent" not in arrays or _NAFLEX.positions not in arrays:
-        raise ValueError(
-            "it is a NaFlex of timm's without attention pooling or without a learned table of positions; SigLIP 2's "
-            "have both. It cannot be computed here."
-        )
+        raise ValueError("it is a NaFlex of timm's without attention pooling or a learned table, which SigLIP 2 has.")
 
 
 def _has_separate_biases(arrays: Collection[str]) -> bool:
@@ -477,6 +471,22 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     return Trunk(fields, remarks, trunk.is_grid_known)
 
 
+def _check_arguments(arguments: Mapping[str, Any], trunk: Fields) -> None:
+    """Raises ValueError where timm's arguments say another computation than `trunk`, which has the same arrays."""
+    rotary = trunk["rotary_embedding"]
+    known = {
+        "use_post_norm": False,
+        "rope_mixed_mode": False,
+        "rope_temperature": 100 if rotary == "dinov3" else 10000,
+        "rope_rotate_half": rotary == "dinov3",
+        "rope_grid_indexing": "xy" if rotary == "pe" else "ij",
+        "rope_grid_offset": float(rotary == "pe" and trunk["class_token"]),
+    }
+    for key, value in known.items():
+        if arguments.get(key) is not None and (rotary or key == "use_post_norm"):
+            value_in(arguments, key, [value])
+
+
 def _heads(stated: TimmStated, width: int) -> Any:
     """Returns the heads that timm's arguments (whatever stands there) or the architecture tell; None for neither."""
     size = _first(_HEAD_SIZES, stated.architecture)
@@ -490,13 +500,10 @@ def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
 
     Raises ValueError for another activation.
     """
-    activation = arguments.get("act_layer")
-    if activation is None:
+    if arguments.get("act_layer") is None:
         return _first(_GELUS, architecture)
     names = {name: kind for kind, name in library_configs.TIMM_ACTIVATIONS.items()}
-    if not isinstance(activation, str) or activation not in names:
-        raise ValueError(f"its config.json says act_layer={printable(activation, 60)}; expected one of {list(names)}.")
-    return names[activation]
+    return names[value_in(arguments, "act_layer", names)]
 
 
 def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:

@@ -10,7 +10,6 @@ import functools
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
 
-from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import (
     TABLE,
     Layout,
@@ -36,6 +35,7 @@ from keras_vit.checkpoints.layouts.sidecars import (
     transformers_preparation,
     transformers_size,
     used_at,
+    value_in,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
@@ -144,11 +144,8 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     stated = sidecars.config
     if isinstance(stated.get("vision_config"), dict):
         stated = {**stated["vision_config"], "model_type": stated.get("model_type")}
-    if stated.get("model_type") not in (None, *TYPES):
-        raise ValueError(
-            f"its config.json says that it is a {printable(stated['model_type'], 60)}; {' or '.join(TYPES)} was "
-            "expected."
-        )
+    if stated.get("model_type") is not None:
+        value_in(stated, "model_type", TYPES)
     for token in (family.class_token, family.register_tokens):
         if shape_of(arrays, token, 3)[1] != 1:
             raise ValueError(f"{token!r} has the shape {arrays[token].shape}; a TIPS has one class token there.")
@@ -157,9 +154,8 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         arrays, sidecars, family, size=size, heads=stated.get("num_attention_heads"), is_named=True
     )
     gated = trunk.fields["mlp"] == "swiglu"
-    activation = stated.get("hidden_act", "gelu")
-    if activation != "gelu" and not gated:
-        raise ValueError(f"its config.json says hidden_act={printable(activation, 60)}; gelu was expected.")
+    if not gated:
+        value_in(stated, "hidden_act", ["gelu"])
     sizes = {"hidden_size": "width", "num_hidden_layers": "depth", "patch_size": "patch_size"}
     check_stated(stated, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
     prepared = family.preparation
