@@ -189,7 +189,12 @@ def write(folder, shapes, seed=0, zeros=(), **sidecars):
         arrays[name][...] = 0
     folder.mkdir(exist_ok=True)
     write_safetensors(folder / "model.safetensors", sorted(arrays.items()), overwrite=True)
+    write_beside(folder, **sidecars)
+    return folder / "model.safetensors"
+
+
+def write_beside(folder, **sidecars):
+    """Writes JSON files such as `config=...` into a folder."""
     names = {"preprocessor": "preprocessor_config", "open_clip": "open_clip_config"}
     for name, content in sidecars.items():
         (folder / f"{names.get(name, name)}.json").write_text(json.dumps(content))
-    return folder / "model.safetensors"

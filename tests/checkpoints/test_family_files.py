@@ -23,6 +23,7 @@ from tests.checkpoints.state_dicts import (
     tower,
     transformers,
     write,
+    write_beside,
 )
 
 pytestmark = pytest.mark.once
@@ -542,22 +543,25 @@ def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
         "open_clip": "image_size head_width norm_kwargs act_kwargs pool_type ls_init_value layers mlp_ratio",
         "preprocessor": "image_mean image_std resample size crop_size do_center_crop rescale_factor",
     }
-    vit, plain, tower_of_clip = transformers("vit", head=2), timm(scales=LS, head=2), clip()
-    cases = [(vit, {"config": {"num_attention_heads": 1, key: value}}) for key in keys["hf"].split()]
-    cases += [(vit, {"preprocessor": {key: value}}) for key in keys["preprocessor"].split()]
-    cases += [(plain, {"config": {"architecture": "vit", key: value}}) for key in keys["timm"].split()]
-    cases += [(plain, {"config": {"architecture": "vit", "model_args": {key: value}}}) for key in keys["args"].split()]
-    pe = timm(pre_norm=True, patch_bias=False, pool=True)
-    cases += [(pe, {"config": {"architecture": "vit_pe_", "model_args": {key: value}}}) for key in keys["pe"].split()]
-    cases += [(tower_of_clip, {"open_clip": {key: value}}) for key in ("model_cfg", "preprocess_cfg")]
+    cases = [("vit", {"config": {"num_attention_heads": 1, key: value}}) for key in keys["hf"].split()]
+    cases += [("vit", {"preprocessor": {key: value}}) for key in keys["preprocessor"].split()]
+    cases += [("timm", {"config": {"architecture": "vit", key: value}}) for key in keys["timm"].split()]
+    cases += [("timm", {"config": {"architecture": "vit", "model_args": {key: value}}}) for key in keys["args"].split()]
+    cases += [("pe", {"config": {"architecture": "vit_pe_", "model_args": {key: value}}}) for key in keys["pe"].split()]
+    cases += [("clip", {"open_clip": {key: value}}) for key in ("model_cfg", "preprocess_cfg")]
     vision = [{"model_cfg": {"vision_cfg": {key: value}}} for key in keys["open_clip"].split()]
-    cases += [(tower_of_clip, {"open_clip": said}) for said in vision]
-    for i, (shapes, sidecars) in enumerate(cases):
-        path = write(tmp_path / str(i), shapes, **sidecars)
+    cases += [("clip", {"open_clip": said}) for said in vision]
+    shapes = {"vit": transformers("vit", head=2), "timm": timm(scales=LS, head=2), "clip": clip()}
+    shapes["pe"] = timm(pre_norm=True, patch_bias=False, pool=True)
+    paths = {name: write(tmp_path / name, arrays) for name, arrays in shapes.items()}
+    for name, sidecars in cases:
+        for file in paths[name].parent.glob("*.json"):
+            file.unlink()
+        write_beside(paths[name].parent, **sidecars)
         try:
-            opened(path)
+            opened(paths[name])
         except ValueError as error:
-            assert str(path) in str(error), sidecars
+            assert str(paths[name]) in str(error), sidecars
 
 
 @pytest.mark.parametrize("value", [None, [], {}, 3, "relu"])

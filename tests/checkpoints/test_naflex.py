@@ -85,6 +85,7 @@ def test_naflex_size_is_what_the_search_of_transformers_finds():
         naflex_size(10**9, 10**9, 16, 1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_is_written_back_in_every_layout(layout, golden, tmp_path):
     ref, folder = golden(CASE).ref, golden(CASE).folder
@@ -143,6 +144,7 @@ def two_towers(golden, tmp_path):
     return path
 
 
+@pytest.mark.once
 def test_two_towers(two_towers, golden, tmp_path):
     fixed, both = keras_vit.load_image_text(golden("txt_hf_siglip2").folder), keras_vit.load_image_text(two_towers)
     images, texts = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32"), ["a cat", "a dog"]
@@ -236,6 +238,7 @@ def test_preprocessing_is_written_or_refused(golden, tmp_path):
     assert not (tmp_path / "hf").exists()
 
 
+@pytest.mark.once
 def test_it_trains_and_is_saved_as_any_model(golden, tmp_path):
     model = keras_vit.load(golden(CASE).folder, image_size=(16, 24), classes=3)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -45,6 +45,7 @@ def test_golden(golden, name):
         assert near(features(dynamic, images), ref[f"encoded{end}"])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
 def test_written_back(golden, name, tmp_path):
     case = golden(name)
@@ -106,6 +107,7 @@ PARTS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", PARTS)
 def test_kinds(name, tmp_path):
     arrays = meta_arrays(**PARTS[name])
@@ -139,6 +141,7 @@ TRAPS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", TRAPS)
 def test_traps(golden, name):
     changes, *least = TRAPS[name]
@@ -158,6 +161,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name, tmp_path):
     change, message = REFUSED[name]
@@ -167,6 +171,7 @@ def test_refused(name, tmp_path):
         keras_vit.load(written(tmp_path, arrays))
 
 
+@pytest.mark.once
 def test_both_towers(tmp_path):
     arrays = meta_arrays(text=True)
     both = keras_vit.load_image_text(written(tmp_path / "meta", {f"module.{n}": v for n, v in arrays.items()}))

@@ -328,7 +328,7 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
     """Returns the config that the shapes of a ViT's arrays tell, for a grid of patches and a kind of positions.
 
     `of_two` is for an image tower beside a text tower, whose head is a projection. Raises ValueError for missing arrays
-    or wrong numbers of axes, too many blocks, units that are left out, or sizes that make no model.
+    or wrong numbers of axes, empty patches, too many blocks, units that are left out, or sizes that make no model.
     """
     height, width, channels, hidden = patch_shape(arrays, _PATCHES)
     fields: dict[str, Any] = {}
@@ -384,7 +384,7 @@ def _big_vision_positions(
 
     These are the arrays with the table under today's name, and without a class token's row that no class token has; the
     grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know. Raises ValueError where
-    the table or the patch embedding has another number of axes.
+    the table or the patch embedding has another number of axes, or patches are empty.
     """
     for old in _OLD_POSITIONS:
         if old in arrays and _POSITION not in arrays:
@@ -427,8 +427,8 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
 def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
     """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
 
-    Raises ValueError for missing arrays or sizes that make no model, or where the old spelling does not tell patches
-    from hidden units.
+    Raises ValueError for missing arrays, empty patches or sizes that make no model, or where the old spelling does not
+    tell patches from hidden units.
     """
     height, width, channels, hidden = patch_shape(arrays, "stem/kernel")
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})

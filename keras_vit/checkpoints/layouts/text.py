@@ -147,7 +147,8 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     """Returns the plan by which the text tower of a file is read, and what the file calls its parts.
 
     Raises ValueError where there is no text tower that is known, the image tower beside it is none that is, arrays are
-    missing, nothing tells the activation, or JSON files contradict the arrays or say what is not computed here.
+    missing or twice there, nothing tells the activation, or JSON files contradict the arrays or say what is not
+    computed here.
     """
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
