@@ -336,9 +336,10 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
         raise ValueError(f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: {advice}.")
     # The type of a file with two towers has to fit as well, where it is that of a family.
     types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []
-    if isinstance(stated.get("vision_config"), dict):  # the names of classes are those of the whole model
-        outer = {key: stated.get(key) for key in ("model_type", "id2label")}
-        stated = outer | stated["vision_config"] | {"id2label": outer["id2label"]}
+    vision = stated.get("vision_config")
+    if isinstance(vision, dict):  # the names of classes are those of the whole model
+        labels = stated.get("id2label", vision.get("id2label"))
+        stated = {"model_type": stated.get("model_type"), **vision, "id2label": labels}
     wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
     if wrong:
         given = f"it is of the type {printable(wrong[0], 60)}, but its arrays are those of {family.title}"
