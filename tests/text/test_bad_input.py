@@ -105,8 +105,8 @@ FILES = {
         "a BERT or XLM-R as its text tower",
     ),
     "altclip": (CLIP, with_arrays({"text_model.roberta.x": zeros(2)}), "a BERT or XLM-R as its text tower"),
-    "chinese clip, by its config": (CLIP, of_hf(model_type="chinese_clip"), "it is a chinese_clip"),
-    "metaclip 2": (CLIP, of_hf(model_type="metaclip_2"), "it is a metaclip_2"),
+    "chinese clip, by its config": (CLIP, of_hf(model_type="chinese_clip"), "model_type=chinese_clip"),
+    "metaclip 2": (CLIP, of_hf(model_type="metaclip_2"), "model_type=metaclip_2"),
     "naflex": (
         SIGLIP,
         with_arrays({"vision_model.embeddings.patch_embedding.weight": zeros(48, 192)}),
