@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit._arguments import check_flag
 from keras_vit._files import replacing, write_npy
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit.interpolation import torchvision_resized
@@ -159,7 +160,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Raises:
         ImportError: if `picture` is a file and Pillow is not installed, or tifffile for a TIFF of other channels than
             three.
-        TypeError: if `model` is no depth model, or `picture` no picture.
+        TypeError: if `model` is no depth model, `picture` no picture, or `flip` no bool.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
         ValueError: if the picture cannot be decoded, has another shape, no pixels or values that are none, or is
             prepared at a size that the model does not take, or the model has `include_preprocessing`.
@@ -175,6 +176,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     if not isinstance(model, (DPT, LinearDepth)):
         raise TypeError(f"model must be a DPT or a LinearDepth, but {type(model).__name__} was given.")
     config = model.config
+    check_flag("flip", flip)
     if config.include_preprocessing:
         raise ValueError(f"{model.name} normalises pixels itself, after which its publisher pads: build it without.")
     pixels = read_picture(picture, config.channels)
@@ -214,7 +216,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
 
     Raises:
         ImportError: if matplotlib is not installed, or Pillow and `picture` is a file.
-        TypeError: if `result` is no `Depth`, or `picture` no picture.
+        TypeError: if `result` is no `Depth`, `picture` no picture, or `path` no path.
         OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
         ValueError: if the picture cannot be decoded, holds values that are no pixels or is of another size, or `path`
             has another ending.

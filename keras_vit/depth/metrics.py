@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from keras_vit._arguments import Source, to_numpy
 from keras_vit._terminal import Column, TableResult
 from keras_vit.depth.estimating import Depth
+from keras_vit.preprocessing.images import read_channels
 
 _EIGEN_CROP = slice(45, 471), slice(41, 601)  # of NYU's 480 x 640 pixels: the projected edges do not count
 
@@ -58,9 +59,9 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         The errors over the pixels that count.
 
     Raises:
-        TypeError: if `result` is no `Depth`.
-        ValueError: if `truth` holds no numbers, sizes differ, the range is empty, no pixel counts, or depth is not
-            finite.
+        TypeError: if `result` is no `Depth`, or `least` or `most` no number.
+        ValueError: if sizes differ, the range is empty, no pixel counts, or depth is not finite.
+        TypeError, ValueError: if `truth` holds no numbers.
 
     Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
 
@@ -115,6 +116,7 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
         >>> keras_vit.depth.mean_depth_errors([keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2)] * 2).pictures
         2
     """
+    errors = list(errors)
     if not errors:
         raise ValueError("errors must be at least one picture's.")
     return DepthErrors(
@@ -137,21 +139,21 @@ def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
 
     Raises:
         ImportError: if Pillow is not installed.
-        FileNotFoundError: if a folder or a PNG is not there.
-        OSError: if a PNG cannot be read or decoded.
-        ValueError: if a PNG has no 16 bits. All of these are raised while pictures are taken from the iterator.
+        TypeError: if `folder` is no path.
+        OSError: if a folder or a PNG is not there (FileNotFoundError), or a PNG cannot be opened.
+        ValueError: if a PNG cannot be decoded, or has no 16 bits. All of these are raised while pictures are taken from
+            the iterator.
     """
-    from PIL import Image
-
     endings = (".jpg", ".jpeg", ".png")
     pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix.lower() in endings)
     if not pictures:
         raise FileNotFoundError(f"{folder} must have pictures in images/, and depth/ with a PNG for each.")
     for path in pictures:
-        with Image.open(Path(folder) / "depth" / f"{path.stem}.png") as image:
-            if not image.mode.startswith("I"):
-                raise ValueError(f"depth/{path.stem}.png must have 16 bits, millimetres, but its mode is {image.mode}.")
-            metres = np.asarray(image, "float64") / 1000
+        png = Path(folder) / "depth" / f"{path.stem}.png"
+        levels = read_channels(png, 1)[..., 0]
+        if levels.dtype == "uint8":
+            raise ValueError(f"{png} must have 16 bits, millimetres, but has 8.")
+        metres = levels.astype("float64") / 1000
         if metres.shape == (480, 640):
             whole, metres = metres, np.zeros_like(metres)
             metres[_EIGEN_CROP] = whole[_EIGEN_CROP]

@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ class MeanIoUResult(ClassesResult):
 
 
 class MeanIoU:
-    """Adds up intersections and unions picture by picture: the mean intersection over union of a whole set.
+    """Adds up intersections, predicted and labelled pixels picture by picture: the mean IoU of a whole set.
 
     A union counts each pixel that is labelled or predicted as a class. Both sums run over all pictures before they are
     divided, and the mean is that over the classes with a union, as in mmsegmentation and the evaluation of ADE20K.
@@ -85,8 +86,8 @@ class MeanIoU:
         class_names: What the classes are called.
 
     Raises:
-        ValueError: if there are not as many names as classes, or an argument is no number that makes sense.
-        TypeError: if `ignore` is nothing that `int` takes, or `class_names` no collection.
+        ValueError: if there are not as many names as classes, `classes` is no integer of at least 1, or `ignore` none.
+        TypeError: if `class_names` is no collection.
 
     Examples:
         >>> metric = segmentation.MeanIoU(classes=3)
@@ -98,9 +99,11 @@ class MeanIoU:
     def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
         """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, with as many names.
 
-        TypeError where `ignore` is nothing that `int` takes, or `class_names` no collection.
+        ValueError also where `ignore` is no integer, TypeError where `class_names` is no collection.
         """
         self.classes = whole_number("classes", classes, 1)
+        if ignore is not None and not isinstance(ignore, numbers.Integral):
+            raise ValueError(f"ignore must be an integer or None, but {ignore!r} was given.")
         self.ignore = None if ignore is None else int(ignore)
         self.class_names = None if class_names is None else tuple(class_names)
         if self.class_names is not None and len(self.class_names) != self.classes:
@@ -230,7 +233,8 @@ def evaluate(
 
     Raises:
         TypeError, ValueError, OSError: as `segment` and `open_masks`; ValueError also if the data has a class whose
-            name the model does not know, or no pixel has a class, or for options that a stream does not use.
+            name the model does not know, or no pixel has a class, or for options that a stream does not use; TypeError
+            for a stream of training data, which has no end.
         ImportError: if a package to read the pictures is missing, such as Pillow.
         RuntimeError: if the processes cannot work together, or another one ends before its time (on JAX also a
             ValueError).

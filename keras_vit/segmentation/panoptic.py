@@ -13,7 +13,7 @@ from keras_vit._arguments import Source, to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data.segments import panoptic_rows, pictures_by_name, read_ids
-from keras_vit.segmentation.results import Segmentation
+from keras_vit.segmentation.results import Segmentation, check_classes
 
 _VOID = -1
 
@@ -104,8 +104,7 @@ class PanopticQuality:
         stuff: Which of them are no countable things, for the table.
 
     Raises:
-        ValueError: if an argument is no number that makes sense.
-        TypeError: if `stuff` is no collection.
+        ValueError: if `classes` is no integer of at least 1, or `stuff` holds anything but integers below it.
 
     Examples:
         >>> metric = segmentation.PanopticQuality(classes=3, stuff=[2])
@@ -117,17 +116,12 @@ class PanopticQuality:
     """
 
     def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
-        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1 and `stuff` holds such below it.
-
-        TypeError where `stuff` is no collection.
-        """
-        self.classes, given = whole_number("classes", classes, 1), tuple(stuff)
-        if any(not isinstance(k, numbers.Integral) or not 0 <= k < classes for k in given):
-            raise ValueError(f"stuff must be classes of 0 to {classes - 1}, but {given} was given.")
-        self.stuff = tuple(sorted(given))
+        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, and `stuff` of 0 to below it."""
+        self.classes = whole_number("classes", classes, 1)
+        self.stuff = tuple(check_classes("stuff", stuff, self.classes))
         self._pictures = 0
-        self._counts = np.zeros((3, classes), "int64")  # matched, invented, missed
-        self._overlap = np.zeros(classes)
+        self._counts = np.zeros((3, self.classes), "int64")  # matched, invented, missed
+        self._overlap = np.zeros(self.classes)
 
     def add(
         self, prediction: Segmentation, label: ArrayLike, segments: Mapping[int, int], crowd: Collection[int] = ()
@@ -240,6 +234,7 @@ def read_panoptic(
             another form, an id twice, another number of categories than `names`, or a category that is not listed; if a
             PNG cannot be decoded.
         ImportError: if Pillow is not installed.
+        TypeError: if `folder` is no path.
         OSError: if a file cannot be read. All of these are raised while pictures are taken from the iterator.
     """
     root = Path(folder)

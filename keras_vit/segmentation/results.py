@@ -2,9 +2,10 @@
 
 import dataclasses
 import itertools
+import numbers
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +82,7 @@ class Segmentation:
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
+            TypeError: if `path` is no path.
             ValueError: if `path` has another ending, or for `.png` an id is above 65534.
         """
         ending = pathlib.Path(path).suffix.lower()
@@ -116,6 +118,21 @@ def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation
     return Segmentation(classes.astype("int32"), segments, "semantic")
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raises ValueError unless it is a number in 0..1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
+
+
+def check_classes(name: str, given: Any, classes: int) -> list[int]:
+    """Returns numbers of classes, one or several, sorted, each once; ValueError unless integers in 0..classes - 1."""
+    labels = list(given) if isinstance(given, Collection) else [given]
+    for label in labels:
+        if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
+            raise ValueError(f"{name} must be numbers of 0 to {classes - 1}, but {given!r} was given.")
+    return sorted({*map(int, labels)})
+
+
 # Plots
 
 
@@ -131,7 +148,7 @@ def plot(
 
     Args:
         result: What `segment` returns.
-        picture: The picture, as `segment` takes it.
+        picture: The picture, as `segment` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
         colours: None for colours that people with any colour vision tell apart, the largest segments first; the name of
             a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class, by which all segments of a
@@ -143,10 +160,10 @@ def plot(
 
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
-        TypeError: if `result` is no `Segmentation`, or `picture` no picture.
+        TypeError: if `result` is no `Segmentation`, `picture` no picture, `path` no path, or `colours` no collection.
         OSError: if the picture cannot be opened, or the file not written.
-        ValueError: if the picture cannot be decoded or has another size, a class has no colour, `colours` is no data
-            set, `opacity` is not in 0..1, or `path` has another ending.
+        ValueError: if the picture cannot be decoded, has no pixels of 0..255 or another size, a class has no colour,
+            `colours` is no data set, `opacity` is no number in 0..1, or `path` has another ending.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")
@@ -154,8 +171,7 @@ def plot(
     """
     if not isinstance(result, Segmentation):
         raise TypeError(f"result must be a Segmentation, as segment returns, but {type(result).__name__} was given.")
-    if not 0 <= opacity <= 1:
-        raise ValueError(f"opacity must be a number in 0..1, but {opacity!r} was given.")
+    check_share("opacity", opacity)
     pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
     if pixels.shape[:2] != size:
         given = " x ".join(map(str, pixels.shape[:2]))
@@ -216,12 +232,11 @@ def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None
 def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], opacity: float) -> np.ndarray:
     """Returns a copy of a picture with its segments painted over, and dark edges between them.
 
-    `ids` are those of the pixels, -1 for none; ids that have no colour stay as they are.
+    `ids` are those of the pixels, -1 for none; pixels whose id has no colour stay as they are.
     """
-    table = np.zeros((ids.max(initial=-1) + 2, 4), "float32")  # the last row is for the id -1
-    for number, colour in colours.items():
-        table[number] = (*colour, opacity)
-    shown = table[ids]
+    numbers_there, places = np.unique(ids, return_inverse=True)  # ids of COCO's files reach into the millions
+    rows = [(*colours[number], opacity) if number in colours else (0, 0, 0, 0) for number in numbers_there.tolist()]
+    shown = np.array(rows, "float32")[places.reshape(ids.shape)]
     painted = pixels * (1 - shown[..., 3:]) + shown[..., :3] * shown[..., 3:]
     edges = np.zeros(ids.shape, bool)
     for axis in (0, 1):
@@ -236,8 +251,7 @@ def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int,
     """Returns a copy of a picture with the ids that have a class painted in its colour."""
     colours = tuple(itertools.islice(safe_colours(), max(classes.values(), default=0) + 1))
     ids = np.where(np.isin(ids, [*classes]), ids, -1)
-    there = {key: colours[classes[key]] for key in np.unique(ids).tolist() if key in classes}
-    return _painted(pixels, ids, there, 0.7)
+    return _painted(pixels, ids, {key: colours[label] for key, label in classes.items()}, 0.7)
 
 
 def _middle(mask: np.ndarray) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, softmax, to_numpy, whole_number
+from keras_vit._arguments import check_choice, check_flag, softmax, to_numpy, whole_number
 from keras_vit._processes import fill_up
 from keras_vit.interpolation import opencv_resized, torchvision_resized
 from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
@@ -31,7 +31,7 @@ from keras_vit.preprocessing.windows import (
     stretched,
     strips,
 )
-from keras_vit.segmentation.results import Segment, Segmentation, label_of, semantic
+from keras_vit.segmentation.results import Segment, Segmentation, check_classes, check_share, label_of, semantic
 
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
@@ -56,7 +56,8 @@ def segment(
 
     Args:
         model: A segmentation model, an `EoMT` or a `LinearSegmenter`, such as `keras_vit.load` returns.
-        picture: A path, a binary file object, a PIL image, or an array `(height, width, 3)` of 0..255.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255;
+            three channels unless `model.config.channels` says otherwise.
         task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
             which may overlap. None for the one that the model's file says, else `"panoptic"`. A linear head knows
             `"semantic"` only.
@@ -75,10 +76,11 @@ def segment(
 
     Raises:
         ImportError: if `picture` is a file and Pillow is missing, or tifffile for a TIFF of other channels than three.
-        TypeError: if `model` is no such model, `picture` no picture, or `scales` no collection.
+        TypeError: if `model` is no such model, `picture` no picture, `scales` no collection, or `flip` no bool.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if an argument makes no sense, or the picture cannot be decoded, has no pixels, other channels, or
-            one side that is more than 50 times as long as the other.
+        ValueError: if another argument makes no sense, or the picture cannot be decoded, has no pixels, values that are
+            none, other channels, one side that is more than 50 times as long as the other, or is prepared at a size
+            that the model does not take.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
     of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.
@@ -101,16 +103,18 @@ def segment(
         raise ValueError(f"{words}, but task={task!r} was given.")
     if threshold is None:
         threshold = THRESHOLDS.get(task, 0.8)
-    _check_share("threshold", threshold)
-    _check_share("overlap", overlap)
+    check_share("threshold", threshold)
+    check_share("overlap", overlap)
     whole_number("batch_size", batch_size, 1)
-    stuff = _check_stuff(stuff_classes, config.classes)
+    check_flag("flip", flip)
+    stuff = check_classes("stuff_classes", stuff_classes, config.classes)
     if stuff and task != "panoptic":
         raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
-    if not linear and (list(scales) != [1.0] or flip):
+    scales = list(scales)
+    if not linear and (scales != [1.0] or flip):
         raise ValueError("scales and flip are for models with a linear head: an EoMT sees pictures in one size.")
-    least = 1 / getattr(config, "short_side", 1)
-    if not scales or not all(isinstance(scale, numbers.Real) and least <= scale < math.inf for scale in scales):
+    side = getattr(config, "short_side", 1)
+    if not scales or not all(isinstance(scale, numbers.Real) and 1 <= side * scale < math.inf for scale in scales):
         raise ValueError(f"scales must be numbers above 0 such as (1.0, 1.32), but {scales!r} was given.")
     pixels = read_picture(picture, config.channels)
     height, width = pixels.shape[:2]
@@ -120,21 +124,6 @@ def segment(
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)
-
-
-def _check_share(name: str, value: Any) -> None:
-    """Raises ValueError unless it is a number in 0..1."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
-
-
-def _check_stuff(stuff_classes: Any, classes: int) -> list[int]:
-    """Returns the numbers of the classes of stuff as a list; ValueError unless each is an integer in 0..classes - 1."""
-    stuff = list(stuff_classes) if isinstance(stuff_classes, Collection) else [stuff_classes]
-    for label in stuff:
-        if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
-            raise ValueError(f"stuff_classes must be numbers of 0 to {classes - 1}, but {stuff!r} was given.")
-    return stuff
 
 
 # With a linear head
@@ -161,7 +150,7 @@ def segment_patches(
         if flip:
             mirrored = stretched(*_logits(model, image[:, ::-1], batch_size), size)
             maps.append(_mirrored(mirrored))
-    if not config.zero_shot:  # TIPS's are cosines, or shares already
+    if not config.zero_shot and config.pictures != "tips_slide":  # cosines, or shares already
         maps = [_shares(rows) for rows in maps]
     found = np.empty(size, "int32")
     for start, stop in strips(size, config.classes):
@@ -243,7 +232,7 @@ def _shares(rows: Rows) -> Rows:
 def segment_with_queries(
     model: EoMT, pixels: np.ndarray, task: str, stuff: Sequence[int], threshold: float, overlap: float, batch_size: int
 ) -> Segmentation:
-    """Returns the segments of a picture `(height, width, 3)` that an EoMT finds.
+    """Returns the segments of a picture `(height, width, channels)` that an EoMT finds.
 
     The other arguments are those of `segment`, which has checked them.
     """
@@ -271,7 +260,7 @@ def segment_with_queries(
 
 
 def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.ndarray, list[Window], Size]:
-    """Returns crops of a picture `(height, width, 3)` for an EoMT, their windows, and its size after resizing.
+    """Returns crops of a picture `(height, width, channels)` for an EoMT, their windows, and its size in them.
 
     Where `whole`, crops cover the picture, whose shorter side becomes the model's; else there is one crop, in which the
     longer side is the model's, with black beside the picture.
@@ -282,10 +271,11 @@ def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.nd
     if config.pictures == "eomt_transformers" and pixels.dtype == np.uint8:
         resized = torchvision_resized(pixels, inner, "bilinear_antialias")
     else:
-        resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels)[0]
+        resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels, pixels.shape[2])[0]
     windows = spread(inner, side) if whole else [Window(0, 0, side, side)]
-    if not whole:  # black before pixels are normalised
-        resized = np.pad(resized, ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
+    if not whole:  # black before pixels are normalised; patches leave out what is beyond the side
+        inner = min(inner[0], side), min(inner[1], side)
+        resized = np.pad(resized[:side, :side], ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
     crops = np.stack([window.of(resized) for window in windows])
     vit = config.backbone
     crops = crops if vit.include_preprocessing else vit.pipeline.normalized(crops)
@@ -300,18 +290,18 @@ def _covering(size: Size, side: int, preprocessing: str) -> Size:
 
 
 def _fitting(size: Size, side: int, preprocessing: str) -> Size:
-    """Returns a size in about the same aspect ratio whose longer side is about `side`, and not above it."""
+    """Returns a size in about the same aspect ratio whose longer side is about `side`; no side is 0."""
     height, width = size
     if preprocessing == "eomt_authors":
         factor = min(side / height, side / width)
-        return round(height * factor), round(width * factor)
+        return max(round(height * factor), 1), max(round(width * factor), 1)
     # As transformers' `get_size_with_aspect_ratio`, which rounds the shorter side and cuts off the longer one's
-    # fraction, and leaves a picture as it is whose shorter side stays.
+    # fraction, and leaves a picture as it is whose shorter side stays: that may be a little longer than `side`.
     if height == width:
         return side, side
     short, long = min(size), max(size)
     exact = side * short / long
-    new_short = round(exact)
+    new_short = max(round(exact), 1)
     new_long = long if new_short == short else int(exact * long / short)
     return (new_short, new_long) if height < width else (new_long, new_short)
 

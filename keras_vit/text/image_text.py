@@ -67,7 +67,9 @@ class ImageText(keras.Model):
         temperature: `1 / scale` as the file of a TIPS stores it, which is written back as it is unless `scale` changes.
 
     Raises:
-        ValueError: if the lengths of the embeddings differ, `averaging` is unknown, or `scale` is not above 0.
+        ValueError: if the lengths of the embeddings differ, `averaging` is unknown, `scale` or `temperature` is not
+            above 0, or one of these or `bias` is NaN, infinite or beyond float32.
+        TypeError: if one of these is no number.
 
     Examples:
         >>> both.logits(small_images, ["cat", "dog"]).shape
@@ -90,7 +92,8 @@ class ImageText(keras.Model):
         """Makes the temperature, and a bias where one is given, as weights.
 
         Raises ValueError for an unknown `averaging`, an image tower that does not return one vector an image, towers
-        whose embeddings differ in length, or a `scale` that is not above 0 and finite.
+        whose embeddings differ in length, a `scale` or `temperature` that is not above 0 or that float32 does not hold,
+        or a `bias` that is not finite; TypeError where one of these is no number.
         """
         super().__init__(**kwargs)
         check_choice("averaging", averaging, tuple(AVERAGINGS))
@@ -99,8 +102,11 @@ class ImageText(keras.Model):
             raise ValueError(
                 f"Embeddings must have one length, but {lengths[0]} of images and {lengths[1]} were given."
             )
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale must be a number above 0, but {scale!r} was given.")
+        for name, value in {"scale": scale, "temperature": scale if temperature is None else temperature}.items():
+            if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
+                raise ValueError(f"{name} must be a number above 0 that float32 holds, but {value!r} was given.")
+        if bias is not None and not math.isfinite(bias):
+            raise ValueError(f"bias must be a finite number or None, but {bias!r} was given.")
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.tokenizer = tokenizer
@@ -113,7 +119,8 @@ class ImageText(keras.Model):
 
     def _add_number(self, name: str, value: float) -> keras.Variable:
         """Adds a weight of one number, and returns it."""
-        return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
+        initializer = keras.initializers.Constant(value)
+        return self.add_weight(name=name, shape=(), initializer=initializer, dtype="float32", autocast=False)
 
     @property
     def scale(self) -> float:
@@ -167,7 +174,7 @@ class ImageText(keras.Model):
         held = kwargs.get("validation_data")
         if isinstance(held, tuple):
             # Keras takes (x, y), where x is itself a pair; a pair alone is x.
-            pair, *rest = held if isinstance(held[0], tuple) else (held,)
+            pair, *rest = held if isinstance(held[0], tuple) and not any(map(is_file, held[0])) else (held,)
             kwargs["validation_data"] = (self._pair(pair), *rest)
         return super().fit(self._pair(x), *args, **kwargs)
 
@@ -192,7 +199,7 @@ class ImageText(keras.Model):
         """Returns images and token ids as the towers take them, of `(images, texts)`; anything else as it is.
 
         Raises ValueError for unknown ids, or sentences without a tokenizer, TypeError for texts that are no strings,
-        OSError, ValueError or ImportError for image files that cannot be read, ImportError without ftfy for a CLIP.
+        OSError, ValueError or ImportError for image files that cannot be read, ImportError without ftfy as `_ids`.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
             return x
@@ -213,11 +220,12 @@ class ImageText(keras.Model):
             "notes": list(self.notes),
             "temperature": self.temperature,
             "name": self.name,
+            "trainable": self.trainable,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
-        """Returns the model of what `get_config` returned; TypeError or ValueError if it makes no sense.
+        """Returns the model of what `get_config` returned; TypeError or ValueError if it makes no sense, or KeyError.
 
         `custom_objects` is there for Keras, and not used.
         """
@@ -236,7 +244,7 @@ class ImageText(keras.Model):
                 decoded.
             OSError: if a file is not there (FileNotFoundError) or cannot be opened.
             TypeError: for what is neither pixels nor a file.
-            ImportError: if there are files and Pillow is not installed.
+            ImportError: if there are files and Pillow, or tifffile for a TIFF of other channels than three, is missing.
         """
         whole_number("batch_size", batch_size, 1)
         if not hasattr(images, "shape"):
@@ -244,7 +252,7 @@ class ImageText(keras.Model):
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
     def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
-        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1.
+        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut.
 
         Args:
             texts: One or several.
@@ -255,7 +263,7 @@ class ImageText(keras.Model):
             TypeError: unless they are strings.
             ValueError: if there is no tokenizer or no text, a text is no Unicode, `batch_size` is no positive integer,
                 or a token id is unknown.
-            ImportError: if ftfy is not installed, which repairs the texts of a CLIP.
+            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
         """
         whole_number("batch_size", batch_size, 1)
         ids, rows = self._ids(texts), []
@@ -270,7 +278,7 @@ class ImageText(keras.Model):
         """Returns scaled similarities, float32 `(images, texts)`.
 
         Arguments are those of `embed_images` and `embed_texts`, and so are the errors: TypeError, ValueError, OSError
-        for an image file that cannot be opened, ImportError without Pillow or ftfy.
+        for an image file that cannot be opened, ImportError for a missing package.
         """
         similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
@@ -312,9 +320,10 @@ class ImageText(keras.Model):
 
         Raises:
             TypeError: if names are no strings, or templates neither a string nor several.
-            ValueError: unless there are two names or more, all different, and templates are strings with one `{}` each;
-                if `averaging` is unknown, `batch_size` is no positive integer, or there is no tokenizer.
-            ImportError: if ftfy is not installed, which repairs the texts of a CLIP.
+            ValueError: unless there are two names or more, each a line of text, all different also where the rule drops
+                capitals and punctuation, and templates are strings with one `{}` each; if `averaging` is unknown,
+                `batch_size` is no positive integer, or there is no tokenizer.
+            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
         """
         names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
@@ -360,8 +369,9 @@ class ImageText(keras.Model):
 
         Raises:
             TypeError, ValueError: if the model is no TIPS, another argument is out of its range, or `stride` is above
-                `image_size`; names or templates as in `zero_shot_classifier`; ValueError if the tokenizer's file is
-                gone or damaged by now.
+                `image_size`; names or templates as in `zero_shot_classifier`; ValueError if there is no tokenizer, or
+                its file is damaged by now.
+            OSError: if the tokenizer's file is gone by now.
             ImportError: if the tokenizer needs a library of the extra `text`.
 
         Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
@@ -412,7 +422,7 @@ class ImageText(keras.Model):
         """Returns the token ids of texts, int32 `(texts, context)`.
 
         Raises TypeError unless they are strings, ValueError without tokenizer or texts, for text that is no Unicode and
-        unknown ids, ImportError without ftfy for a CLIP.
+        unknown ids, ImportError without ftfy for a CLIP or open_clip's files.
         """
         ids = self._known_tokenizer()(texts)
         if not len(ids):
@@ -425,7 +435,7 @@ def _with_capitals(tokenizer: Tokenizer, config: TextConfig) -> Tokenizer:
     """Returns a tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
 
     A tokenizer that was not made from a SentencePiece model is returned as it is. Raises ImportError without the
-    library, ValueError if the model's file is gone or damaged by now.
+    library, OSError if the model's file is gone by now, ValueError if it is damaged.
     """
     model = next((file for file in tokenizer.files if file.suffix == ".model"), None)
     if model is None:
@@ -469,7 +479,7 @@ def load_image_text(
         OSError: if there is no such file (FileNotFoundError), also of the tokenizer, it cannot be read or fetched
             (DownloadError), or a folder has no weights (IsADirectoryError).
         ImportError: if the tokenizer needs a library of the extra `text`.
-        TypeError: if `source` or `tokenizer` is no path.
+        TypeError: if `source` or `tokenizer` is no path, or `image_size` neither an integer nor a pair.
         ValueError: if a name is unknown, a file is damaged or has no text tower, or one that is not computed here, the
             tokenizer does not fit, or no official code is like the model.
 
@@ -523,7 +533,10 @@ def load_image_text(
 
 
 def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
-    """Returns whose tokenizer and averaging belong to weights of a layout: `"openai"`, `"big_vision"` or `"lit"`."""
+    """Returns whose tokenizer and averaging belong to weights of a layout.
+
+    That is `"tips"`, `"big_vision"`, `"lit"`, `"open_clip"`, `"openai"`, or the name of the layout itself.
+    """
     if dialect.startswith(tokenizers.TIPS):
         return tokenizers.TIPS
     if dialect == "flax":
@@ -569,7 +582,8 @@ def _numbers_of_logits(
 ) -> tuple[float, float | None, float | None]:
     """Returns the logarithm of what cosines are multiplied with, what is added then or None, a TIPS's temperature.
 
-    Raises ValueError where one of them or the image tower is missing, is no single number near 0, or belongs elsewhere.
+    Raises ValueError where one of them or the image tower is missing, is no single number near 0, or belongs elsewhere;
+    ValueError or OSError if its array is damaged or cannot be read.
     """
     if names.is_tips:
         temperature = _temperature(file, plan, sidecars, source)
@@ -591,7 +605,10 @@ def _numbers_of_logits(
 
 
 def _number_of(file: Mapping[str, StoredArray], name: str, source: str) -> float | None:
-    """Returns the one number of an array, None without the array; ValueError unless it is one number near 0."""
+    """Returns the one number of an array, None without the array; ValueError unless it is one number near 0.
+
+    Raises ValueError or OSError also if the array is damaged or cannot be read.
+    """
     if name not in file:
         return None
     values = file[name].read().reshape(-1)
@@ -612,7 +629,7 @@ def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars
     """Returns the temperature of a TIPS, of its array or, as in published files of transformers, of config.json.
 
     Raises ValueError, which names the file, where neither has it, or it is no single number above 0 whose logarithm a
-    float32 holds.
+    float32 holds; ValueError or OSError if the array is damaged or cannot be read.
     """
     name = next((found for name in TEMPERATURES for found in (f"{plan.prefix}{name}", name) if found in file), None)
     if name is None and "temperature_init_value" in sidecars.config:

@@ -90,7 +90,7 @@ def checked_names(names: Sequence[str]) -> list[str]:
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Returns a tuple of templates: a published list by its name, one template, or several.
 
-    Raises TypeError for anything else, ValueError unless there is one and each is a string with one place, `{}`.
+    Raises TypeError for bytes and what has no items, ValueError unless there is one and each is a string with one `{}`.
     """
     if isinstance(templates, bytes) or not isinstance(templates, Iterable):
         raise TypeError(f"templates must be a sentence or several, but {templates!r:.80} was given.")

@@ -13,14 +13,13 @@ import importlib
 import os
 import re
 import string
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable, require_packages
+from keras_vit._arguments import printable, require_packages, warn_caller
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints.files import Sidecars, parse_json
 from keras_vit.checkpoints.layouts.sidecars import mapping
@@ -67,7 +66,7 @@ class Tokenizer:
         """Returns the ids of texts, int32 `(texts, context)`, none for no texts; warns where a text is cut.
 
         Raises TypeError unless they are strings, ValueError for half of a surrogate pair, ImportError without ftfy
-        where the texts of a CLIP are repaired by it.
+        where it repairs texts: those of a CLIP and of open_clip's files.
         """
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
             raise TypeError(f"texts must be a string or several, but {texts!r:.80} was given.")
@@ -88,10 +87,9 @@ class Tokenizer:
             row = [*first, *body[:longest], *last]
             ids[i, : len(row)] = row
         if cut:
-            warnings.warn(
+            warn_caller(
                 f"{len(cut)} of {len(texts)} texts are longer than the {self.context} tokens of this model, and cut: "
-                f"{cut[0]!r:.80}.",
-                stacklevel=2,
+                f"{cut[0]!r:.80}."
             )
         return ids
 
@@ -203,7 +201,7 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 def _cleaning(name: Any) -> Callable[[str], str]:
     """Returns how open_clip cleans texts under a name of its config; ValueError for an unknown one."""
-    if name not in CLEANINGS:
+    if name not in [*CLEANINGS]:  # JSON may hold a list, which no dict takes as a key
         raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*CLEANINGS]}.")
     return CLEANINGS[name]
 
@@ -225,10 +223,12 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     """Returns the tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though no file says so.
 
     `kind` says whose rules it follows, such as `"hf_clip"`, and `clean` what open_clip's config says. Raises
-    ImportError without the library, ValueError if a file is missing or damaged, lacks a special token, or is of other
-    weights, or `clean` is unknown, OSError if the `tokenizer_config.json` beside it cannot be read.
+    ImportError without the library, OSError if the file or the `tokenizer_config.json` beside it cannot be read,
+    ValueError if one is damaged, the `merges.txt` of a `vocab.json` is missing, a special token is unknown, the file is
+    of other weights, or `clean` is unknown.
     """
     library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
+    path.open("rb").close()  # the libraries' errors do not tell what cannot be read from what is damaged
     try:
         words = _from_merges(path) if path.name == VOCABULARY else library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
@@ -285,12 +285,14 @@ def _lower_first(tokenizer: Any) -> None:
     tokenizer.normalizer = normalizers.Sequence(steps)
 
 
-def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
-    """Returns the tokenizer of a SentencePiece model for weights: `"big_vision"`, `"lit"`, `"tips"` or `"huggingface"`.
+def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> Tokenizer:
+    """Returns the tokenizer of a SentencePiece model by the rules of `kind`; those of transformers for an unknown one.
 
-    Raises ImportError without sentencepiece, ValueError if the file is missing, none of its models or of other weights.
+    `clean` is what open_clip's config says. Raises ImportError without sentencepiece, OSError if the file cannot be
+    read, ValueError if it is none of its models or of other weights, or `clean` is unknown.
     """
     library = _library("sentencepiece")
+    path.open("rb").close()
     try:
         pieces = library.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
@@ -301,12 +303,14 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str) -> Tokenizer:
     is_gemma = pieces.id_to_piece(1) == "<eos>"
     # The end has the id 1 in all others. Gemma's padding has its own, 0; the others fill up with the end.
     end, pad = 1, 0 if is_gemma else 1
-    encode, clean = pieces.encode, _FLAX.get(kind, str)
-    if kind == "huggingface" and is_gemma:
-        clean = str.lower  # SigLIP 2 was trained on lower case
-    elif kind == "huggingface":
+    encode, clean_text = pieces.encode, _FLAX.get(kind, str)
+    if kind.startswith("open"):
+        clean_text = _cleaning(clean or "whitespace")
+    elif kind not in _FLAX and is_gemma:
+        clean_text = str.lower  # SigLIP 2 was trained on lower case
+    elif kind not in _FLAX:
         encode = _pieces_of_siglip(pieces)
-    tokenizer = Tokenizer(encode, config.context, end, pad, clean=clean, files=(path,))
+    tokenizer = Tokenizer(encode, config.context, end, pad, clean=clean_text, files=(path,))
     return _checked(tokenizer, pieces.get_piece_size(), config)
 
 
@@ -357,9 +361,10 @@ def find_tokenizer(
 ) -> tuple[Tokenizer | None, str | None]:
     """Returns the tokenizer of weights, `given` or found beside `path`, and a note for the user or None.
 
-    The tokenizer is None where none lies beside the weights; the note says so. Raises TypeError or FileNotFoundError
-    where `given` names no tokenizer, ImportError without the library that reads it, ValueError if it is damaged or
-    belongs to other weights, and OSError if the JSON file beside it cannot be read.
+    `words` are the names of files that say how texts are cut, the best first. The tokenizer is None where none lies
+    beside the weights; the note says so. Raises TypeError or FileNotFoundError where `given` names no tokenizer,
+    ImportError without the library that reads it, ValueError if it is damaged or belongs to other weights, and OSError
+    if it, or the JSON file beside it, cannot be read.
     """
     open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
     clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
@@ -375,12 +380,11 @@ def find_tokenizer(
             raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
         found = Path(given)
         if not (found.is_file() and found.suffix in (".json", ".model")):
-            found = _tokenizer_file(found, WORDS)
+            found = _tokenizer_file(found, words)
         if found is None:
             raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
     if found.suffix == ".model":
-        kind = kind if kind in ("big_vision", "lit", TIPS) else "huggingface"
-        return from_sentencepiece(found, config, kind), None
+        return from_sentencepiece(found, config, kind, clean), None
     made, lowers = from_json(found, config, kind, clean)
     note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
     return made, note if lowers else None

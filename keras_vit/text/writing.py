@@ -60,6 +60,7 @@ def save_image_text(
             range; if a tower is quantized or has adapters (LoRA).
         FileExistsError: if there is a file already and `overwrite` is false.
         OSError: if a file cannot be written, or one of the tokenizer's cannot be read.
+        TypeError: if `path` is no path.
 
     Examples:
         >>> text.save_image_text(both, "towers.npz", "big_vision")
@@ -210,8 +211,9 @@ def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwr
     for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
         if (folder / name).exists() and not overwrite:
             raise FileExistsError(f"{folder / name} exists. Choose another folder or pass overwrite=True.")
+    arrays = sorted(_text_arrays(both, names))  # before the first file: it may be refused
     to_checkpoint(both.image_encoder, folder / "tips_vision.npz", layout, overwrite)
-    write_npz(folder / "tips_text.npz", sorted(_text_arrays(both, names)), None, overwrite)
+    write_npz(folder / "tips_text.npz", arrays, None, overwrite)
     for file in files:
         with replacing(folder / file.name) as temporary:
             shutil.copyfile(file, temporary)

@@ -102,6 +102,8 @@ def test_what_is_no_depth_model(model):
     fixed = model.with_config(image_size=28)
     with pytest.raises(ValueError, match="was built for images of 28 x 28 pixels"):
         depth.estimate(fixed, PICTURE)
+    with pytest.raises(TypeError, match="flip must be True or False"):
+        depth.estimate(fixed, PICTURE, flip="no")
     assert depth.estimate(fixed, PICTURE[:28, :28]).depth.shape == (28, 28)
 
 

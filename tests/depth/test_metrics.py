@@ -22,7 +22,7 @@ def test_by_hand():
     assert depth_errors(metric(-3, 50, 4, 0, 0, 0), TRUTH, most=10).rmse == pytest.approx(  # cut to 1 mm and 10 m
         np.sqrt((0.999**2 + 8**2) / 3), rel=1e-6
     )
-    both = mean_depth_errors([found, DepthErrors(3, 0.0, 0.0, 0.0)])
+    both = mean_depth_errors(iter([found, DepthErrors(3, 0.0, 0.0, 0.0)]))
     assert both.pictures == 4 and both.delta1 == pytest.approx(1 / 3) and "delta1" in str(both)
 
 
@@ -57,7 +57,7 @@ def test_what_makes_no_sense(arguments, options, error, message):
         mean_depth_errors([])
 
 
-def test_a_folder_of_nyu(tmp_path):
+def test_a_folder_of_nyu(tmp_path, monkeypatch):
     for name in ("images", "depth"):
         (tmp_path / name).mkdir()
     with pytest.raises(FileNotFoundError, match="pictures in images/"):
@@ -70,6 +70,9 @@ def test_a_folder_of_nyu(tmp_path):
     assert first[45, 41] == first[470, 600] == 2.5 and (first > 0).sum() == 426 * 560
     Image.fromarray(np.zeros((3, 4), "u1")).save(tmp_path / "depth/b.png")
     with pytest.raises(ValueError, match="must have 16 bits"):
+        list(read_nyu(tmp_path))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)  # one of Pillow's errors that are no OSError
+    with pytest.raises(ValueError, match="a.png' could not be read as a picture"):
         list(read_nyu(tmp_path))
     (tmp_path / "depth/a.png").unlink()
     with pytest.raises(FileNotFoundError):

@@ -275,6 +275,20 @@ def test_a_segment_keeps_a_share_of_its_mask(loaded, least, whose, found):
 
 
 @pytest.mark.once
+def test_a_picture_a_little_longer_than_the_model(loaded):
+    """transformers leaves it as it is, and its patches drop the last pixels."""
+    model = loaded[CASES[0]]
+    side = model.config.image_size[0]
+    picture = np.random.default_rng(0).integers(0, 256, (side // 4, side + 1, 3)).astype("uint8")
+    crops, _, inner = segmenting.prepared(model.config, picture, False)
+    assert crops.shape == (1, side, side, 3) and inner == (side // 4, side)
+    np.testing.assert_array_equal(crops[0, : side // 4], model.config.pipeline.normalized(picture[:, :side]))
+    assert segment(model, picture).map.shape == picture.shape[:2]
+    for whose in ("authors", "transformers"):
+        assert segmenting._fitting((1, 50), 24, f"eomt_{whose}") == (1, 24)
+
+
+@pytest.mark.once
 def test_names_of_classes(loaded, golden):
     named = loaded[CASES[0]].with_config(class_names=[*"abcde"])
     assert keras_vit.class_names(named) == [*"abcde"]

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
 from keras_vit.preprocessing import windows
+from keras_vit.segmentation import segmenting
 from tests.compute import deviations
 from tests.conftest import GOLDEN
 
@@ -42,6 +43,7 @@ def test_logits_are_those_of_dinov2(model, golden, values, logits, record_proper
     assert np.abs(found - ref[logits]).max() <= LOGITS * np.ptp(ref[logits])
 
 
+@pytest.mark.once
 def test_the_config_is_read_off_the_files(model):
     config = model.config
     assert (config.blocks, config.classes, config.short_side, config.stride) == ((2,), 6, 512, (341, 341))
@@ -234,7 +236,7 @@ def test_scales_and_mirror_images_are_averaged(pictures, scales, flip, size, mod
     picture = np.random.default_rng(2).integers(0, 256, (*size, 3)).astype("uint8")
     expected = by_hand(small, picture, scales, flip)
     for batch_size in (1, 3):
-        found = segmentation.segment(small, picture, scales=scales, flip=flip, batch_size=batch_size).map
+        found = segmentation.segment(small, picture, scales=iter(scales), flip=flip, batch_size=batch_size).map
         best = np.sort(expected, -1)
         differ = found != expected.argmax(-1)
         assert not differ[best[..., -1] - best[..., -2] > 1e-4].any() and differ.mean() <= 1e-3
@@ -249,6 +251,16 @@ def test_a_model_that_normalises_pixels_gives_the_same_map(model):
     inside.set_weights(small.get_weights())
     maps = [segmentation.segment(one, pixels).map for one in (small, inside)]
     assert (maps[0] == maps[1]).mean() > 0.999
+
+
+@pytest.mark.once
+def test_shares_are_averaged_as_they_are(model, monkeypatch):
+    """Those of TIPS's crops: another softmax would bring them closer together."""
+    shares = iter([(1.0, 0.0), (0.25, 0.75), (0.26, 0.74)])
+    found = lambda *_: (windows.rows_of(np.full((8, 8, 2), next(shares), "float32")), (8, 8))  # noqa: E731
+    monkeypatch.setattr(segmenting, "_logits", found)
+    tips = model.with_config(pictures="tips_slide", short_side=8)
+    assert not segmentation.segment(tips, np.zeros((8, 8, 3), "uint8"), scales=(1, 2, 3)).map.any()
 
 
 BAD_OPTIONS = {
@@ -269,6 +281,8 @@ def test_options_that_make_no_sense_are_refused(case, model):
     options, message = BAD_OPTIONS[case]
     with pytest.raises(ValueError, match=message):
         segmentation.segment(model, np.zeros((8, 8, 3), "uint8"), **options)
+    with pytest.raises(TypeError, match="flip must be True or False"):
+        segmentation.segment(model, np.zeros((8, 8, 3), "uint8"), flip="no")
     with pytest.raises(TypeError, match="must be a segmentation model"):
         segmentation.segment(model.backbone, np.zeros((8, 8, 3), "uint8"))
 
@@ -333,7 +347,9 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.once
 def test_cosines_are_of_attention():
-    mixer = keras_vit.create_model("Mixer-S/32", include_top=False, pooling="none", image_size=224).config
+    size = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 1, "mlp_width": 10, "pooling": "none"}
+    mixer = keras_vit.ViTConfig(**size, tokens_mlp_width=5, class_token=False, position_embedding="none")
     with pytest.raises(ValueError, match="zero_shot=True reads values of attention"):
         LinearSegmenterConfig(backbone=mixer, classes=2, blocks=(mixer.depth - 1,), zero_shot=True)

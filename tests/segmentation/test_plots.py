@@ -1,5 +1,7 @@
 """Pictures of segments: what is painted, and what is refused. Looked at once; here is what a test can hold."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,13 @@ def test_pictures_of_any_shape_are_drawn(ids):
     segmentation.plot(result(ids), np.zeros((*ids.shape, 3), "uint8"))
 
 
+@pytest.mark.parametrize("gone", [1, 5])
+def test_segments_whose_pixels_are_gone(gone):
+    cropped = dataclasses.replace(result([[0, gone]]), map=np.array([[0, -1]], "int32"))
+    figure = segmentation.plot(cropped, np.full((1, 2, 3), 100, "uint8"), opacity=1)
+    assert (np.asarray(figure.axes[0].images[0].get_array())[0, 1] == 100).all()
+
+
 def test_names_that_matplotlib_would_read_as_formulas_are_text():
     figure = segmentation.plot(result([[0]], ["$x_1$\n"]), np.zeros((1, 1, 3), "uint8"))
     figure.canvas.draw()
@@ -67,6 +76,7 @@ WRONG = {
     "another ending": (result(IDS), PICTURE, {"path": "masks.bmp"}, ValueError, "path must end"),
     "few colours": (result(IDS), PICTURE, {"colours": [(0, 0, 0)]}, ValueError, "class 1"),
     "no set": (result(IDS), PICTURE, {"colours": "pascal"}, ValueError, "colours must be one of"),
+    "no number": (result(IDS), PICTURE, {"opacity": "half"}, ValueError, "opacity"),
     "opacity": (result(IDS), PICTURE, {"opacity": 1.5}, ValueError, "opacity"),
 }
 

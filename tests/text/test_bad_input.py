@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints.files import open_file, write_safetensors
-from keras_vit.text import ImageText, imagenet_names
+from keras_vit.text import ImageText, imagenet_names, tokenizers
 from tests.checkpoints.npz_files import read
 from tests.text.test_image_text import source
 
@@ -163,6 +163,7 @@ FILES = {
     # open_clip's own number of heads, which do not divide this width.
     "no heads": (OPEN_CLIP, with_json("open_clip_config.json", ("model_cfg",), text_cfg={"layers": 2}), "heads.* 8"),
     "cleaning": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"clean": "harshly"}), "clean='harshly'"),
+    "cleaning in a list": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"clean": ["lower"]}), "clean=.*lower"),
     "tokenizer's options": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"language": "de"}), "language=de"),
     "no config": (OPEN_CLIP, lambda folder: (folder / "open_clip_config.json").unlink(), "which GELU"),
     # Tokenizers.
@@ -328,20 +329,27 @@ def test_sizes_of_batches(both, size):
 
 
 def test_towers_that_do_not_belong_together(both):
-    for options, words in (({"averaging": "mean"}, "averaging"), ({"scale": 0}, "above 0"), ({"scale": np.inf}, "ab")):
-        with pytest.raises(ValueError, match=words):
-            ImageText(both.image_encoder, both.text_encoder, **options)
+    wrong = [("averaging", "mean"), ("bias", np.nan)]
+    wrong += [(name, value) for name in ("scale", "temperature") for value in (0, np.inf, np.nan, 1e-40)]
+    for name, value in wrong:
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            ImageText(both.image_encoder, both.text_encoder, **{name: value})
+
+
+def test_a_tokenizer_that_cannot_be_opened(both, tmp_path):
+    for tokenizer_of in (tokenizers.from_json, tokenizers.from_sentencepiece):
+        with pytest.raises(FileNotFoundError):
+            tokenizer_of(tmp_path / "none", both.text_encoder.config, "hf_clip")
 
 
 def test_a_tokenizer_of_other_weights_is_refused(both):
     """SigLIP 1 has 32,000 pieces, and the table of SigLIP 2 has rows for 256,000 words."""
-    from keras_vit.text.tokenizers import PADDING, _checked
-
+    checked, PADDING = tokenizers._checked, tokenizers.PADDING
     config, tokenizer = both.text_encoder.config, both.tokenizer
     words = config.vocabulary
-    assert _checked(tokenizer, words, config) is tokenizer
+    assert checked(tokenizer, words, config) is tokenizer
     padded = config.replace(vocabulary=words + PADDING - 1)
-    assert _checked(tokenizer, words, padded) is tokenizer
+    assert checked(tokenizer, words, padded) is tokenizer
     for vocabulary in (words - 1, words + PADDING):
         with pytest.raises(ValueError, match=f"has {words} tokens, but the model knows {vocabulary}: it is of other"):
-            _checked(tokenizer, words, config.replace(vocabulary=vocabulary))
+            checked(tokenizer, words, config.replace(vocabulary=vocabulary))

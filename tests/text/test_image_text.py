@@ -208,6 +208,16 @@ def test_pairs_train_the_tower_that_is_not_frozen(golden):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.once
+def test_mixed_precision_leaves_the_temperature_its_digits():
+    images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
+    towers = keras_vit.VisionTransformer(images), keras_vit.TextEncoder(keras_vit.TextConfig(**TINY))
+    pixels = np.random.default_rng(0).integers(0, 3, (2, 8, 8, 3)).astype("float32")
+    mixed, full = (ImageText(*towers, scale=37.0, dtype=dtype) for dtype in ("mixed_bfloat16", "float32"))
+    logits = [keras.ops.convert_to_numpy(both((pixels, np.ones((1, 4), "int32")))) for both in (mixed, full)]
+    np.testing.assert_allclose(*logits, rtol=1e-6)
+
+
 # Mistakes
 
 
@@ -359,6 +369,6 @@ def test_keras_s_loops_take_pictures_and_sentences(golden, tmp_path):
     both.compile(keras.optimizers.SGD(0.0), training.ContrastiveLoss())
     loss = both.evaluate((images, texts), verbose=0)
     assert both.evaluate((paths, texts), verbose=0) == pytest.approx(loss, rel=1e-5)
-    for held in ((paths, texts), ((paths, texts),)):
+    for held in ((tuple(paths), texts), ((paths, texts),)):
         history = both.fit((paths, texts), validation_data=held, verbose=0).history
         assert history["val_loss"] == pytest.approx([loss], rel=1e-5) == history["loss"]

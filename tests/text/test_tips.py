@@ -49,9 +49,10 @@ def test_the_numbers_of_transformers(golden, both):
 
 @pytest.mark.once
 def test_the_authors_lower_a_to_z_only(golden):
-    official = keras_vit.load_image_text(golden(CASE).folder, numerics="official")
-    ids = official.tokenizer(golden(CASE).meta["texts"])
-    np.testing.assert_array_equal(ids, golden(CASE).ref["ids_authors"])
+    for folder in (None, golden(CASE).folder):
+        official = keras_vit.load_image_text(golden(CASE).folder, numerics="official", tokenizer=folder)
+        ids = official.tokenizer(golden(CASE).meta["texts"])
+        np.testing.assert_array_equal(ids, golden(CASE).ref["ids_authors"])
     assert (ids != golden(CASE).ref["ids"]).any()
 
 
@@ -224,8 +225,11 @@ def test_towers_that_a_layout_has_no_place_for(tmp_path, layout, texts, message)
 
 
 @pytest.mark.once
-def test_a_keras_file_keeps_the_temperature(tmp_path):
-    pair("tips").save(tmp_path / "both.keras")
+def test_a_keras_file_keeps_the_temperature_and_what_trains(tmp_path):
+    both = pair("tips")
+    both.trainable = False
+    both.save(tmp_path / "both.keras")
     again = keras.saving.load_model(tmp_path / "both.keras")
+    assert not again.trainable_variables
     save_image_text(again, tmp_path, "tips")
     assert open_file(tmp_path / "tips_text.npz")["temperature"].read() == np.float32(TEMPERATURE)
