@@ -40,28 +40,18 @@ def pixels_answered(model, pixels):
     return model.predict(keras_vit.preprocess_input(pixels), verbose=0)
 
 
-@pytest.fixture
-def unchecked(monkeypatch):
-    """A function that lets `export` believe that a file answers as its model does: what it answers is tested here."""
-
-    def unchecked(model):
-        def answers(row, path, images, batch, latency):
-            answers = [{"probabilities": pixels_answered(model, pixels)} for pixels in images]
-            return answers, {"load_seconds": 0.1}
-
-        monkeypatch.setattr(exporting, "run_in_fresh_process", answers)
-
-    return unchecked
-
-
 @pytest.mark.parametrize("format", FORMATS)
-def test_it_names_what_the_model_names(format, tmp_path, backend, unchecked):
+def test_it_names_what_the_model_names(format, tmp_path, backend, monkeypatch):
     row = FORMATS[format]
     if row.backend != backend:
         pytest.skip(f"once is enough, on {row.backend}, which writes it without another process")
     Image = pytest.importorskip("PIL.Image")
     model = new_model(CONFIG.replace(classifier_activation="softmax"))
-    unchecked(model)
+
+    def answers(row, path, images, batch, latency):  # `export` believes them: what the file answers is tested here
+        return [{"probabilities": pixels_answered(model, pixels)} for pixels in images], {"load_seconds": 0.1}
+
+    monkeypatch.setattr(exporting, "run_in_fresh_process", answers)
     path = tmp_path / f"model{row.suffix}"
     export(model, path, format, uint8_input=True, class_names=NAMES, measure=False)
     picture = ROOT / "docs/images/digit.png"

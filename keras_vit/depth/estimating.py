@@ -17,6 +17,9 @@ from keras_vit.models import DPT, LinearDepth, ViTConfig
 from keras_vit.preprocessing.images import normalized, resize_images
 from keras_vit.preprocessing.windows import centre_margins, read_picture
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RELATIVE = "inverse depth without a unit"
 
 
@@ -197,10 +200,6 @@ def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 # Plots
-
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":

@@ -83,20 +83,15 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
     if not counted.any():
         raise ValueError(f"No pixel of truth lies between {least} and {most} m: is it in metres?")
     metres, depth = metres[counted], depth[counted]
-    if not result.metric:
-        depth = _fitted(depth, metres, most)
+    if not result.metric:  # scale and shift fit the inverse of the metres, least squares
+        lines = np.stack([depth, np.ones_like(depth)], axis=1)
+        inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
+        depth = 1 / np.maximum(inverse, 1 / most)
     depth = np.clip(depth, least, most)
     delta1 = float((np.maximum(depth / metres, metres / depth) < 1.25).mean())
     error = depth - metres
     relative, rmse = float((np.abs(error) / metres).mean()), float(np.sqrt((error**2).mean()))
     return DepthErrors(1, delta1, relative, rmse)
-
-
-def _fitted(depth: np.ndarray, metres: np.ndarray, most: float) -> np.ndarray:
-    """Returns relative depth in metres, at most `most`: scale and shift fit the inverse of `metres`, least squares."""
-    lines = np.stack([depth, np.ones_like(depth)], axis=1)
-    inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
-    return 1 / np.maximum(inverse, 1 / most)
 
 
 def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:

@@ -349,7 +349,12 @@ def _panoptic(
     segments: list[Segment] = []
     ids_of_stuff: dict[int, int] = {}
     for i, query in enumerate(queries.tolist()):
-        if not kept_pixels[i] or not _keeps_enough(best_pixels[i] / mask_pixels[i], overlap, config.pictures):
+        share = best_pixels[i] / max(mask_pixels[i], 1)
+        if config.pictures == "eomt_transformers":  # which divides in float32, where 4/5 is more than 0.8
+            keeps_enough = float(np.float32(share)) > overlap
+        else:
+            keeps_enough = share >= overlap
+        if not kept_pixels[i] or not keeps_enough:
             continue
         label = int(labels[query])
         if label in ids_of_stuff:
@@ -363,13 +368,6 @@ def _panoptic(
     areas = np.bincount(found[found >= 0], minlength=len(segments)).tolist()
     parts = (dataclasses.replace(segment, area=areas[segment.id]) for segment in segments)
     return Segmentation(found, tuple(parts), "panoptic")
-
-
-def _keeps_enough(share: float, overlap: float, preprocessing: str) -> bool:
-    """Returns whether the share of its mask that a segment keeps is at least `overlap`, in transformers above it."""
-    if preprocessing == "eomt_transformers":  # which divides in float32, where 4/5 is more than 0.8
-        return float(np.float32(share)) > overlap
-    return share >= overlap
 
 
 def _instances(

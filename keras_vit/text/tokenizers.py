@@ -244,7 +244,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
             raise ValueError(f"{path} has no token {word!r}, the {role} that {sidecar.name} says.")
         return number
 
-    is_gemma = words.token_to_id("<eos>") is not None
+    is_gemma, encode = words.token_to_id("<eos>") is not None, _ids_of(words)
     lowers = False
     clean_text: Callable[[str], str] = str
     if kind == "hf_clip":
@@ -259,30 +259,21 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         words.encode_special_tokens = True  # a special token written in a text is text there
         clean_text = _FLAX[kind]
     elif kind.startswith("open"):
-        clean_text = _cleaning(clean or "whitespace")
-    elif kind not in ("hf_clip", TIPS):
+        clean_text, around = _cleaning(clean or "whitespace"), words.encode("").ids
+        start = around[0] if len(around) > 1 else None  # XLM-R's begins texts with a token, as MetaCLIP 2 has it
+    elif kind not in ("hf_clip", TIPS) and is_gemma:
         # SigLIP 2 was trained on lower case, which the class that the hub names leaves out.
-        lowers = is_gemma
-        if is_gemma:
-            _lower_first(words)
-        else:
-            clean_text = _siglip_cleaned
+        lowers, after = True, [] if words.normalizer is None else [words.normalizer]
+        words.normalizer = library.normalizers.Sequence([library.normalizers.Lowercase(), *after])
+    elif kind not in ("hf_clip", TIPS):
+        clean_text = _siglip_cleaned
     files = [path, path.with_name(MERGES)] if path.name == VOCABULARY else [path]
     if stated:
         files.append(sidecar)
     if kind == TIPS and path.with_name("tokenizer.model").is_file():  # which its authors read
         files.append(path.with_name("tokenizer.model"))
-    made = Tokenizer(_ids_of(words), config.context, end, pad, start, clean_text, tuple(files))
+    made = Tokenizer(encode, config.context, end, pad, start, clean_text, tuple(files))
     return _checked(made, words.get_vocab_size(), config), lowers
-
-
-def _lower_first(tokenizer: Any) -> None:
-    """Changes a tokenizer of the library `tokenizers`: texts become lower case first; ImportError without it."""
-    normalizers = _library("tokenizers").normalizers
-    steps = [normalizers.Lowercase()]
-    if tokenizer.normalizer is not None:
-        steps.append(tokenizer.normalizer)
-    tokenizer.normalizer = normalizers.Sequence(steps)
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> Tokenizer:

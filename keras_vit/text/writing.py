@@ -98,7 +98,7 @@ def _text_names(both: ImageText, layout: str) -> Names:
     config = both.text_encoder.config
     is_tips = config.position_embedding == "sincos" and config.pooling == "mean" and config.pad_id == 0
     if layout in _PAIRS or (is_tips and layout == "huggingface"):
-        _check_tips(config, layout, is_tips)
+        _check_tips(config, layout)
         return NAMES["tips_hub" if layout == "huggingface" else layout]
     namings = {"huggingface": _huggingface_names, "clip": _open_clip_names, "pe": _meta_names}
     names = (namings | {"big_vision": _big_vision_names})[layout](both)
@@ -184,21 +184,19 @@ def _temperature(both: ImageText) -> float:
     return stored if stored is not None and np.float32(-math.log(stored)) == log_scale else math.exp(-log_scale)
 
 
-def _check_tips(config: TextConfig, layout: str, is_tips: bool) -> None:
+def _check_tips(config: TextConfig, layout: str) -> None:
     """Raises ValueError unless a code of TIPS computes what a text tower computes."""
-    wanted = {"gelu": "relu", "projection": None, "causal": False}
+    wanted = {"pooling": "mean", "position_embedding": "sincos", "pad_id": 0, "gelu": "relu"}
+    wanted |= {"projection": None, "causal": False}
     if layout != "huggingface":  # nothing beside these files says it
         wanted |= {"context": 64, "layer_norm_epsilon": 1e-5 if layout == "tips" else 1e-6}
     if layout == "tips":
         wanted |= {"heads": HEADS.get(config.width, max(config.width // 64, 1))}
     for field, value in wanted.items():
-        if getattr(config, field) != value or not is_tips:
-            given = f"{field}={getattr(config, field)!r}" if is_tips else f"pooling={config.pooling!r}"
-            expected = f"{field}={value!r}" if is_tips else "a TIPS"
-            raise ValueError(
-                f"The layout {layout!r} has no place for a text tower with {given}; {expected} was expected. Save the "
-                "model as .keras."
-            )
+        given = getattr(config, field)
+        if given != value:
+            what = f"a text tower with {field}={given!r}; {value!r} was expected"
+            raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
 
 
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
@@ -309,9 +307,11 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
         "proj_type": None if config.projection else "none",
         "act_kwargs": {"approximate": "tanh"} if config.gelu == "tanh" else None,
         "norm_kwargs": None if config.layer_norm_epsilon == 1e-5 else {"eps": config.layer_norm_epsilon},
+        # Any name says that the words are no CLIP's; that of a repository is not known here.
+        "hf_tokenizer_name": "." if both.tokenizer is not None and both.tokenizer.files else None,
         "tokenizer_kwargs": _cleaning_of(both),
     }
-    text |= {key: value for key, value in more.items() if value}
+    text |= {key: value for key, value in more.items() if value is not None and value is not False}
     if names is NAMES["open_clip_custom"]:
         model["custom_text"] = True
     if both.logit_bias is not None:
@@ -321,8 +321,9 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
 
 
 def _cleaning_of(both: ImageText) -> dict[str, str] | None:
-    """Returns what open_clip_config.json says of how texts are cleaned for CLIP's byte pairs; None for its default."""
-    if both.tokenizer is None or both.tokenizer.files:
+    """Returns what open_clip_config.json says of how texts are cleaned; None for its default, or no word for it."""
+    if both.tokenizer is None:
         return None
+    default = "whitespace" if both.tokenizer.files else "lower"
     names = (name for name, clean in CLEANINGS.items() if clean is both.tokenizer.clean)
-    return next(({"clean": name} for name in names if name != "lower"), None)
+    return next(({"clean": name} for name in names if name != default), None)

@@ -53,6 +53,7 @@ def test_the_authors_way_is_a_cubic_without_antialiasing():
     np.testing.assert_allclose(images * std + mean, wanted.permute(0, 2, 3, 1).numpy(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.once
 def test_dinov2_pads_on_all_sides_after_normalising():
     images = estimating._padded(PICTURE, BACKBONE, (518, 518))
     assert images.shape == (1, 42, 56, 3)  # 12 rows and 11 columns more: 6 above, 5 on the left
@@ -75,6 +76,7 @@ def test_any_kind_of_picture_and_its_mirror_image(model, tmp_path):
     assert 0 < np.abs(flipped - result.depth).max() and np.abs(flipped - (result.depth + mirror) / 2).max() < 1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("picture", "error", "message"),
     [
@@ -107,6 +109,7 @@ def test_what_is_no_depth_model(model):
     assert depth.estimate(fixed, PICTURE[:28, :28]).depth.shape == (28, 28)
 
 
+@pytest.mark.once
 def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
     pytest.importorskip("matplotlib")
     result = depth.estimate(model, PICTURE)
@@ -137,19 +140,15 @@ def test_depth_is_written(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "depth.npy"), values)
     with pytest.raises(ValueError, match="A .png holds 0 to 255.99 m, but depth is 5 to 790 m: write a .npy"):
         depth.Depth(np.array([[5, 790]], "f4"), True).save(tmp_path / "far.png")
-    for values, metric in (
-        ([[255.999, 1]], True),
-        ([[1, np.nan]], True),
-        ([[1, np.nan]], False),
-        ([[1, np.inf]], False),
-    ):
+    for value, metric in ((255.999, True), (np.nan, True), (np.nan, False), (np.inf, False)):
         with pytest.raises(ValueError, match="A .png holds .*write a .npy"):
-            depth.Depth(np.array(values, "f4"), metric).save(tmp_path / "none.png")
+            depth.Depth(np.array([[1, value]], "f4"), metric).save(tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
     with pytest.raises(ValueError, match="path must end with .npy or .png"):
         depth.Depth(np.ones((2, 2), "f4"), True).save(tmp_path / "depth.jpg")
 
 
+@pytest.mark.once
 def test_the_command(model, tmp_path, monkeypatch, capsys):
     import json
 
@@ -199,16 +198,10 @@ def test_a_folder_is_compared_in_linear_time(monkeypatch):
 
 
 @pytest.mark.once
-def test_a_model_of_depth_is_no_classifier():
+def test_a_model_of_depth_is_no_classifier_and_normalises_no_pixels_twice():
     backbone = BACKBONE.replace(include_preprocessing=True)
     model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
     with pytest.raises(TypeError, match="LinearDepth, which has an output for every pixel"):
         keras_vit.evaluation.evaluate(model, ([PICTURE], [0]), preprocess=True, progress=False)
-
-
-@pytest.mark.once
-def test_pixels_are_not_normalised_twice():
-    backbone = BACKBONE.replace(include_preprocessing=True)
-    model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
     with pytest.raises(ValueError, match="normalises pixels itself"):
         depth.estimate(model, PICTURE)

@@ -93,6 +93,7 @@ def in_the_authors_names(arrays):
     return found
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore:heads= is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "metric"), [("depth_anything_v2_vits", 0), ("depth_anything_v2_metric_vkitti_vits", 80)]
@@ -261,6 +262,7 @@ def test_saved_and_copied_models_answer_the_same(models, golden, tmp_path):
     assert mixed.dtype == np.float32 and np.abs(mixed - ref["depth"]).max() < 0.1
 
 
+@pytest.mark.once
 def test_written_for_transformers(models, golden, tmp_path):
     """Every array comes back bit for bit, but for those that compute nothing, which are zeros."""
     keras_vit.to_checkpoint(models[HUB], tmp_path / "back")
@@ -284,6 +286,7 @@ def _without(arrays, pattern):
     return {name: value for name, value in arrays.items() if pattern not in name}
 
 
+@pytest.mark.once
 def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
     hub, folder = arrays_of(golden(HUB).folder, "model.safetensors"), golden(HUB).folder
     config, pictures = (json.loads((folder / f"{n}.json").read_text()) for n in ("config", "preprocessor_config"))
@@ -327,7 +330,6 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
 
 
 @pytest.mark.once
-@pytest.mark.once
 def test_what_is_said_of_the_backbone_is_used_or_refused(golden, written):
     folder = golden(HUB).folder
     with pytest.raises(ValueError, match="its backbone is a DINOv2, but like='vit_base_patch16_clip_224'"):
@@ -344,6 +346,7 @@ def test_what_is_said_of_the_backbone_is_used_or_refused(golden, written):
     assert keras_vit.inspect_checkpoint(folder, grid_size=long).config.backbone.grid_size == long
 
 
+@pytest.mark.once
 def test_weights_that_are_not_free_for_commerce():
     from keras_vit.checkpoints.hub import DownloadError, fetch_from_hub
 

@@ -144,6 +144,11 @@ def test_files_of_the_authors(backbone, tmp_path):
             keras_vit.load(path)
 
 
+@pytest.fixture(scope="module")
+def new():
+    return shaken(keras_vit.EoMTConfig(backbone=DINOV2, **HEAD))
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
     "changes, words",
@@ -163,10 +168,9 @@ def test_files_of_the_authors(backbone, tmp_path):
         ({"network.upscale.99999999.norm.weight": np.ones(3, "f4")}, "more than the"),
     ],
 )
-def test_files_that_are_not_computed(tmp_path, changes, words):
-    path = authors_file(shaken(keras_vit.EoMTConfig(backbone=DINOV2, **HEAD)), tmp_path / "eomt.npz", **changes)
+def test_files_that_are_not_computed(new, tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
-        keras_vit.load(path)
+        keras_vit.load(authors_file(new, tmp_path / "eomt.npz", **changes))
 
 
 @pytest.mark.once

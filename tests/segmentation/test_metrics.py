@@ -233,12 +233,6 @@ def test_folders_that_lack_something(coco, change, error, message):
         list(read_panoptic(coco, ("a", "b", "c")))
 
 
-def annotate(folder, change):
-    path = folder / "annotations/panoptic_val2017.json"
-    about = json.loads(path.read_text())
-    path.write_text(json.dumps(change(about)))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -256,7 +250,8 @@ def annotate(folder, change):
     ],
 )
 def test_annotations_that_make_no_sense(coco, change, message):
-    annotate(coco, change)
+    path = coco / "annotations/panoptic_val2017.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(ValueError, match=message):
         list(read_panoptic(coco))
 

@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints.files import open_file
 from keras_vit.models import count_weights
-from keras_vit.text import ImageText, published_templates, save_image_text
+from keras_vit.text import ImageText, published_templates, save_image_text, tokenizers
 from keras_vit.text.templates import templates_of
 from tests.checkpoints.npz_files import read
 from tests.compute import deviations
@@ -165,6 +165,28 @@ def test_written_with_the_cleaning_of_its_texts(golden, tmp_path, clean):
     save_image_text(both, tmp_path / "written", "clip")
     again = keras_vit.load_image_text(tmp_path / "written")
     np.testing.assert_array_equal(again.tokenizer(texts), both.tokenizer(texts))
+
+
+@pytest.mark.once
+def test_words_of_another_tokenizer_in_files_of_open_clip(both_of, tmp_path):
+    """As MetaCLIP 2 has XLM-R's: a token begins a text, one of the number 0 here ends it, and the file says of both."""
+    library, words = pytest.importorskip("tokenizers"), ["</s>", "<pad>", "<s>", "a", "cat"]
+    made = library.Tokenizer(library.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.post_processor = library.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 2), ("</s>", 0)]
+    )
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>", "pad_token": "<pad>"}')
+    images = both_of("txt_openclip").image_encoder
+    size = {"vocabulary": 5, "context": 6, "projection": images.output_shape[-1], "layer_norm_epsilon": 1e-5}
+    config = keras_vit.TextConfig(**TINY | size, causal=True, gelu="exact", pooling="end_id", end_id=0)
+    tokenizer, _ = tokenizers.from_json(tmp_path / "tokenizer.json", config, "open_clip", "lower")
+    save_image_text(ImageText(images, keras_vit.TextEncoder(config), tokenizer), tmp_path / "written", "clip")
+    again = keras_vit.load_image_text(tmp_path / "written")
+    assert again.text_encoder.config == config
+    for both in (tokenizer, again.tokenizer):
+        assert both(["A  cat"]).tolist() == [[2, 3, 4, 0, 1, 1]]
 
 
 # Pairs

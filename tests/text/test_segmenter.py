@@ -8,9 +8,10 @@ import pytest
 
 import keras_vit
 from keras_vit import segmentation
-from keras_vit.models import count_weights
+from keras_vit.models import count_weights, weights_by_path
 from keras_vit.preprocessing import resize_images
 from tests.checkpoints.test_tips import CASE
+from tests.text.test_tips import normed
 
 NAMES = ["cat", "Dog", "great white shark"]
 OPTIONS = {"image_size": 56, "stride": 28}
@@ -41,15 +42,10 @@ def values_by_hand(both, image):
     """The patches `(rows, columns, D)` of an image of whole patches, whose last block mixes no tokens."""
     model = both.image_encoder.with_config(pooling="none", image_size=image.shape[:2])
     found = keras_vit.feature_extractor(model, ["block_0"]).predict(image[None], verbose=0)["block_0"][0]
-    weights = {
-        path: np.float64(keras.ops.convert_to_numpy(weight))
-        for path, weight in keras_vit.models.weights_by_path(model).items()
-    }
+    weights = {path: np.float64(keras.ops.convert_to_numpy(weight)) for path, weight in weights_by_path(model).items()}
 
     def norm(x, path):
-        centred = x - x.mean(-1, keepdims=True)
-        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-        return scaled * weights[f"{path}/gamma"] + weights[f"{path}/beta"]
+        return normed(x, weights, path, 1e-6)
 
     def dense(x, path):
         return x @ weights[f"{path}/kernel"].reshape(x.shape[-1], -1) + weights[f"{path}/bias"].reshape(-1)
@@ -119,10 +115,7 @@ def test_the_maps_of_the_notebook(golden, both, vectors, mode):
 @pytest.mark.once
 def test_what_a_segmenter_can_do(golden, both, tmp_path):
     model = both.zero_shot_segmenter(NAMES, "{}", mode="slide", **OPTIONS)
-    assert sum(
-        weight.shape.num_elements() if hasattr(weight.shape, "num_elements") else np.prod(weight.shape)
-        for weight in model.weights
-    ) == count_weights(model.config)
+    assert model.count_params() == count_weights(model.config)
     picture = golden(CASE).ref["picture_0"]
     found = segmentation.segment(model, picture)
     for name in ("segmenter.keras", "segmenter.npz"):

@@ -136,12 +136,9 @@ def test_the_formulas_by_hand(layout):
     """Both towers of the file's arrays in float64: what reading and writing share would else not show."""
     both = pair(layout)
     ids = np.array([[5, 7, 9, 11, 0, 0] + [0] * 58, [3] * 64])
-    weights = {path: np.float64(keras.ops.convert_to_numpy(w)) for path, w in weights_of(both.text_encoder).items()}
+    arrays = keras_vit.models.weights_by_path(both.text_encoder)
+    weights = {path: np.float64(keras.ops.convert_to_numpy(weight)) for path, weight in arrays.items()}
     assert near(both.text_encoder.predict(ids, verbose=0), text_by_hand(weights, ids, EPSILON[layout]))
-
-
-def weights_of(model):
-    return keras_vit.models.weights_by_path(model)
 
 
 def normed(x, weights, path, epsilon):
