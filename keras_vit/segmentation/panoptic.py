@@ -155,17 +155,15 @@ class PanopticQuality:
                 raise ValueError(f"{name} must have the classes 0 to {self.classes - 1}, but has {wrong[:5]}.")
             if any(k < 0 for k in found):
                 raise ValueError(f"{name} must have ids of at least 0, but has {min(found)}.")
-        ids, places = np.unique(labels, return_inverse=True)
-        absent = sorted({*segments, *crowd} - set(ids.tolist()))
-        if absent or not set(crowd) <= set(segments):
-            raise ValueError(
-                f"segments and crowd must name ids of the label, but {absent or sorted(crowd)} are not there."
-            )
+        (ids, places), crowds = np.unique(labels, return_inverse=True), set(crowd)
+        absent = sorted({*segments, *crowds} - set(ids.tolist())) or sorted(crowds - set(segments))
+        if absent:
+            raise ValueError(f"segments and crowd must name ids of the label, but {absent} are not there.")
         truths = np.array([k if k in segments else _VOID for k in ids.tolist()])[places.ravel()]
         pairs = np.stack([truths, np.where(np.isin(prediction.map, list(guesses)), prediction.map, _VOID).ravel()])
         found, counts = np.unique(pairs, axis=1, return_counts=True)
         shared = {(int(t), int(p)): int(n) for (t, p), n in zip(found.T, counts, strict=True)}
-        self._match(shared, dict(segments), guesses, set(crowd))
+        self._match(shared, dict(segments), guesses, crowds)
         self._pictures += 1
 
     def _match(

@@ -5,7 +5,7 @@ import itertools
 import numbers
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,10 +126,10 @@ def check_share(name: str, value: Any) -> None:
 
 def check_classes(name: str, given: Any, classes: int) -> list[int]:
     """Returns numbers of classes, one or several, sorted, each once; ValueError unless integers in 0..classes - 1."""
-    labels = list(given) if isinstance(given, Collection) else [given]
+    labels = list(given) if isinstance(given, Iterable) else [given]
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
-            raise ValueError(f"{name} must be numbers of 0 to {classes - 1}, but {given!r} was given.")
+            raise ValueError(f"{name} must be numbers of 0 to {classes - 1}, but {labels!r} was given.")
     return sorted({*map(int, labels)})
 
 

@@ -134,7 +134,7 @@ def test_the_panoptic_quality_is_that_of_the_definition():
         guesses = {k: truths.get(k, 0) if rng.random() < 0.8 else int(rng.integers(4)) for k in range(9)}
         crowd = {k for k in list(truths)[:1] if rng.random() < 0.5}
         pictures.append((guess, guesses, truth, truths, crowd))
-        metric.add(predicted(guess, guesses), truth, truths, crowd)
+        metric.add(predicted(guess, guesses), truth, truths, iter(crowd))
     result, sums = metric.result(), quality_by_definition(pictures, 5)
     np.testing.assert_array_equal([result.matched, result.invented, result.missed], sums.T[:3])
     np.testing.assert_allclose(result.overlap, sums[:, 3], rtol=1e-12)

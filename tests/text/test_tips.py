@@ -105,12 +105,17 @@ def test_a_pair_of_files(golden, layout, tmp_path):
         save_image_text(again, tmp_path, layout)
 
 
-@pytest.mark.once
-def test_the_temperature_in_config_json_and_one_that_was_trained(golden, both, tmp_path):
+@pytest.fixture
+def config(golden, tmp_path):
+    """What config.json says in a copy of transformers' files, whose temperature it alone has."""
     shutil.copytree(golden(CASE).folder, tmp_path, dirs_exist_ok=True)
     arrays = {name: array for name, array in arrays_of(tmp_path).items() if name != "temperature"}
     keras_vit.checkpoints.files.write_safetensors(tmp_path / "model.safetensors", arrays.items(), overwrite=True)
-    config = json.loads((tmp_path / "config.json").read_text())
+    return json.loads((tmp_path / "config.json").read_text())
+
+
+@pytest.mark.once
+def test_the_temperature_in_config_json_and_one_that_was_trained(config, tmp_path):
     again = keras_vit.load_image_text(tmp_path)
     assert again.scale == pytest.approx(1 / config["temperature_init_value"], rel=1e-6)
     again.log_scale.assign(np.log(50.0))
@@ -120,11 +125,7 @@ def test_the_temperature_in_config_json_and_one_that_was_trained(golden, both, t
 
 @pytest.mark.once
 @pytest.mark.parametrize("value", [1e39, 1e-50, -1, "warm"])
-def test_a_temperature_in_config_json_that_no_float32_holds(golden, tmp_path, value):
-    shutil.copytree(golden(CASE).folder, tmp_path, dirs_exist_ok=True)
-    arrays = {name: array for name, array in arrays_of(tmp_path).items() if name != "temperature"}
-    keras_vit.checkpoints.files.write_safetensors(tmp_path / "model.safetensors", arrays.items(), overwrite=True)
-    config = json.loads((tmp_path / "config.json").read_text())
+def test_a_temperature_in_config_json_that_no_float32_holds(config, tmp_path, value):
     (tmp_path / "config.json").write_text(json.dumps(config | {"temperature_init_value": value}))
     with pytest.raises(ValueError, match=f"{tmp_path.name}.*temperature_init_value"):
         keras_vit.load_image_text(tmp_path)
@@ -197,9 +198,7 @@ def test_halves_of_a_model(golden, tmp_path):
         ({"vocab_size": 9}, "vocab_size=9"),
     ],
 )
-def test_texts_that_are_not_computed(golden, tmp_path, stated, message):
-    shutil.copytree(golden(CASE).folder, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
+def test_texts_that_are_not_computed(config, tmp_path, stated, message):
     config["text_config"] |= stated
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
