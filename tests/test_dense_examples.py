@@ -74,14 +74,8 @@ def test_masks(kind, run):
 def test_depth(run):
     backbone = BACKBONE.replace(dynamic=True)
     sizes = {"picture_size": (32, 32), "widths": (4, 6, 8, 8), "fusion_width": 8, "head_width": 4}
-    config = keras_vit.DPTConfig(
-        backbone=backbone,
-        blocks=(0, 1, 2, 3),
-        pictures="depth_anything_transformers",
-        max_depth=1.0,
-        metric=False,
-        **sizes,
-    )
+    options = {"pictures": "depth_anything_transformers", "max_depth": 1.0, "metric": False}
+    config = keras_vit.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), **options, **sizes)
     model, rng = keras_vit.DPT(config), np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(np.abs(rng.normal(0, 0.3, weight.shape)))

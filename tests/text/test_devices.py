@@ -80,16 +80,14 @@ def test_replicas_of_tensorflow_are_refused(backend):
     import keras
     import tensorflow as tf
 
-    import keras_vit
     from keras_vit import training
     from keras_vit.text import ImageText
+    from tests.text.test_image_text import tiny_towers
 
     class Two:  # what Keras asks of a strategy here
         num_replicas_in_sync = 2
 
-    images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
-    words = keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2, mlp_width=16)
-    both = ImageText(keras_vit.VisionTransformer(images), keras_vit.TextEncoder(words))
+    both = ImageText(*tiny_towers())
     both.compile(keras.optimizers.SGD(0.1), training.ContrastiveLoss())
     assert isinstance(both.distribute_strategy, tf.distribute.Strategy)
     both._distribute_strategy = Two()

@@ -47,6 +47,11 @@ def both_of(golden):
     return load
 
 
+def tiny_towers(**changes):
+    images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
+    return keras_vit.VisionTransformer(images), keras_vit.TextEncoder(keras_vit.TextConfig(**TINY | changes))
+
+
 def near(value, expected, tolerance):
     return np.abs(value - expected).max() <= tolerance * expected.std()
 
@@ -232,9 +237,7 @@ def test_pairs_train_the_tower_that_is_not_frozen(golden):
 
 @pytest.mark.once
 def test_mixed_precision_leaves_the_temperature_its_digits():
-    images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
-    towers = keras_vit.VisionTransformer(images), keras_vit.TextEncoder(keras_vit.TextConfig(**TINY))
-    pixels = np.random.default_rng(0).integers(0, 3, (2, 8, 8, 3)).astype("float32")
+    towers, pixels = tiny_towers(), np.random.default_rng(0).integers(0, 3, (2, 8, 8, 3)).astype("float32")
     mixed, full = (ImageText(*towers, scale=37.0, dtype=dtype) for dtype in ("mixed_bfloat16", "float32"))
     logits = [keras.ops.convert_to_numpy(both((pixels, np.ones((1, 4), "int32")))) for both in (mixed, full)]
     np.testing.assert_allclose(*logits, rtol=1e-6)
@@ -329,9 +332,7 @@ WITHOUT_PLACE = [{"pooling": "first"}, {"pooling": "largest_id"}, {"projection":
 @pytest.mark.parametrize("change", [*WITHOUT_PLACE, {"pooling": "mean", "pad_id": 0}])
 def test_text_towers_that_big_vision_does_not_compute(change, tmp_path):
     """Their files would be read as other towers, or not at all."""
-    images = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16)
-    words = keras_vit.TextEncoder(keras_vit.TextConfig(**TINY | change))
-    both = ImageText(keras_vit.VisionTransformer(images), words)
+    both = ImageText(*tiny_towers(**change))
     with pytest.raises(ValueError, match="'big_vision' has no place for a text tower with"):
         save_image_text(both, tmp_path / "both.npz", "big_vision")
 

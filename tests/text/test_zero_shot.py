@@ -101,13 +101,8 @@ def test_fine_tuning_begins_with_the_words(classifier_of):
     logits = words.predict(words.config.pipeline.normalized(pixels), verbose=0)
     labels = np.where(np.arange(12) % 3, logits.argmax(1), (logits.argmax(1) + 1) % 7)
     losses = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - logits[range(12), labels]
-    recipe = training.Recipe(
-        steps=1,
-        batch_size=12,
-        image_size=32,
-        learning_rate=1e-3,
-        augmentation=training.Augmentation(crop="resize", flip=False),
-    )
+    plain = training.Augmentation(crop="resize", flip=False)
+    recipe = training.Recipe(steps=1, batch_size=12, image_size=32, learning_rate=1e-3, augmentation=plain)
     names = words.config.class_names
     done = training.finetune(
         model, (pixels, labels), recipe, validation=(pixels[1:], labels[1:]), class_names=names, every=1, verbose=False
