@@ -301,8 +301,8 @@ def _fitting(size: Size, side: int, preprocessing: str) -> Size:
         return side, side
     short, long = min(size), max(size)
     exact = side * short / long
+    new_long = long if round(exact) == short else int(exact * long / short)
     new_short = max(round(exact), 1)
-    new_long = long if new_short == short else int(exact * long / short)
     return (new_short, new_long) if height < width else (new_long, new_short)
 
 
