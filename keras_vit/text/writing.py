@@ -285,12 +285,18 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
-    """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
+    """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files.
+
+    Raises ValueError for a GELU that it cannot say of the text tower.
+    """
     config = both.text_encoder.config
     stated = dict(
         sidecars["open_clip_config.json"] if "open_clip_config.json" in sidecars else _timms_tower(both, sidecars)
     )
     model = dict(stated["model_cfg"])
+    if config.gelu not in (("quick",) if model.get("quick_gelu") else ("exact", "tanh")):
+        towers = f"a text tower with gelu={config.gelu!r} beside an image tower with {both.image_encoder.config.gelu!r}"
+        raise ValueError(f"The layout 'clip' has no place for {towers}. Save the model as .keras.")
     text: dict[str, Any] = {
         "context_length": config.context,
         "vocab_size": config.vocabulary,

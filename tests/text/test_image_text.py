@@ -192,6 +192,9 @@ def test_words_of_another_tokenizer_in_files_of_open_clip(both_of, tmp_path):
     assert again.text_encoder.config == config
     for both in (tokenizer, again.tokenizer):
         assert both(["A  cat"]).tolist() == [[2, 3, 4, 0, 1, 1]]
+    quick = keras_vit.TextEncoder(config.replace(gelu="quick"))
+    with pytest.raises(ValueError, match="gelu='quick' beside an image tower with 'exact'"):
+        save_image_text(ImageText(images, quick), tmp_path / "quick", "clip")
 
 
 # Pairs
