@@ -194,8 +194,12 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         "a whole number of at least 1",
         lambda n: _whole(n) and n >= 1,
     ),
-    ("learning_rate end weight_decay", "a number of at least 0", lambda n: 0 <= n < math.inf),
+    ("learning_rate end weight_decay epsilon factors", "a number of at least 0", lambda n: 0 <= n < math.inf),
+    ("mask_weight dice_weight no_object", "a number of at least 0", lambda n: 0 <= n < math.inf),
     ("epochs power clip_norm global_clipnorm lora_alpha temperature", "a number above 0", lambda n: 0 < n < math.inf),
+    ("timescale t_max", "a number above 0", lambda n: 0 < n < math.inf),
+    ("importance weight", "a number in 0..1", lambda n: 0 <= n <= 1),
+    ("oversample", "a number of at least 1", lambda n: 1 <= n < math.inf),
     ("momentum beta_1 beta_2 alpha dropout patch_drop", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
@@ -214,9 +218,9 @@ def _whole(number: Any) -> bool:
     return isinstance(number, numbers.Integral)
 
 
-def check_number(name: str, value: Any) -> int | float:
-    """Returns a number as int or float; ValueError for a bool, no number, or one outside of `RANGES[name]`."""
-    expected, fits = RANGES[name]
+def check_number(name: str, value: Any, like: str | None = None) -> int | float:
+    """Returns a number as int or float; ValueError for a bool, no number, or one outside of `RANGES[like or name]`."""
+    expected, fits = RANGES[like or name]
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
         raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
     return int(value) if _whole(value) else float(value)

@@ -32,12 +32,12 @@ class DistillationLoss(keras.losses.Loss):
     Args:
         kind: `"hard"`, `"soft"` or `"features"`.
         alpha: Share of the distance, from 0 to below 1.
-        temperature: T; only `"soft"` has one.
+        temperature: T, of `"soft"` alone.
         base: The loss of the labels; None for `SoftmaxLoss()`.
         **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: if an argument is out of its range, or another kind has a temperature.
 
     Examples:
         >>> loss = training.DistillationLoss("soft", alpha=0.5, temperature=3.0)
@@ -53,11 +53,13 @@ class DistillationLoss(keras.losses.Loss):
         base: keras.losses.Loss | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind, or a number that is out of its range."""
+        """Keeps the arguments; ValueError for an unknown kind, or a number that is out of its range or not used."""
         super().__init__(**kwargs)
         check_choice("kind", kind, KINDS)
         self.kind, self.alpha = kind, check_number("alpha", alpha)
         self.temperature, self.base = check_number("temperature", temperature), base or SoftmaxLoss()
+        if kind != "soft" and temperature != 1.0:
+            raise ValueError(f'temperature={temperature!r} is for kind="soft", but kind={kind!r} was given.')
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the loss of each image, `(batch,)`; predictions are logits, the student's part, the teacher's."""
@@ -112,7 +114,8 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
         What `finetune` takes as `task`.
 
     Raises:
-        ValueError: if an argument is out of its range; in `finetune`, if teacher and student do not fit each other.
+        TypeError: if the teacher is no Keras model.
+        ValueError: as `DistillationLoss`; in `finetune`, if teacher and student do not fit each other.
 
     Examples:
         >>> recipe, teacher = training.Recipe(steps=1, batch_size=2, image_size=8), keras_vit.VisionTransformer(config)
@@ -130,7 +133,10 @@ class Distillation(FineTuning):
     unused = ("class_weight",)
 
     def __init__(self, teacher: keras.Model, kind: str, alpha: float, temperature: float) -> None:
+        """Keeps the arguments; TypeError for a teacher that is no Keras model, ValueError as `DistillationLoss`."""
         self.loss = DistillationLoss(kind, alpha, temperature)  # checks them
+        if not isinstance(teacher, keras.Model):
+            raise TypeError(f"teacher must be a Keras model, such as load(...) returns, but {teacher!r} was given.")
         self.teacher = teacher
         self.title = f"distillation from {teacher.name} ({kind}, alpha {alpha:g}, temperature {temperature:g})"
 

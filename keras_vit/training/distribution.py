@@ -340,7 +340,8 @@ class Sharing:
     def training_batches(self, batch: Batch, batch_size: int) -> Batch:
         """Returns `batch`, or where its batches cannot be divided a function whose batches are filled up.
 
-        These have weights as a third part: 0 for what fills up, and such that the mean loss is that of the images.
+        These have weights as a third part: 0 for what fills up, and such that the mean loss is that of the images. What
+        `batch` raises is raised.
         """
         part = self.part(batch_size)
         whole = part * self.processes.count
@@ -393,7 +394,7 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
     """
     shares = max(batch_shares(model), images.shard[1])
     if images.batch_size % shares:
-        words = "the loss is that of a whole batch, so that all parts must be equally large"
+        words = "loss and batch normalisation are those of a whole batch, so that all parts must be equally large"
         raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
 
 

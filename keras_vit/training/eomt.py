@@ -25,7 +25,6 @@ from keras_vit.segmentation.results import plot_beside_labels
 from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
 from keras_vit.training.recipes import Recipe, published
-from keras_vit.training.run import Trained, finetune
 from keras_vit.training.tasks import Task, as_input, warn_of_many_patches
 from keras_vit.zoo import load
 
@@ -132,7 +131,7 @@ def segmentation_step(
         `loss`, and `gradient_norm`, before clipping (NaN of an optimizer that does not keep it).
 
     Raises:
-        TypeError, ValueError: as `predictions` and `loss`.
+        TypeError, ValueError, KeyError: as `predictions` and `loss`.
 
     Examples:
         >>> model, loss = keras_vit.EoMT(eomt_config), training.MaskClassificationLoss(eomt_config.classes, points=8)
@@ -194,7 +193,7 @@ def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
 
 
 class EoMTSegmentation(Task):
-    """Training of an EoMT on pictures with segments, by a recipe with a number of updates.
+    """Training of an EoMT on pictures with segments.
 
     `stuff` are the numbers of the classes without single things, for the panoptic quality.
     """
@@ -206,14 +205,15 @@ class EoMTSegmentation(Task):
     used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
     unused = ("patch_drop", "dropout", "drop_path", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
 
-    def __init__(self, recipe: Recipe, stuff: Sequence[int] = ()) -> None:
-        self.recipe, self.stuff = recipe, tuple(stuff)
+    def __init__(self, stuff: Sequence[int] = ()) -> None:
+        self.stuff = tuple(stuff)
+        self.recipe = Recipe()  # that of the run, from `prepare_model` on
 
     def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
         """Returns the stream of crops to train on, without the share that `holdout` sets apart.
 
-        Raises ValueError for fields of the recipe or options that an EoMT does not use, or without pictures; TypeError
-        for another augmentation.
+        Raises ValueError for fields of the recipe or options that an EoMT does not use, other channels than three,
+        numbers of stuff that are no classes, or without pictures; TypeError for another augmentation.
         """
         self.check_recipe(recipe, data.target)
         if not isinstance(recipe.augmentation, SegmentAugmentation):
@@ -224,6 +224,9 @@ class EoMTSegmentation(Task):
             raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
         if reading["on_bad_image"] != "stop":
             raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
+        if reading["channels"] != 3:
+            raise ValueError(f"Pictures with segments have 3 channels, but the model takes {reading['channels']}.")
+        PanopticQuality(data.classes, self.stuff)  # refuses other numbers before anything is trained
         seed, shard = reading["seed"], reading["shard"]
         if reading["holdout"]:
             data, _ = hold_out_segments(data, reading["holdout"], seed)
@@ -242,33 +245,36 @@ class EoMTSegmentation(Task):
     def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
         """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer.
 
-        Raises TypeError for another model; ValueError for a size that is no square, another number of queries than that
-        of the given EoMT, or its classes in another order; for a name or a file OSError if it cannot be read or
-        fetched, ValueError if it is unknown or damaged.
+        Its task is that of the data; with stuff, instances are panoptic. Raises TypeError for another model; ValueError
+        for a size that is no square, another number of queries than that of the given EoMT, or its classes in another
+        order; for a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
         """
+        self.recipe, task = recipe, images.source.task
+        if task == "instance" and self.stuff:
+            task = "panoptic"
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
             raise ValueError(f"image_size must be a square for an EoMT, but is {size}.")
         names = None if images.class_names is None else tuple(images.class_names)
         if isinstance(source, EoMT):
-            model = source.with_config(image_size=size)
-            known = model.config
+            known = source.config
             if recipe.queries not in (known.queries, published(recipe.name, "queries")):
                 raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
             if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
                 order = f"model has the classes {listing(known.class_names)}, and the data the same in another order"
                 raise ValueError(f"{order}: give class_names= as the model has them, or a classes.txt in the folder.")
-            if images.classes == known.classes and names in (None, known.class_names):
-                return model
-            config = known.replace(classes=images.classes, class_names=names)
+            if images.classes == known.classes and (names is None or known.class_names in (None, names)):
+                return source.with_config(image_size=size, task=task, class_names=names or known.class_names)
+            model = source.with_config(image_size=size, task=task)
+            config = model.config.replace(classes=images.classes, class_names=names)
             changed = EoMT(config, name=model.name, dtype=model.backbone.dtype_policy)
             copy_state(model, changed, {"class_head"})
             start_as_the_authors(changed, ("class_head",))
             return changed
         if not isinstance(source, VisionTransformer):
             raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
-        model = new_eomt(source, size, images, names, recipe.queries or QUERIES)
+        model = new_eomt(source, size, images.classes, names, task, recipe.queries or QUERIES)
         warn_of_many_patches(recipe, model.config.backbone.grid_size)
         return model
 
@@ -288,9 +294,9 @@ class EoMTSegmentation(Task):
     def batches(self, model: EoMT, images: SegmentStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to inputs of `TrainedEoMT` and padded targets.
 
-        Raises ValueError where a batch cannot be divided equally among the devices or processes. The function raises
-        ValueError for a picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a
-        missing package.
+        Raises ValueError where a batch cannot be divided equally among the devices or processes, RuntimeError for a
+        TensorFlow strategy over several processes. The function raises what `images.batch` raises: ValueError for a
+        picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a missing package.
         """
         config, recipe = model.config, self.recipe
         check_equal_parts(model, images)  # the loss is a mean over all masks of a part
@@ -319,12 +325,14 @@ class EoMTSegmentation(Task):
         return MeasuredSegments(model, images, sharing, self.stuff)
 
 
-def new_eomt(source: VisionTransformer, size: tuple[int, int], images: Any, names: Any, queries: int) -> EoMT:
-    """Returns an EoMT for the classes and the task of `images`, on a copy of a VisionTransformer.
+def new_eomt(
+    source: VisionTransformer, size: tuple[int, int], classes: int, names: Any, task: str, queries: int
+) -> EoMT:
+    """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer.
 
     Its other weights start as those of the authors. Blocks with queries are as many as theirs for the depth. Patches
     become 16 pixels where the size is no multiple of the present ones, but of 16. Raises ValueError for a size that
-    suits neither, and for what `EoMTConfig` refuses.
+    suits neither, for quantized weights, and for what `EoMTConfig` refuses.
     """
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
@@ -336,12 +344,12 @@ def new_eomt(source: VisionTransformer, size: tuple[int, int], images: Any, name
     blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
     config = EoMTConfig(
         backbone=backbone.config,
-        classes=images.classes,
+        classes=classes,
         class_names=names,
         queries=queries,
         query_blocks=min(blocks, depth),
         upscale_blocks=max(1, int(math.log2(max(backbone.config.patch_size))) - 2),
-        task=images.source.task,
+        task=task,
     )
     model = EoMT(config, name=backbone.name, dtype=backbone.dtype_policy)
     copy_state(backbone, model.backbone)
@@ -456,23 +464,3 @@ class MeasuredSegments:
         Raises OSError if it cannot be written, ImportError without matplotlib.
         """
         plot_beside_labels(self._shown, path)
-
-
-def finetune_queries(
-    model: Any,
-    data: SegmentedImages,
-    recipe: Recipe,
-    validation: Any,
-    stuff: Sequence[int],
-    sized: bool,
-    **options: Any,
-) -> Trained:
-    """Runs `finetune` with an EoMT and returns the result; `sized` is whether the user has named the size of crops.
-
-    Epochs of the recipe become steps, by the pictures that a share `validation` leaves. Errors are those of `finetune`.
-    """
-    held = round(validation * len(data.names)) if isinstance(validation, float) else 0
-    recipe = recipe.replace(steps=recipe.total_steps(max(len(data.names) - held, 1)))
-    if sized:
-        options["image_size"] = recipe.image_size
-    return finetune(model, data, recipe, validation=validation, task=EoMTSegmentation(recipe, stuff), **options)

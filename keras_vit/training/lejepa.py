@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, whole_number
+from keras_vit._arguments import DType, Source, check_number, whole_number
 from keras_vit._processes import fill_up
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream, ViewAugmentation, open_data
@@ -71,11 +70,7 @@ class LeJEPALoss:
         seed: int | None = None,
     ) -> None:
         """Keeps the arguments; ValueError for a number that is out of its range."""
-        if not 0 <= weight <= 1:
-            raise ValueError(f"weight must be a number in 0..1, but {weight!r} was given.")
-        if not 0 < t_max < math.inf:
-            raise ValueError(f"t_max must be a number above 0, but {t_max!r} was given.")
-        self.weight, self.t_max = weight, t_max
+        self.weight, self.t_max = check_number("weight", weight), check_number("t_max", t_max)
         self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
         self.global_views = whole_number("global_views", global_views, 1)
         self._seed = seed
@@ -242,7 +237,7 @@ class LeJEPA(Task):
         return open_data(data, split="validation", resize=model.config.pipeline, **reading)
 
     def trained_model(self, model: VisionTransformer) -> keras.Model:
-        """Returns `lejepa_model` of the model, with a new projector."""
+        """Returns `lejepa_model` of the model, with a new projector; ValueError as there."""
         return lejepa_model(model, self.loss, self.projector, self.views)
 
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
@@ -252,8 +247,9 @@ class LeJEPA(Task):
     def batches(self, model: VisionTransformer, images: ViewStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to its `global` and `local` views, and unused labels.
 
-        Raises ValueError where a batch cannot be divided equally among the devices or processes. The function raises
-        ValueError for a bad picture that is not skipped, ImportError without Pillow.
+        Raises ValueError where a batch cannot be divided equally among the devices or processes, RuntimeError for a
+        TensorFlow strategy over several processes. The function raises what `images.batch` raises: ValueError for a bad
+        picture, IndexError below 0, ImportError, OSError or RuntimeError.
         """
         check_equal_parts(model, images)
         images.set_local_size(_local_size(self.views, model))
@@ -311,7 +307,7 @@ def lejepa_model(
     """Returns a model with the weights of `model` and a new projector, whose outputs are `FIGURES`: `(pictures, 5)`.
 
     It takes `{"global": (pictures, views, height, width, 3), "local": ...}`. Batch normalisation of the projector is
-    over all global views, and over all local ones.
+    over all global views, and over all local ones. Raises ValueError where local views cannot be whole patches.
     """
     head = projector_of(projector, model.dtype_policy)
     sizes = {
@@ -424,8 +420,8 @@ class Probe:
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `{"accuracy": share}` over the images of all processes.
 
-        `model`, which trains, is not used: it shares its weights with the one whose features are taken. Raises
-        ValueError for a bad image that is not skipped, ImportError without Pillow.
+        `model`, which trains, is not used: it shares its weights with the one whose features are taken. Raises what
+        reading the images raises: ValueError for a bad one, TypeError, ImportError, OSError or RuntimeError.
         """
         features, labels = [], []
         for pixels, targets in self._images:

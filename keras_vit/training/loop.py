@@ -94,8 +94,10 @@ class Loop:
         Raises:
             FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
             RuntimeError: if another process trains in the folder.
-            ValueError: if its checkpoint is damaged or of another model, it cannot be made, or an image is bad.
+            ValueError: if its checkpoint is damaged or of another model, or it cannot be made.
             OSError: if a file cannot be read or written, as on a full disk. The last checkpoint is kept.
+
+        What `batch`, the validation and callbacks raise is raised, too.
         """
         with self.folder.locked() if self.folder else contextlib.nullcontext():
             start, finished, log = self.folder.restore(model) if self.folder else (0, False, Table())
@@ -119,7 +121,8 @@ class Loop:
     def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
         """Returns the log of a run that was over, with figures if it had no images to evaluate on and has some now.
 
-        Then the folder's checkpoint and its log are written anew: OSError if they cannot be.
+        Then the folder's checkpoint and its log are written anew: OSError if they cannot be. What the validation raises
+        is raised.
         """
         if self.verbose:
             words = f"was over after {step:,} steps, and is not trained again"
@@ -367,7 +370,10 @@ class RunFolder:
             raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began."""
+        """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began.
+
+        What `measure` raises is raised.
+        """
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
@@ -504,6 +510,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
 
     Raises:
         ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+        KeyError: if a row has no `step`.
         ValueError: if `path` has another ending.
         OSError: if the file cannot be written.
 

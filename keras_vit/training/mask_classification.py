@@ -5,7 +5,6 @@ Mask2Former (arXiv 2112.01527, section 3): masks are compared at random points, 
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import require_packages, to_numpy, whole_number
+from keras_vit._arguments import check_number, require_packages, to_numpy, whole_number
 from keras_vit.layers.base import DrawnSeed
 from keras_vit.layers.ops import float32_or_better, with_faster_forms
 
@@ -43,7 +42,7 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
 
     Targets that are padded already are returned as they are. T is the largest number of masks, at least 1, rounded up
     to a multiple of `multiple`: programs are compiled for each T. Raises ValueError where masks and labels do not fit,
-    pictures differ in size, or a label is negative.
+    pictures differ in size, or a label is negative; KeyError where a picture has no `masks` or `labels`.
     """
     if isinstance(targets, Mapping):
         return dict(targets)
@@ -67,7 +66,10 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
 
 
 def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
-    """Returns padded masks and labels as tensors; ValueError as `pad_targets`, or for labels that `output` has not."""
+    """Returns padded masks and labels as tensors.
+
+    Raises ValueError or KeyError as `pad_targets`, ValueError also for labels that `output` has not.
+    """
     padded, classes = pad_targets(targets), output["classes"].shape[-1] - 1
     if not isinstance(targets, Mapping) and padded["labels"].max(initial=PADDING) >= classes:
         raise ValueError(f"targets must have labels of 0 to {classes - 1}, but have {padded['labels'].max()}.")
@@ -169,7 +171,7 @@ def match(
 
     Raises:
         ImportError: if SciPy is not installed.
-        ValueError: as `MaskClassificationLoss.__call__` for targets.
+        ValueError, KeyError: as `MaskClassificationLoss.__call__` for targets.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
@@ -224,6 +226,7 @@ class MaskClassificationLoss:
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).
         ValueError: if a number is out of its range; at call time, if targets or outputs do not fit.
+        KeyError: at call time, if targets, outputs or points lack one of their entries.
 
     Source: EoMT's `training/mask_classification_loss.py`; `Mask2FormerLoss` in transformers, which divides by all masks
     where there are more of them than queries, and the authors by those that have one.
@@ -252,17 +255,12 @@ class MaskClassificationLoss:
         """Keeps the arguments; ValueError for a number that is out of its range, ImportError without SciPy."""
         require_packages("Matching", ("scipy",), "segmentation")
         self.classes, self.points = whole_number("classes", classes, 1), whole_number("points", points, 1)
-        if not oversample >= 1:
-            raise ValueError(f"oversample must be a number of at least 1, but {oversample!r} was given.")
-        if not 0 <= importance <= 1:
-            raise ValueError(f"importance must be a number in 0..1, but {importance!r} was given.")
-        weights = {"mask_weight": mask_weight, "dice_weight": dice_weight, "class_weight": class_weight}
-        for name, weight in (weights | {"no_object": no_object}).items():
-            if not 0 <= weight < math.inf:
-                raise ValueError(f"{name} must be a number of at least 0, but {weight!r} was given.")
-        self.oversample, self.importance = oversample, importance
-        self.mask_weight, self.dice_weight, self.class_weight = mask_weight, dice_weight, class_weight
-        self.no_object = no_object
+        self.oversample = check_number("oversample", oversample)
+        self.importance = check_number("importance", importance)
+        self.mask_weight = check_number("mask_weight", mask_weight)
+        self.dice_weight = check_number("dice_weight", dice_weight)
+        self.class_weight = check_number("class_weight", class_weight, like="weight_decay")
+        self.no_object = check_number("no_object", no_object)
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:
@@ -279,6 +277,7 @@ class MaskClassificationLoss:
         Raises:
             ValueError: if masks and labels do not fit, pictures differ in size, or a label or an output has another
                 number of classes.
+            KeyError: if a target, an output or `points` lacks one of its entries.
         """
         total: Any = 0.0
         for terms in self.terms(targets, outputs, points, num_masks):
@@ -301,7 +300,7 @@ class MaskClassificationLoss:
     ) -> list[dict[str, Any]]:
         """Returns for each prediction `{"mask", "dice", "classes"}`, scalars without their factors.
 
-        Arguments, and ValueError, as of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
+        Arguments and errors are those of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
         points of a picture are drawn, whatever others there are in the batch; None for the loss's own seeds.
         """
         found = []

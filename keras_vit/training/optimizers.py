@@ -67,7 +67,7 @@ class ViTOptimizer(DecayingOptimizer):
             if value is not None:
                 check_number(name, value)
         for pattern, rate in (rates or {}).items():
-            _check_finite(f"rate_multipliers[{pattern!r}]", rate)
+            check_number(f"rate_multipliers[{pattern!r}]", rate, like="weight_decay")
         if momentum_dtype is not None and not keras.backend.is_float_dtype(momentum_dtype):
             raise ValueError(f"momentum_dtype must be a dtype of floats, but {momentum_dtype!r} was given.")
         paths, names = kwargs.pop("never_decayed", ((), ""))  # of `get_config`: of weights, and a pattern
@@ -195,12 +195,6 @@ class ViTOptimizer(DecayingOptimizer):
         }
 
 
-def _check_finite(name: str, value: Any) -> None:
-    """Raises ValueError unless a number is at least 0 and finite."""
-    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a number of at least 0, but {value!r} was given.")
-
-
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MomentumSGD(ViTOptimizer):
     """Stochastic gradient descent with momentum, in the order of the original: what ViTs are fine-tuned with.
@@ -286,9 +280,8 @@ class AdamW(ViTOptimizer):
     ) -> None:
         """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        _check_finite("epsilon", epsilon)
         self.beta_1, self.beta_2 = check_number("beta_1", beta_1), check_number("beta_2", beta_2)
-        self.epsilon = epsilon
+        self.epsilon = check_number("epsilon", epsilon)
 
     def build(self, variables: list[Any]) -> None:
         """Makes what `ViTOptimizer` does, and a velocity for each weight that Adam moves (None for others)."""
@@ -491,10 +484,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         check_choice("decay", decay, tuple(DECAYS))
         learning_rate, steps = check_number("learning_rate", learning_rate), int(check_number("steps", steps))
         end, power = check_number("end", end), check_number("power", power)
-        if not 0 < timescale < math.inf:
-            raise ValueError(f"timescale must be a number above 0, but {timescale!r} was given.")
+        timescale = check_number("timescale", timescale)
         for factor in factors:
-            _check_finite("factors", factor)
+            check_number("factors", factor)
         given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
         for name, (default, decays) in _READ_BY.items():
             if given[name] != default and decay not in decays:
@@ -532,7 +524,7 @@ def _steps(name: str, value: int | float, total: int) -> int:
     """
     if isinstance(value, float) and 0 < value < 1:
         return min(max(1, round(value * total)), total - 1)
-    if not 0 <= value < total or value != int(value):
+    if not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
         expected = f"from 0 to below steps={total}, or a share of them below 1"
         raise ValueError(f"{name} must be {expected}, but {value!r} was given. {name}=0 for none.")
     return int(value)
@@ -548,9 +540,9 @@ class _Loss(keras.losses.Loss):
         """Keeps the arguments; ValueError for a `label_smoothing` not in 0..1 (1 excluded) or a negative weight."""
         super().__init__(**kwargs)
         self.label_smoothing = check_number("label_smoothing", label_smoothing)
-        self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
-        for weight in self.class_weight or ():
-            _check_finite("class_weight", weight)
+        self.class_weight = None
+        if class_weight is not None:
+            self.class_weight = [float(check_number("class_weight", one, like="weight_decay")) for one in class_weight]
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
         """Returns smoothed labels, and logits, both of one dtype of at least float32.

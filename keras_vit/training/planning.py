@@ -184,7 +184,7 @@ def plan(
         A `Plan`: every way to divide the work, the best one first. A BiT is not split, and has no `remat`.
 
     Raises:
-        TypeError: if `model` is none of these.
+        TypeError: if `model` is none of these, or `image_size` no integers.
         ValueError: if a name is unknown, a file is damaged, a number makes no sense, or the batch cannot be divided
             among the devices.
         OSError: if a file cannot be read, or has no weights.
@@ -324,8 +324,8 @@ def memory_bytes(memory: str | int) -> int:
 def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
     """Returns the config of a model, a file or a variant, with another size and classes where given, and its name.
 
-    Raises TypeError for anything else, ValueError for an unknown name, a damaged file or a size that is not for it, and
-    OSError for a file that cannot be read.
+    Raises TypeError for anything else and a size that is no integers, ValueError for an unknown name, a damaged file or
+    a value that is not for it, and OSError for a file that cannot be read.
     """
     config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
     if isinstance(model, (str, os.PathLike)):

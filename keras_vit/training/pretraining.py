@@ -92,7 +92,8 @@ class Pretraining(FineTuning):
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
         """Returns the model of `model_with_any_head`; ValueError where its head has other classes than the data.
 
-        For a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
+        Raises ValueError also for a `head_bias` beside a trained head, TypeError for a model with an output for each
+        place; for a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
         """
         model = model_with_any_head(source, recipe, images, dtype)
         if model.config.classes != images.classes:
@@ -102,26 +103,19 @@ class Pretraining(FineTuning):
 
 
 def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """Returns a variant with random weights and a head for the images, or a copy of the model given or loaded.
+    """Returns a variant with random weights and a head of zeros for the images, or a copy of the model given or loaded.
 
-    Raises ValueError where the recipe has rates for a BiT, or a size that the model cannot take; for a name or a file
-    OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
+    Raises TypeError for a model with an output for each place; ValueError where the recipe has rates for a BiT, or a
+    size that the model cannot take; for a name or a file OSError if it cannot be read or fetched, ValueError if it is
+    unknown or damaged.
     """
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
     rates = {name: getattr(recipe, name) for name in RATES}
     if find_variant(source).startswith("BiT") and not any(rates.values()):
         rates = {}  # a BiT has none, and refuses those that are set
-    model = create_model(
-        source,
-        classifier_activation=None,
-        dtype=dtype,
-        classes=images.classes,
-        image_size=recipe.image_size,
-        **rates,
-    )
-    model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
-    return model
+    options = {"classes": images.classes, "image_size": recipe.image_size, "dtype": dtype, **rates}
+    return create_model(source, classifier_activation=None, **options)
 
 
 # Masked patch prediction: corrupt patches, predict their colour
@@ -157,7 +151,7 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
 def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     """Returns the 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255.
 
-    Raises ValueError unless a grid of patches of one size covers the images.
+    Raises ValueError unless a grid of patches of one size covers the images, and for other channels.
 
     Returns:
         int32 `(images, rows * columns)`: 64 red + 8 green + blue, each 0..7.
@@ -223,14 +217,16 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """Returns a model that predicts the colours of corrupted patches, on another's encoder, with the same weights.
 
     It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
-    `(batch, N, 512)`. Raises TypeError unless it is a Vision Transformer, ValueError if it takes any size or has one
-    patch.
+    `(batch, N, 512)`. Raises TypeError unless it is a Vision Transformer, ValueError if it takes any size or other
+    channels than three, or has one patch.
     """
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")
     config = model.config
     if config.dynamic:
         raise ValueError("Masked patch prediction needs images of one size: call model.with_image_size((h, w)) first.")
+    if config.channels != 3:
+        raise ValueError(f"The colours of patches are of 3 channels, but {model.name} takes {config.channels}.")
     if config.grid_size == (1, 1):
         raise ValueError(
             f"Half of the patches are corrupted, but {config.image_size} pixels are one patch of {config.patch_size}."
@@ -271,7 +267,8 @@ class MaskedPatches(Task):
     def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to images, a plan of their corruption, and colours to predict.
 
-        It raises what reading images does: ValueError for bad ones, ImportError or RuntimeError.
+        It raises what `images.batch` raises: ValueError for bad images, TypeError for what is no numbers, IndexError
+        without such a batch, ImportError, OSError, RuntimeError, and a pipeline's own errors.
         """
         grid = model.config.grid_size
 

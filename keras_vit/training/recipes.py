@@ -12,6 +12,7 @@ from keras_vit._arguments import (
     Code,
     Message,
     check_choice,
+    check_flag,
     check_number,
     check_patterns,
     did_you_mean,
@@ -191,6 +192,7 @@ class Recipe:
         fields["image_size"] = size if isinstance(self.image_size, (tuple, list)) else size[0]
         for name in ("freeze", "lora_targets"):
             fields[name] = check_patterns(name, fields[name])
+        check_flag("decay_query_blocks", self.decay_query_blocks)
         if not isinstance(self.augmentation, (Augmentation, MaskAugmentation, SegmentAugmentation)):
             raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
         weights = self.class_weight

@@ -20,7 +20,7 @@ from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
-from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
 from keras_vit.data import ImageStream, has_test_split
 from keras_vit.data.examples import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
@@ -230,8 +230,8 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
     """Returns the model that is given, or that a file of Keras holds, on the devices that train it; else the source.
 
     The source is a name or a file that `load` takes, which loads it later. Raises TypeError for other types, ValueError
-    if a `dtype` is given beside a model, or if the file lies in a folder that `resume=False` empties; for a file of
-    Keras OSError if it cannot be read, ValueError if it is damaged.
+    if a `dtype` is given beside a model, the file lies in a folder that `resume=False` empties, or the model cannot be
+    copied; for a file of Keras OSError if it cannot be read, ValueError if it is damaged or cannot have the `dtype`.
     """
     if isinstance(source, ImageModel):
         if settings.dtype is not None:
@@ -252,25 +252,28 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
 
 
 def channels_of(source: Model | Source) -> int:
-    """Returns how many channels the images of a model or of a file on this machine have; 3 for what is published.
+    """Returns how many channels the images of a model or of a checkpoint have; 3 for names of what is published.
 
-    Raises ValueError or OSError for a file that is no checkpoint.
+    A checkpoint at an address is fetched. Raises ValueError or OSError for one that cannot be, or that is none.
     """
     if isinstance(source, ImageModel):
         return source.config.channels
-    path = Path(source).expanduser()
-    return open_checkpoint(path).config.channels if path.exists() else 3
+    if "://" in str(source):
+        source = find_checkpoint(resolve_source(source))
+    path, head = pair_in(Path(source).expanduser())
+    return open_checkpoint(path, head=head).config.channels if path.exists() else 3
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:
     """Returns the recipe with the number of updates and the loss for these images.
 
-    `changes` are fields that the user gave. Raises ValueError where the recipe is not for such images or this task, or
-    its warm-up takes all updates.
+    `changes` are fields that the user gave. Warm-ups as published become shorter where there are few updates, others
+    do not. Raises ValueError where the recipe is not for such images or this task, or its warm-up takes all updates.
     """
     task.check_recipe(recipe, images.target)
-    warmup = {name: value for name, value in changes.items() if name == "warmup_steps"}
-    recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmup)
+    warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
+    own = {n: steps for n, steps in warmups.items() if n in changes or steps != published(recipe.name, n)}
+    recipe = recipe.replace(steps=recipe.total_steps(images.examples), **own)
     if images.target == "multilabel":
         recipe = recipe.replace(loss="sigmoid")
     build_schedule(recipe)  # raises where steps and warm-up do not fit
@@ -356,7 +359,7 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
 
     The random generators of the run's model start again from the seed. Whether XLA is used is as when a run in `folder`
     began. Raises TypeError or ValueError where recipe, model, data and processes do not fit each other, ImportError
-    without SciPy for an EoMT.
+    without SciPy for an EoMT, RuntimeError for a TensorFlow strategy over several processes.
     """
     reset_randomness(run.model, run.seed)
     trained, optimizer = run.task.trained_model(run.model), build_optimizer(run.recipe, run.model)
@@ -397,8 +400,8 @@ def fit(
     """Trains the compiled model of a run to the weights that the run returns, and returns the log.
 
     Raises FloatingPointError for a loss that is not finite, RuntimeError if another process trains in the folder,
-    ValueError if its checkpoint or an image is bad, or batches cannot be divided, and OSError where a file cannot be
-    read or written.
+    ValueError if its checkpoint is bad or batches cannot be divided, OSError where a file cannot be read or written,
+    and what reading images and callbacks raise.
     """
     task, recipe, images = run.task, run.recipe, run.images
     picture = None

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
-from keras_vit._processes import ALONE_BY_NAME, Processes, batch_shares
+from keras_vit._processes import ALONE_BY_NAME, Processes
 from keras_vit.data import (
     ImageStream,
     MaskAugmentation,
@@ -33,8 +33,8 @@ from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate, segment
 from keras_vit.segmentation.results import plot_beside_labels
-from keras_vit.training.distribution import Batch, Sharing
-from keras_vit.training.eomt import SHOWN, finetune_queries
+from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
+from keras_vit.training.eomt import SHOWN, EoMTSegmentation
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run import Trained, finetune
@@ -83,8 +83,9 @@ def finetune_segmentation(
             are given, those that the data names.
         **options: Those of `RunOptions`, and fields of the recipe.
 
-    With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts anew for other classes; a
-    `VisionTransformer` becomes one, all of which trains, unless `freeze="backbone"`. `data` and `validation` are what
+    With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts anew for other classes, and whose task
+    becomes that of the data (panoptic, where there are stuff classes); a `VisionTransformer` becomes one, all of which
+    trains, unless `freeze="backbone"`. `data` and `validation` are what
     `data.open_segments` returns or takes; `layers`, `pictures` and `frozen` are not used.
 
     Returns:
@@ -113,22 +114,15 @@ def finetune_segmentation(
         reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
         reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
         segments = open_segments(data, **reading)
+        if len(stuff_classes) and segments.task == "semantic":
+            raise ValueError(f"stuff_classes={stuff_classes} is for single things, but semantic masks have none.")
         if validation is None:
             validation = segments.tests
         elif not isinstance(validation, float):
             reading |= {"classes": segments.classes, "class_names": segments.class_names}
             validation = open_segments(validation, **reading)
-        settings = {name: value for name, value in options.items() if name not in changes}
-        return finetune_queries(
-            model,
-            segments,
-            chosen,
-            validation,
-            tuple(stuff_classes) or segments.stuff,
-            "image_size" in changes,
-            output=output,
-            **settings,
-        )
+        queries = EoMTSegmentation(tuple(stuff_classes) or segments.stuff)
+        return finetune(model, segments, recipe, validation=validation, output=output, task=queries, **options)
     if len(stuff_classes):
         raise ValueError(f"stuff_classes is for an EoMT, but the recipe {chosen.name} trains a linear head.")
     classes, class_names = options.pop("classes", None), options.pop("class_names", None)
@@ -186,8 +180,12 @@ class LinearSegmentation(Task):
         return super().open_images(data, recipe, **reading)
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
+        """Returns the pictures to evaluate on and their masks, of their own sizes, with the classes of `images`.
+
+        Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
+        """
         names = {"classes": images.classes, "class_names": images.class_names}
-        return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
+        return open_data(data, split="validation", **names, **reading)
 
     def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
         """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size.
@@ -210,6 +208,8 @@ class LinearSegmentation(Task):
             raise ValueError(
                 "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
             )
+        if self.layers > source.config.depth:
+            raise ValueError(f"layers={self.layers} shall be read, but the model has {source.config.depth} blocks.")
         crop, size = _crop_and_input(recipe, source)
         norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
         backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
@@ -261,13 +261,13 @@ class LinearSegmentation(Task):
     def batches(self, model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to crops, filled up to whole patches as in DINOv2, and masks.
 
-        Raises ValueError if a batch cannot be divided evenly among devices or processes. The function raises ValueError
-        for a picture or mask that cannot be read, ImportError without Pillow.
+        Raises ValueError if a batch cannot be divided evenly among devices or processes, RuntimeError for a TensorFlow
+        strategy over several processes. The function raises what `images.batch` raises: ValueError for a bad picture or
+        mask, TypeError for what is no numbers, IndexError without such a batch, ImportError, OSError, RuntimeError, and
+        a pipeline's own errors.
         """
-        config, shares = model.config, max(batch_shares(model), images.shard[1])
-        if images.batch_size % shares:
-            words = "batch normalisation takes the mean over the whole batch, so that all parts must be equally large"
-            raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        check_equal_parts(model, images)  # batch normalisation takes the mean over the whole batch
+        config = model.config
         nothing = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
 
         def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -349,8 +349,8 @@ class Measured:
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights.
 
-        Raises ValueError for a picture or mask that cannot be read, or if no pixel has a class; ImportError without
-        Pillow.
+        Raises ValueError if no pixel has a class, and what reading the pictures raises: ValueError for a bad one,
+        TypeError, ImportError, OSError or RuntimeError.
         """
         with _alone(self._joint):
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
@@ -360,8 +360,7 @@ class Measured:
     def draw(self, path: Path) -> None:
         """Writes a picture file: the first pictures, their labels and what the model finds.
 
-        Raises OSError if it cannot be written, ImportError without matplotlib, ValueError for a picture that cannot be
-        read.
+        Raises OSError if it cannot be written, ImportError without matplotlib, and what reading the pictures raises.
         """
         shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
         with _alone(self._joint):

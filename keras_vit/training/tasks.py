@@ -216,7 +216,8 @@ class Task:
     def batches(self, model: Any, images: ImageStream, seed: int) -> Batch:
         """Returns a function from the number of a batch to inputs of the trained model and targets of the loss.
 
-        It raises what `images.batch` raises: ValueError for bad images, ImportError, OSError or RuntimeError.
+        It raises what `images.batch` raises: ValueError for bad images, TypeError for what is no numbers, IndexError
+        without such a batch, ImportError, OSError, RuntimeError, and a pipeline's own errors.
         """
 
         def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -244,14 +245,11 @@ class FineTuning(Task):
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
         """Returns the model with the recipe's image size and rates, and a head for the classes of the data.
 
-        Raises TypeError for a model with an output for each place, ValueError for a head that is frozen or, with
-        `head_bias`, trained; for a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown
-        or damaged. Warns of very many patches.
+        Raises TypeError for a model with an output for each place, ValueError for a size that it cannot take, or a head
+        that is frozen or, with `head_bias`, trained; for a name or a file OSError if it cannot be read or fetched,
+        ValueError if it is unknown or damaged. Warns of very many patches.
         """
         if isinstance(source, ImageModel):
-            if not isinstance(source, (VisionTransformer, BiT)):
-                words = f"A {type(source).__name__} answers for each place, and images of one class have no such labels"
-                raise TypeError(f"{words}. Masks train a linear head: training.finetune_segmentation.")
             return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
         model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
         if isinstance(model, VisionTransformer) and not model.config.dynamic:
@@ -311,13 +309,19 @@ RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
     """Returns a copy of a model, or what `load` makes of a name or file, with the size and the `RATES` of a recipe.
 
-    Rates of 0 leave those of the model. `dtype` and `options` are for `load`. Raises ValueError for a model that takes
-    other sizes than the recipe's; for a name or a file OSError if it cannot be read or fetched, ValueError if it is
-    unknown or damaged, TypeError or ValueError for an option that it cannot have.
+    Rates of 0 leave those of the model. `dtype` and `options` are for `load`. Raises TypeError for a model with an
+    output for each place, ValueError for one that is quantized or takes other sizes than the recipe's; for a name or a
+    file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged, TypeError or ValueError for an
+    option that it cannot have.
     """
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
-    if not isinstance(source, ImageModel):
-        return load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
+    is_given = isinstance(source, ImageModel)
+    model = source if is_given else load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
+    if not isinstance(model, (VisionTransformer, BiT)):
+        words = f"A {type(model).__name__} answers for each place, and whole images have no such labels"
+        raise TypeError(f"{words}. Masks train a head: training.finetune_segmentation.")
+    if not is_given:
+        return model
     if not source.config.dynamic:
         changes["image_size"] = recipe.image_size
     return source.with_config(**changes)
@@ -326,9 +330,9 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
     """Returns the model, or a copy with a head of zeros if its classes are not those of the data (or `new_head`).
 
-    A head that stays gets the names of the classes, and the recipe's `head_bias` in place, as a new one does; that of
-    a regression begins with the mean of the labels. Raises ValueError where a new head is frozen, or where a head that
-    stays has been trained and the recipe has a `head_bias`.
+    A head that stays gets the names of the classes in place, and where it is all zeros its biases, as a new one does:
+    the recipe's `head_bias`, in regression the mean of the labels. Raises ValueError where a new head is frozen, or
+    where a head that stays has been trained and the recipe has a `head_bias`.
     """
     names = tuple(images.class_names or ())
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
@@ -338,20 +342,20 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
         if names:
             model.name_classes(names)
-        if recipe.head_bias:
-            if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
+        if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
+            if recipe.head_bias:
                 raise ValueError(
                     f"head_bias={recipe.head_bias!r} is for heads that begin, but that of {model.name} has been "
                     "trained: give head_bias=0.0, or model.with_classes(None) for a new head."
                 )
-            model.get_layer("head").bias.assign(np.full(images.classes, recipe.head_bias, "float32"))
-        return model
-    model = model.with_classes(images.classes, class_names=names or None)
-    head = model.get_layer("head")
-    if not head.trainable:
-        raise ValueError(f"All of {model.name} is frozen, also the new head of zeros: unfreeze(model, 'head') first.")
+            return model
+    else:
+        model = model.with_classes(images.classes, class_names=names or None)
+        if not model.get_layer("head").trainable:
+            words = f"All of {model.name} is frozen, also the new head of zeros"
+            raise ValueError(f"{words}: unfreeze(model, 'head') first.")
     bias = np.mean(images.labels) if images.target == "number" and images.labels is not None else recipe.head_bias
-    head.bias.assign(np.full(images.classes, bias, "float32"))
+    model.get_layer("head").bias.assign(np.full(images.classes, bias, "float32"))
     return model
 
 

@@ -5,7 +5,6 @@ With them the optimizer of EoMT, whose backbone has a schedule of its own.
 
 import difflib
 import json
-import math
 import os
 import zipfile
 from collections.abc import Collection, Iterable, Sequence
@@ -51,9 +50,10 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
 
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
-    """Lets layers train again, all where no patterns are given; arguments and errors are those of `freeze`.
+    """Lets layers train again, all where no patterns are given; arguments are those of `freeze`.
 
-    Kernels with adapters stay frozen.
+    Kernels with adapters stay frozen. Raises TypeError for a pattern that is no string, ValueError for one that fits
+    nothing.
 
     Returns:
         As in `freeze`: the names of all weights that do not train now.
@@ -168,8 +168,8 @@ def add_lora(
         ['block_0/attention/query/lora_kernel_a', 'block_0/attention/query/lora_kernel_b']
     """
     rank = whole_number("rank", rank, 1)
-    if alpha is not None and not 0 < alpha < math.inf:
-        raise ValueError(f"alpha must be a number above 0, but {alpha!r} was given.")
+    if alpha is not None:
+        check_number("alpha", alpha, like="lora_alpha")
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters. merge_lora() first.")
     trained = check_patterns("train", train)
@@ -434,11 +434,9 @@ class TwoStageAdamW(AdamW):
     def rates(self, step: int) -> dict[str, float]:
         """Returns the learning rate of each weight of a built optimizer, by path, in update `step`, from 0 on."""
         rate = self._schedule or (lambda step: self.learning_rate)
-        found = {}
-        for path, multiplier, of_backbone in zip(self._paths, self._multipliers, self._is_backbone, strict=True):
-            schedule = self.backbone_rate if self.backbone_rate is not None and of_backbone else rate
-            found[path] = float(schedule(step)) * multiplier
-        return found
+        whole, backbone = (float(schedule(step)) for schedule in (rate, self.backbone_rate or rate))
+        weights = zip(self._paths, self._multipliers, self._is_backbone, strict=True)
+        return {path: (backbone if is_backbone else whole) * factor for path, factor, is_backbone in weights}
 
     def decays(self) -> dict[str, float]:
         """Returns the decay of each weight of a built optimizer, by path, before it is multiplied by the rate."""

@@ -16,6 +16,7 @@ import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
 from keras_vit.training import pretraining
 from keras_vit.training.tasks import Settings
+from tests.checkpoints.hub_server import local_hub
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import assert_same_weights, weights_of
 
@@ -240,10 +241,29 @@ def test_a_model_with_softmax_is_trained_on_its_logits():
 @pytest.mark.once
 def test_a_variant_for_pretraining_is_as_the_recipe_has_it():
     recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0, image_size=16, dropout=0.1, drop_path=0.2)
-    model = pretraining.model_with_any_head("ViT-Ti/16", recipe, SimpleNamespace(classes=3), None)
+    images = SimpleNamespace(classes=3, class_names=None, target="class")
+    model = pretraining.Pretraining().prepare_model("ViT-Ti/16", recipe, images, None)
     config = model.config
     assert (config.image_size, config.classes, config.dropout, config.drop_path) == ((16, 16), 3, 0.1, 0.2)
     np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], [-10.0] * 3)
+
+
+@pytest.mark.once
+def test_a_regression_begins_with_the_mean_of_the_labels_in_every_head_of_zeros():
+    data = (IMAGES[0], IMAGES[1] + 3.0)
+    for classes in (1, 3):
+        model = finetune(new_model(classes=classes), data, target="number", learning_rate=0.0).model
+        np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], data[1].mean(dtype="float32"))
+
+
+@pytest.mark.once
+def test_warm_ups_of_ones_own_stay_where_epochs_are_few():
+    """Those of published recipes become shorter."""
+    three = RECIPE.replace(epochs=3)
+    assert finetune(new_model(), recipe=three, steps=None).recipe.warmup_steps == 0
+    assert finetune(new_model(), recipe=three.replace(warmup_steps=2), steps=None).recipe.warmup_steps == 2
+    with pytest.raises(ValueError, match="warmup_steps must be from 0 to below steps=3.* but 3 was given"):
+        finetune(new_model(), recipe=three.replace(warmup_steps=3), steps=None)
 
 
 def test_pretraining_without_labels_trains_the_encoder():
@@ -281,6 +301,9 @@ WRONG = {
     "patience needs images to evaluate on": lambda: finetune(new_model(), recipe=RECIPE.replace(patience=2)),
     "objective must be one": lambda: training.pretrain(new_model(), IMAGES, RECIPE, objective="rotation"),
     r"3 outputs.*data has 4 classes.*with_classes\(4\)": lambda: training.pretrain(new_model(), FOUR, RECIPE),
+    "are of 3 channels, but .* takes 1": lambda: training.pretrain(
+        new_model(channels=1), (IMAGES[0][..., :1], IMAGES[1]), RECIPE, objective="masked_patches"
+    ),
     "are one patch of": lambda: training.pretrain(new_model(patch_size=8), IMAGES, RECIPE, objective="masked_patches"),
     "unexpected keyword .*'stepz'. Did you mean 'steps'": lambda: training.pretrain(
         new_model(), IMAGES, RECIPE, stepz=2
@@ -523,11 +546,14 @@ def test_the_figures_are_those_of_the_weights_that_a_callback_restored():
 
 
 @pytest.mark.once
-def test_a_file_of_other_channels_trains_on_such_images(tmp_path):
-    """As its model does: images were read with three channels for every file."""
+def test_a_file_of_other_channels_trains_on_such_images(tmp_path, monkeypatch):
+    """As its model does, also from an address."""
     config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16, classes=5, channels=1)
     keras_vit.to_checkpoint(VisionTransformer(config), tmp_path / "grey.npz")
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), "uint8")
     recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
-    done = training.finetune(tmp_path / "grey.npz", (pixels, np.array([0, 1, 0, 1])), recipe, verbose=False)
-    assert done.model.config.channels == 1 and np.isfinite(done.log[-1]["loss"])
+    with local_hub(tmp_path, monkeypatch) as hub:
+        hub.pages["/grey.npz"] = (tmp_path / "grey.npz").read_bytes()
+        for source in (tmp_path / "grey.npz", f"{hub.base}/grey.npz"):
+            done = training.finetune(source, (pixels, np.array([0, 1, 0, 1])), recipe, verbose=False)
+            assert done.model.config.channels == 1 and np.isfinite(done.log[-1]["loss"])

@@ -105,6 +105,7 @@ def unsorted(self, logits, points):
     return ops.concatenate([points["candidates"][:, :, :chosen], points["random"]], axis=2)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "mistake, error",
     [("swapped", 0.01), ("clamped", 0.003), ("aligned", 0.005), ("unsorted", 0.05)],
@@ -137,6 +138,7 @@ def corners(count, size=8):
     return {"masks": masks, "labels": np.arange(count) % 3}
 
 
+@pytest.mark.once
 def test_masks_without_a_query_do_not_count():
     """Three masks and two queries: both terms are divided by two; a number that is given takes its place."""
     loss = training.MaskClassificationLoss(3, points=6, seed=1)
@@ -154,6 +156,7 @@ def test_masks_without_a_query_do_not_count():
     assert float(two["classes"]) == pytest.approx(float(six["classes"]))
 
 
+@pytest.mark.once
 def test_pictures_without_masks_train_classes_alone():
     """Whose loss is the mean weighted by the classes: one query with a mask among three without."""
     loss = training.MaskClassificationLoss(3, points=6, seed=1)
@@ -176,6 +179,7 @@ def test_pictures_without_masks_train_classes_alone():
     assert min(abs(float(terms["classes"]) - value) for value in wanted) < 1e-5 and queries <= {0, 1, 2, 3}
 
 
+@pytest.mark.once
 def test_costs_that_are_no_numbers():
     """NaN and infinity are the largest float: such a query gets a mask only if nothing else is left."""
     output = one_prediction(3)

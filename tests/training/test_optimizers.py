@@ -380,7 +380,7 @@ def test_the_originals_rates(golden, case, record_property):
         spec.pop("end", None)  # vit_jax's cosine does not read its linear_end
     schedule = WarmupDecay(**spec)
     wanted = reference.ref[f"{case}/lr"].astype("float64")
-    found = np.array([float(schedule(int(step))) for step in reference.ref[f"{case}/steps"]])
+    found = keras.ops.convert_to_numpy(schedule(reference.ref[f"{case}/steps"]))
     error = np.abs(found - wanted).max() / schedule.learning_rate
     record_property("error", float(error))
     # float32, in relation to the highest rate: where a cosine has almost come down to 0, the last digit of 1 + cos is
@@ -458,6 +458,7 @@ WRONG_SCHEDULES = {
     "cooldown_steps": {"cooldown_steps": -1},
     "warmup_steps must be from 0 .*inf": {"warmup_steps": float("inf")},
     "cooldown_steps must be from 0 .*nan": {"cooldown_steps": float("nan")},
+    "warmup_steps must be from 0 .*'10' was given": {"warmup_steps": "10"},
     "power must be a number above 0": {"decay": "polynomial", "power": -1.0},
     "timescale must be a number above 0": {"decay": "rsqrt", "timescale": 0},
     "factors must be a number of at least 0": {"decay": "stair", "boundaries": [5], "factors": [-0.1]},
@@ -512,6 +513,7 @@ def test_losses(loss, formula):
         ({"label_smoothing": 1.0}, "label_smoothing"),
         ({"class_weight": [2.0]}, "class_weight must have 4 numbers, but 1 were given"),
         ({"class_weight": [1, 1, 1, -1]}, "class_weight must be a number of at least 0"),
+        ({"class_weight": [1, 1, 1, None]}, "class_weight must be a number of at least 0, but None"),
     ):
         with pytest.raises(ValueError, match=message):
             loss(**options)(MIXED, LOGITS)

@@ -219,8 +219,9 @@ def test_a_field_that_is_wrong_is_named():
         ({"batch_size": 10, "accumulate": 4}, "batch_size must be a multiple of accumulate"),
         ({"steps": 1, "epochs": 1}, "steps or epochs"),
         ({"lora_alpha": 4.0}, "give lora_rank as well"),
+        ({"decay_query_blocks": "no"}, "decay_query_blocks must be True or False"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             Recipe(**fields)
 
 
