@@ -75,7 +75,7 @@ def test_a_model_by_its_name_or_file(tmp_path):
     model = keras_vit.load("glyphs")
     model.save(tmp_path / "model.keras")
     x = np.random.default_rng(0).uniform(-1, 1, (1, *model.config.image_size, 3)).astype("float32")
-    for name, *arguments in (("attention_maps", x), ("saliency", x), ("patch_filters",)):
+    for name, *arguments in (("attention_maps", x), ("patch_filters",)):
         expected, *found = (
             getattr(inspection, name)(one, *arguments) for one in (model, "glyphs", tmp_path / "model.keras")
         )
