@@ -47,7 +47,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
         if isinstance(height, bool) or isinstance(width, bool):
             raise TypeError
         sizes = (int(height), int(width))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # of infinities
         expected = "an integer or a pair (height, width) of integers"
         raise TypeError(Message(Code(name), f" must be {expected}, but {value!r} was given.")) from None
     if sizes != (height, width) or min(sizes) < 1:
@@ -204,7 +204,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
     ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
-    ("head_bias", "a finite number", math.isfinite),
+    ("head_bias", "a finite number", lambda n: abs(n) <= sys.float_info.max),
     ("backbone_warmup_steps", "a whole number of at least 0", lambda n: _whole(n) and n >= 0),
     ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
 )

@@ -153,14 +153,15 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.models": {
         "keras_vit.layers.base": "has_adapters layers_by_path weights_by_path",
-        "keras_vit.models.changes": "adapted_layers check_tokens merge_lora require_adapters",
+        "keras_vit.models.changes": (
+            "CreateOptions LoadOptions ModelOptions adapted_layers check_tokens merge_lora require_adapters"
+        ),
         "keras_vit._arguments": "pair",
         "keras_vit.models.config": "BiTConfig ModelConfig TextConfig ViTConfig",
         "keras_vit.models.dense": "DPT DenseModel EoMT LinearDepth LinearSegmenter",
         "keras_vit.models.dense_config": "DPTConfig DenseConfig EoMTConfig LinearDepthConfig LinearSegmenterConfig",
         "keras_vit.models.features": "feature_extractor feature_names",
         "keras_vit.models.image_model": "ImageModel pixel_scaling",
-        "keras_vit.models.options": "CreateOptions LoadOptions ModelOptions",
         "keras_vit.models.sizes": "convolutions count_macs count_weights",
         "keras_vit.models.text_encoder": "TextEncoder",
         "keras_vit.models.variants": (

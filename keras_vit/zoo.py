@@ -38,8 +38,14 @@ from keras_vit.models import (
     variant_config,
     variant_of,
 )
-from keras_vit.models.changes import changed_config, layers_to_start_anew
-from keras_vit.models.options import OF_BUILDING, OF_SOURCES, config_changes, given_options
+from keras_vit.models.changes import (
+    OF_BUILDING,
+    OF_SOURCES,
+    changed_config,
+    config_changes,
+    given_options,
+    layers_to_start_anew,
+)
 
 T = TypeVar("T")
 

@@ -73,6 +73,11 @@ def close(got, wanted, tolerance):
     assert not wrong
 
 
+def square(y):
+    """A loss of any outputs."""
+    return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
+
+
 def relative_error(got, wanted):
     return float(np.linalg.norm(got - wanted) / max(np.linalg.norm(wanted), 1e-30))
 

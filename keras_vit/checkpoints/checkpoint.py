@@ -465,7 +465,7 @@ def inspect_checkpoint(
         heads: Deprecated; `like` says it.
         architecture: Deprecated; `like` says it.
         max_depth: As in `from_checkpoint`.
-        like: As in `from_checkpoint`.
+        like: A variant, or timm's name of a model, that stands for what a bare file of PyTorch does not tell.
 
     Returns:
         A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.

@@ -19,7 +19,7 @@ from keras_vit.cli.inputs import (
 )
 from keras_vit.cli.program import COUNT, Result, at_least_0, command, derived, group, image_size, option, switch
 
-LIKE = derived("keras_vit.models.options:LoadOptions", "like")
+LIKE = derived("keras_vit.checkpoints.checkpoint:inspect_checkpoint", "like")
 # Of `keras_vit.export.FORMATS`, which the help need not wait for; a test holds them together.
 SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
 

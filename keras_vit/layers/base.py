@@ -402,6 +402,14 @@ class SeedGenerator(keras.random.SeedGenerator):
             super().load_own_variables(store)  # ty: ignore[missing-attribute]
 
 
+def seeds_for(**rates: float) -> SeedGenerator | None:
+    """Returns a generator of seeds where a rate is above 0, else None; ValueError for one outside of 0 to below 1."""
+    for name, rate in rates.items():
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, but {rate!r} was given.")
+    return SeedGenerator() if any(rates.values()) else None
+
+
 class DrawnSeed(keras.random.SeedGenerator):
     """One seed that has been drawn already, in the form that `keras.random` takes.
 
@@ -479,7 +487,10 @@ class Dense(keras.layers.Dense, BaseLayer):
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, *args, **options)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantizes the kernel in place, as Keras does; NotImplementedError for a subclass if `type_check`."""
+        """Quantizes the kernel, as Keras does; NotImplementedError for a subclass if `type_check`.
+
+        Raises ValueError for an unknown mode, a dtype without it, and a layer that is not built or is quantized.
+        """
         # Keras refuses subclasses of its own class, because they might compute something else.
         super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
 
@@ -500,7 +511,8 @@ class Dense(keras.layers.Dense, BaseLayer):
     def load_own_variables(self, store: Any) -> None:
         """Loads the weights; where this layer has no adapters, those of the file are added to the kernel.
 
-        Raises ValueError for adapters of another rank, none where the layer has some, and any for a quantized kernel.
+        Raises ValueError for adapters of another rank, none where the layer has some, any for a quantized kernel, and
+        for weights of another shape or number.
         """
         values = {name: store[name] for name in store.keys()}
         factors = [values.pop(name) for name in _FACTORS if name in values]

@@ -12,13 +12,13 @@ from keras_vit.layers.base import (
     Renamed,
     ResidualBlock,
     SameShape,
-    SeedGenerator,
     activated,
     drop_path,
     dropout,
     initializer,
     not_none,
     registered,
+    seeds_for,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
 from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape
@@ -93,8 +93,8 @@ class MultiHeadAttention(CompositeLayer):
     Output: `(batch, Q, D)`.
 
     Raises:
-        ValueError: if `heads` does not divide D, a name is unknown, or a rotation is passed to a layer that was not
-            made for one, or the other way round.
+        ValueError: if `heads` does not divide D, a name is unknown, the rate is none, or a rotation is passed to a
+            layer that was not made for one, or the other way round.
 
     Examples:
         >>> tuple(layers.MultiHeadAttention(heads=2)(np.zeros((1, 4, 8), "float32")).shape)
@@ -112,7 +112,7 @@ class MultiHeadAttention(CompositeLayer):
         causal: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind of bias or rotary embedding."""
+        """Keeps the arguments; ValueError for an unknown kind of bias or rotary embedding, or a rate that is none."""
         super().__init__(**kwargs)
         check_choice("bias", bias, ATTENTION_BIASES)
         check_choice("rotary_embedding", rotary_embedding, (None, *ROTARY_EMBEDDINGS))
@@ -123,14 +123,14 @@ class MultiHeadAttention(CompositeLayer):
         self.epsilon = epsilon
         self.rotary_embedding = rotary_embedding
         self.causal = causal
-        self.seed_generator = SeedGenerator() if dropout else None
+        self.seed_generator = seeds_for(dropout=dropout)
 
     def build(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> None:
         """Makes the four projections, and a normalisation with `norm`; ValueError unless heads divide the width."""
         width: Any = tokens_shape[-1]
-        if width % self.heads:
+        if self.heads < 1 or width % self.heads:
             raise ValueError(
                 f"heads must divide the width of the tokens, but {self.heads} heads were given for width {width}."
             )
@@ -217,13 +217,13 @@ class _HiddenLayer(SameShape, CompositeLayer):
     def __init__(
         self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
     ) -> None:
-        """Keeps the arguments; a generator of seeds only where there is dropout."""
+        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
         super().__init__(**kwargs)
         self.width = width
         self.use_norm = norm
         self.epsilon = epsilon
         self.dropout = dropout
-        self.seed_generator = SeedGenerator() if dropout else None
+        self.seed_generator = seeds_for(dropout=dropout)
 
     def build_output(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
         """Makes `fc2`, whose bias starts as `bias` says, and with `norm` the normalisation before it."""
@@ -268,7 +268,7 @@ class MLP(_HiddenLayer):
     Output: as `x`.
 
     Raises:
-        ValueError: if `gelu` is unknown.
+        ValueError: if `gelu` is unknown, or the rate is none.
 
     Examples:
         >>> layers.MLP(width=16)(np.zeros((1, 5, 8), "float32")).shape[-1]
@@ -284,7 +284,7 @@ class MLP(_HiddenLayer):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown activation."""
+        """Keeps the arguments; ValueError for an unknown activation, or a rate outside of 0 to below 1."""
         check_choice("gelu", gelu, MLP_ACTIVATIONS)
         super().__init__(width, norm, epsilon, dropout, **kwargs)
         self.gelu = gelu
@@ -416,7 +416,7 @@ class TransformerBlock(Renamed, ResidualBlock):
     its end. All rates apply while training only.
 
     Raises:
-        ValueError: if a name is unknown, or `heads` does not divide D.
+        ValueError: if a name is unknown, `heads` does not divide D, or a rate is not from 0 to below 1.
 
     Examples:
         >>> tuple(layers.TransformerBlock(heads=2, mlp_width=16)(np.zeros((1, 5, 8), "float32")).shape)
@@ -444,7 +444,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         causal: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown `mlp`. The others are checked when the layer is built."""
+        """Keeps the arguments; ValueError for an unknown `mlp` or a rate that is none. `build` checks the others."""
         super().__init__(**kwargs)
         check_choice("mlp", mlp, MLPS)
         self.heads = heads
@@ -462,12 +462,13 @@ class TransformerBlock(Renamed, ResidualBlock):
         self.rotary_embedding = rotary_embedding
         self.output_tokens = output_tokens
         self.causal = causal
-        self.seed_generator = SeedGenerator() if dropout or drop_path else None
+        self.seed_generator = seeds_for(dropout=dropout, drop_path=drop_path)
 
     def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
         """Makes attention, the MLP, both normalisations, and layer scale unless it is None.
 
-        Raises ValueError for an unknown name among the options of attention and MLP, or unless `heads` divides D.
+        Raises ValueError for an unknown name among the options of attention and MLP, an `attention_dropout` outside of
+        0 to below 1, or unless `heads` divides D.
         """
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
@@ -551,11 +552,9 @@ class TransformerBlock(Renamed, ResidualBlock):
         _check_activations(activations)
         shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
         weights = keras.KerasTensor((x.shape[0], self.heads, shape[1], x.shape[1]), float32_or_better(dtype))
-        kept = [
-            weights if name == "attention_weights" else keras.KerasTensor(shape, dtype) for name in activations or ()
-        ]
-        output = keras.KerasTensor(shape, dtype)
-        return [*kept, output] if activations else output
+        names = [*(activations or ()), "output"]
+        outputs = [weights if name == "attention_weights" else keras.KerasTensor(shape, dtype) for name in names]
+        return outputs if activations else outputs[0]
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of the output: that of `x`, with `output_tokens` tokens where that is set."""
@@ -598,7 +597,7 @@ class MixerBlock(SameShape, ResidualBlock):
     Output: as `x`. All rates apply while training only.
 
     Raises:
-        ValueError: if `gelu` is unknown, or the number of tokens is not known when the layer is built.
+        ValueError: if `gelu` is unknown, a rate is none, or the number of tokens is not known when the layer is built.
 
     Examples:
         >>> tuple(layers.MixerBlock(tokens_mlp_width=3, mlp_width=16)(np.zeros((1, 4, 8), "float32")).shape)
@@ -616,7 +615,7 @@ class MixerBlock(SameShape, ResidualBlock):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; `gelu` is checked when the layer is built."""
+        """Keeps the arguments; ValueError for `drop_path` outside of 0 to below 1. `build` checks the others."""
         super().__init__(**kwargs)
         self.tokens_mlp_width = tokens_mlp_width
         self.mlp_width = mlp_width
@@ -625,12 +624,12 @@ class MixerBlock(SameShape, ResidualBlock):
         self.remat = remat
         self.gelu = gelu
         self.epsilon = epsilon
-        self.seed_generator = SeedGenerator() if drop_path else None
+        self.seed_generator = seeds_for(drop_path=drop_path)
 
     def build(self, x_shape: Shape) -> None:
         """Makes both perceptrons and normalisations.
 
-        Raises ValueError if the number of tokens is not known, or `gelu` is unknown.
+        Raises ValueError if the number of tokens is not known, `gelu` is unknown, or `dropout` no rate.
         """
         _, tokens, width = x_shape
         if tokens is None:

@@ -11,7 +11,7 @@ from keras import layers, ops
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.interpolation import neighbours
 from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, activated, initializer, registered, tensor_of
-from keras_vit.layers.choices import DEPTH_OUTPUTS, REASSEMBLE_FACTORS, RESIZES
+from keras_vit.layers.choices import DEPTH_OUTPUTS, HEAD_ACTIVATIONS, REASSEMBLE_FACTORS, RESIZES
 from keras_vit.layers.ops import (
     activate,
     conv,
@@ -87,7 +87,9 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
     processes: Any = None  # those of a run, each with a part of the batch; None where all of it is here
 
     def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__(**{**kwargs, "axis": -1, "momentum": momentum, "epsilon": epsilon})
+        """Keeps the arguments; ValueError for another `axis` than -1, and for what Keras's own layer refuses."""
+        check_choice("axis", kwargs.get("axis", -1), (-1,))
+        super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         """Returns the inputs with each channel normalised, by the running moments.
@@ -280,7 +282,13 @@ class FeatureFusion(CompositeLayer):
     def call(
         self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
-        """Returns the fused map `(batch, rows, columns, channels)` at the size of `like`, or at twice that of `x`."""
+        """Returns the fused map `(batch, rows, columns, channels)` at the size of `like`, or at twice that of `x`.
+
+        Raises ValueError for a shallower map too many or too few.
+        """
+        if self.use_skip != (skip is not None):
+            wanted = "a" if self.use_skip else "no"
+            raise ValueError(f"{self.name!r} was made with skip={self.use_skip} and needs {wanted} shallower map.")
         if self.use_skip:
             x = x + self.unit1(resize(skip, ops.shape(x)[1:3], "half_pixel"), training=training)
         x = self.unit2(x, training=training)
@@ -357,8 +365,12 @@ class DepthHead(CompositeLayer):
     def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
         """Returns depth `(batch, height, width)`, float32 or better, as `output` makes it of the last convolution.
 
-        At twice the size of the map, or with `patches` at that of their image.
+        At twice the size of the map, or with `patches` at that of their image. Raises ValueError for patches where the
+        layer has no `patch_size`, and for none where it has one.
         """
+        if (patches is None) != (self.patch_size is None):
+            wanted = "no" if self.patch_size is None else "a"
+            raise ValueError(f"{self.name!r} has patch_size={self.patch_size} and needs {wanted} map of patches.")
         x = self.conv1(x, training=training)
         places, factors = (x, (2, 2)) if patches is None else (patches, self.patch_size)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
@@ -517,8 +529,9 @@ class UpscaleBlock(CompositeLayer):
     """
 
     def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; ValueError for an unknown activation."""
         super().__init__(**kwargs)
+        check_choice("activation", activation, HEAD_ACTIVATIONS)
         self.activation = activation
 
     def build(self, input_shape: Shape) -> None:
@@ -553,8 +566,9 @@ class MaskHead(SameShape, CompositeLayer):
     """
 
     def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; ValueError for an unknown activation."""
         super().__init__(**kwargs)
+        check_choice("activation", activation, HEAD_ACTIVATIONS)
         self.activation = activation
 
     def build(self, input_shape: Shape) -> None:

@@ -57,8 +57,7 @@ def with_faster_forms(definition: Any) -> Callable[..., Any]:
     @functools.wraps(definition)
     def call(x: Any, *arguments: Any) -> Any:
         """Returns what the form or the definition computes."""
-        form = FORMS.get((operation, device_of(x)))
-        y = NotImplemented if form is None else form(x, *arguments)
+        y = compute(operation, x, *arguments)
         return definition(x, *arguments) if y is NotImplemented else y
 
     return call

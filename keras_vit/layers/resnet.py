@@ -49,8 +49,10 @@ class StdConv2D(BaseLayer):
         folded: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; ValueError for a padding that is neither "same" nor an integer."""
         super().__init__(**kwargs)
+        if not isinstance(padding, int):
+            check_choice("padding", padding, ("same",))
         self.filters = filters
         self.kernel_size = kernel_size
         self.strides = strides

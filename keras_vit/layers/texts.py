@@ -7,12 +7,12 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, registered
+from keras_vit.layers.base import BaseLayer, SameShape, registered
 from keras_vit.layers.choices import TEXT_POOLINGS
 
 
 @registered
-class AddTextPositions(BaseLayer):
+class AddTextPositions(SameShape):
     """Adds sines and cosines of a token's place in a text to `sqrt(D)` times the token (TIPS; arXiv 1706.03762, 3.4).
 
     Place t gets `[sin(w t), cos(w t)]` with `D / 2` frequencies w that fall from 1 to 1/10,000 geometrically; an odd D
@@ -37,9 +37,6 @@ class AddTextPositions(BaseLayer):
     def call(self, tokens: Tensor) -> Tensor:
         """Returns `sqrt(D)` times the tokens plus the table, in the dtype of the tokens."""
         return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self.table, tokens.dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
 
 
 @registered
@@ -95,9 +92,11 @@ class TextPooling(BaseLayer):
     """
 
     def __init__(self, kind: str, end_id: int | None = None, pad_id: int | None = None, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for an unknown kind."""
+        """Keeps the arguments; ValueError for an unknown kind, or unless `end_id` is there for `"end_id"` alone."""
         super().__init__(**kwargs)
         check_choice("kind", kind, TEXT_POOLINGS)
+        if (kind == "end_id") != (end_id is not None):
+            raise ValueError(f"end_id and kind='end_id' need each other, but {end_id!r} and {kind!r} were given.")
         self.kind = kind
         self.end_id = end_id
         self.pad_id = pad_id

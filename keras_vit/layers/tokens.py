@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit._arguments import Shape, Tensor, check_choice, pair
 from keras_vit.interpolation import METHODS, resize_table
 from keras_vit.layers.base import (
     BaseLayer,
@@ -13,10 +13,10 @@ from keras_vit.layers.base import (
     DrawnSeed,
     Renamed,
     SameShape,
-    SeedGenerator,
     dropout,
     initializer,
     registered,
+    seeds_for,
     tensor_of,
 )
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
@@ -48,10 +48,10 @@ class PatchEmbedding(BaseLayer):
     """
 
     def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; TypeError or ValueError unless the patch size is one or two positive integers."""
         super().__init__(**kwargs)
         self.width = width
-        self.patch_size = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+        self.patch_size = pair("patch_size", patch_size)
         self.use_bias = bias
 
     def build(self, input_shape: Shape) -> None:
@@ -185,10 +185,10 @@ class TokenDropout(SameShape):
     """
 
     def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
         super().__init__(**kwargs)
         self.dropout = dropout
-        self.seed_generator = SeedGenerator() if dropout else None
+        self.seed_generator = seeds_for(dropout=dropout)
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         """Returns the tokens, in training with elements dropped."""
@@ -220,12 +220,12 @@ class PatchDropout(BaseLayer):
     """
 
     def __init__(self, rate: float = 0.5, prefix_tokens: int = 1, ordered: bool = False, **kwargs: Any) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
         super().__init__(**kwargs)
         self.rate = rate
         self.prefix_tokens = prefix_tokens
         self.ordered = ordered
-        self.seed_generator = SeedGenerator() if rate else None
+        self.seed_generator = seeds_for(rate=rate)
 
     def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
         """Returns the tokens, in training without some of the patches; with a rotation, a list of both."""
@@ -324,7 +324,7 @@ class AddPositionEmbedding(_AddTable):
         register_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown interpolation."""
+        """Keeps the arguments; ValueError for an unknown interpolation, or a rate outside of 0 to below 1."""
         super().__init__(**kwargs)
         check_choice("interpolation", interpolation, tuple(METHODS))
         self.grid_size = tuple(grid_size)
@@ -333,7 +333,7 @@ class AddPositionEmbedding(_AddTable):
         self.dropout = dropout
         self.embed_prefix = embed_prefix
         self.register_tokens = register_tokens
-        self.seed_generator = SeedGenerator() if dropout else None
+        self.seed_generator = seeds_for(dropout=dropout)
 
     @property
     def _table_prefix(self) -> int:
@@ -370,12 +370,12 @@ class AddSinCosPositionEmbedding(_AddTable):
     """
 
     def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
-        """Keeps the arguments."""
+        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
         super().__init__(**kwargs)
         self.grid_size = tuple(grid_size)
         self.prefix_tokens = prefix_tokens
         self.dropout = dropout
-        self.seed_generator = SeedGenerator() if dropout else None
+        self.seed_generator = seeds_for(dropout=dropout)
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
         """Computes the table for `grid_size`, which is no weight; ValueError unless D is a multiple of 4, from 8 on."""

@@ -13,9 +13,6 @@ from keras_vit.models.dense_config import DPTConfig as DPTConfig
 from keras_vit.models.dense_config import EoMTConfig as EoMTConfig
 from keras_vit.models.dense_config import LinearDepthConfig as LinearDepthConfig
 from keras_vit.models.dense_config import LinearSegmenterConfig as LinearSegmenterConfig
-from keras_vit.models.options import CreateOptions as CreateOptions
-from keras_vit.models.options import LoadOptions as LoadOptions
-from keras_vit.models.options import ModelOptions as ModelOptions
 from keras_vit.models.sizes import convolutions as convolutions
 from keras_vit.models.sizes import count_macs as count_macs
 from keras_vit.models.sizes import count_weights as count_weights
@@ -35,6 +32,9 @@ if TYPE_CHECKING:
     from keras_vit.layers.base import has_adapters as has_adapters
     from keras_vit.layers.base import layers_by_path as layers_by_path
     from keras_vit.layers.base import weights_by_path as weights_by_path
+    from keras_vit.models.changes import CreateOptions as CreateOptions
+    from keras_vit.models.changes import LoadOptions as LoadOptions
+    from keras_vit.models.changes import ModelOptions as ModelOptions
     from keras_vit.models.changes import adapted_layers as adapted_layers
     from keras_vit.models.changes import check_tokens as check_tokens
     from keras_vit.models.changes import merge_lora as merge_lora

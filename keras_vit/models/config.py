@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -22,8 +23,8 @@ class Config:
     """A frozen dataclass that JSON can hold; its fields are checked when it is made, then how they fit each other.
 
     A field of the type `Annotated[int, AtLeast(1)]` is checked by `AtLeast(1)`, a function from the field's name and
-    value to the value; with `| None`, None is left out. NumPy's numbers and arrays become Python's, lists tuples.
-    Raises TypeError for a value of the wrong type, ValueError for one out of range or that other fields exclude.
+    value to the value that is kept; with `| None`, None is left out. NumPy's numbers and arrays become Python's, lists
+    tuples. Raises TypeError for a value of the wrong type, ValueError for one out of range or that others exclude.
     """
 
     # The class of the model that a config describes, by its name in `keras_vit.models`; and the fields on which no
@@ -73,7 +74,7 @@ def _checks(cls: type[Config]) -> dict[str, Check]:
 
 
 def _check_of(annotation: Any) -> Check:
-    """Returns the check that the type of a field declares, a function from name and value to the value.
+    """Returns the check that the type of a field declares, a function from name and value to the value that is kept.
 
     Of `bool`, that it is True or False; of a union, that of its first type, where None stays None; else none.
     """
@@ -137,8 +138,8 @@ class Integers:
 class Number:
     """The check of a number by `fits`; messages say what is `expected`, and `otherwise`, what else the field takes."""
 
-    expected: str = "a number"
-    fits: Callable[[float], bool] = dataclasses.field(default=lambda value: True, repr=False)
+    expected: str = "finite"
+    fits: Callable[[float], bool] = dataclasses.field(default=lambda n: abs(n) <= sys.float_info.max, repr=False)
     otherwise: str = ""
 
     def __call__(self, name: str, value: Any) -> float:
@@ -344,7 +345,7 @@ class ViTConfig(ModelConfig):
     attention_norm: bool = False
     mlp: Annotated[str, OneOf(choices.MLPS)] = "plain"
     gelu: Annotated[str, OneOf(choices.GELUS)] = "tanh"
-    layer_scale: Annotated[float, Number("finite", math.isfinite, " or None")] | None = None
+    layer_scale: Annotated[float, Number(otherwise=" or None")] | None = None
     layer_norm_epsilon: Epsilon = 1e-6
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
@@ -472,7 +473,7 @@ class ViTConfig(ModelConfig):
     @property
     def feature_map_size(self) -> tuple[int, int]:
         """Height and width of what is cut into patches: the image, or the ResNet's last map."""
-        return _halved(self.image_size, self.stem_stride)
+        return reduced(self.image_size, self.stem_stride)
 
     @property
     def feature_map_channels(self) -> int:
@@ -584,7 +585,7 @@ class BiTConfig(ModelConfig):
     def feature_map_size(self) -> tuple[int, int]:
         """Height and width of the last map for images of `image_size`."""
         # The root halves twice and every stage but the first once.
-        return _halved(self.image_size, 2 ** (len(self.stages) + 1))
+        return reduced(self.image_size, 2 ** (len(self.stages) + 1))
 
     @property
     def features(self) -> int:
@@ -592,8 +593,8 @@ class BiTConfig(ModelConfig):
         return 4 * self.width * 2 ** (len(self.stages) - 1)
 
 
-def _halved(size: tuple[int, int], stride: int) -> tuple[int, int]:
-    """Returns the size of a map after halvings that round up, which is the same as dividing once and rounding up."""
+def reduced(size: tuple[int, int], stride: int) -> tuple[int, int]:
+    """Returns rows and columns of a map divided by a stride, rounded up: the same as halvings that round up."""
     return (math.ceil(size[0] / stride), math.ceil(size[1] / stride))
 
 
@@ -673,16 +674,19 @@ class TextConfig(Config):
     layer_scale: ClassVar[None] = None
 
     def _check_together(self) -> None:
-        """Raises ValueError unless padding, heads and pooling fit each other."""
-        if self.pad_id is not None and self.causal:
-            raise ValueError(f"pad_id={self.pad_id} is for a tower with causal=False: a causal one needs no such mask.")
+        """Raises ValueError unless padding, ids, heads, pooling and projection fit each other."""
+        if self.pad_id is not None and (self.causal or self.pooling == "map"):
+            words = "a causal one needs no such mask, and pooling='map' reads all tokens"
+            raise ValueError(f"pad_id={self.pad_id} is for a tower with causal=False: {words}. Use pad_id=None.")
+        for name, value in (("pad_id", self.pad_id), ("end_id", self.end_id)):
+            if (value or 0) >= self.vocabulary:
+                raise ValueError(f"{name} must be below vocabulary={self.vocabulary}, but {value} was given.")
+        if self.projection is None:
+            self._need("projection", projection_bias=False)
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
         if (self.pooling == "end_id") != (self.end_id is not None):
             given = f"end_id={self.end_id!r} and pooling={self.pooling!r} were given"
             raise ValueError(f"end_id and pooling='end_id' need each other, but {given}.")
 
-    @property
-    def head_size(self) -> int:
-        """Length of a head's queries and keys."""
-        return self.width // self.heads
+    head_size = property(lambda self: self.width // self.heads)  # length of a head's queries and keys

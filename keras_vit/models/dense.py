@@ -1,7 +1,7 @@
 """Models of segmentation and depth on the layers of a Vision Transformer: what they share, linear heads, DPT, EoMT."""
 
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
@@ -79,8 +79,6 @@ class DenseModel(ImageModel):
     """
 
     config_type = DenseConfig
-    factory = "load"
-    outputs_of: Callable[..., Any]
 
     def __init__(
         self,
@@ -366,8 +364,8 @@ class EoMT(DenseModel):
             blocks. With `mask_probability=0` the last is that of a call.
 
         Raises:
-            ValueError: if `draws` is needed and None, there is another number of probabilities than blocks, or the
-                images do not fit the model.
+            ValueError: if `draws` is needed and None, there is another number of probabilities than blocks or one that
+                is none, or the images do not fit the model.
 
         Examples:
             >>> len(keras_vit.EoMT(eomt_config).predictions(small_images)) == eomt_config.query_blocks + 1
@@ -405,17 +403,21 @@ class EoMT(DenseModel):
 def _probabilities(values: Any, blocks: int, draws: Any) -> list[Any]:
     """Returns the probability of each block, None where it is 0, as numbers or tensors `(batch, 1)`.
 
-    Raises ValueError for another number of them than `blocks`, and where `draws` is None but needed: for a number
-    between 0 and 1, and for probabilities of each image, whose values are not looked at.
+    Raises ValueError for another number of them than `blocks`, for numbers that are not from 0 to 1, and where `draws`
+    is None but needed: for a number between 0 and 1, and for probabilities of each image, whose values nobody checks.
     """
     if isinstance(values, (numbers.Real, list, tuple, np.ndarray)) and np.ndim(values) < 2:
-        given = np.broadcast_to(np.asarray(values, "float32"), (blocks,)).tolist()
+        given = np.asarray(values, "float32").reshape(-1).tolist() * (blocks if np.ndim(values) == 0 else 1)
+        if len(given) != blocks or not all(0 <= p <= 1 for p in given):
+            raise ValueError(f"mask_probability must be from 0 to 1, one or {blocks} of them, but got {values!r}.")
         if draws is None and any(0 < p < 1 for p in given):
             raise ValueError(f"mask_probability={values!r} needs draws, uniform (query_blocks, batch, queries).")
         return [p if p > 0 else None for p in given]
     if draws is None:
         raise ValueError("mask_probability for each image needs draws, uniform (query_blocks, batch, queries).")
     values = ops.convert_to_tensor(values)
+    if values.shape[-1] != blocks:
+        raise ValueError(f"mask_probability must end with an axis of {blocks}, but has the shape {values.shape}.")
     return [values[..., i, None] for i in range(blocks)]
 
 

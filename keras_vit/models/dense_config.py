@@ -21,7 +21,7 @@ from keras_vit.models.config import (
 )
 
 # The fields of a backbone, none of which is set: all of its tokens go on.
-WITHOUT_TOP: dict[str, Any] = {"pooling": "none"}
+WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "patch_drop": 0.0}
 WITHOUT_TOP |= dict.fromkeys(("class_token_only", "projection_bias", "unit_features", "distillation_head"), False)
 WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation", "projection", "representation_size"))
 
@@ -42,8 +42,8 @@ def _vit_config(name: str, value: Any) -> ViTConfig:
 class DenseConfig(Config):
     """The base of the configs of dense models; `backbone` is the Vision Transformer that the head reads.
 
-    Raises TypeError or ValueError for a field that makes no sense, and for a backbone with pooling, a head or a final
-    norm that the model cannot read.
+    Raises TypeError or ValueError for a field that makes no sense, and for a backbone with pooling, a head, tokens that
+    are left out or a final norm that the model cannot read.
     """
 
     backbone: Annotated[ViTConfig, _vit_config]
@@ -62,7 +62,7 @@ class DenseConfig(Config):
     pipeline = property(operator.attrgetter("backbone.pipeline"))
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the backbone has no head, and a final norm that the model can read."""
+        """Raises ValueError unless the backbone has no head, all of its tokens and a final norm that can be read."""
         for name, value in WITHOUT_TOP.items():
             given = getattr(self.backbone, name)
             if given != value:
@@ -215,10 +215,10 @@ class DepthConfig(DenseConfig):
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth` < infinity."""
+        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth`."""
         super()._check_together()
         self._check_blocks(self.blocks)
-        if not 0 <= self.min_depth < self.max_depth < float("inf"):
+        if not 0 <= self.min_depth < self.max_depth:
             given = f"min_depth={self.min_depth!r} and max_depth={self.max_depth!r} were given"
             raise ValueError(f"0 <= min_depth < max_depth is needed, but {given}.")
 

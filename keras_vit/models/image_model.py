@@ -112,7 +112,7 @@ class ConfiguredModel(keras.Model):
         """Returns a model with new weights that `get_config` describes.
 
         Raises KeyError without a config, and for adapters or frozen weights that the model does not have; TypeError or
-        ValueError for fields that are none of its config or make no sense.
+        ValueError for fields that are none of its config or make no sense; as `restore_training` for other adapters.
         """
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
@@ -152,7 +152,7 @@ class ImageModel(ConfiguredModel):
         """Builds the model on new or given inputs.
 
         Raises TypeError for a config of another model; ValueError for an `input_tensor` that is no input or has another
-        shape, for an unknown dtype or activation, and where Keras is set to channels first.
+        shape or kind of numbers, for an unknown dtype or activation, and where Keras is set to channels first.
         """
         if not isinstance(config, self.config_type):
             words = f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given"
@@ -164,7 +164,7 @@ class ImageModel(ConfiguredModel):
         if input_tensor is None:
             input_tensor = keras.Input(shape, name="images", dtype="float32")
         else:
-            _check_input(input_tensor, shape)
+            _check_input(input_tensor, shape, config.include_preprocessing)
         # The global policy is looked up now: the model keeps it, whatever the global one is when it is loaded.
         policy = keras.dtype_policies.get(dtype)
         default_name = variant_of(config) or self.default_name
@@ -348,7 +348,7 @@ class ImageModel(ConfiguredModel):
         """Returns `with_config(image_size=...)`: an integer, (height, width), or `"dynamic"` for any size at run time.
 
         Raises TypeError or ValueError, with the nearest sizes, for one that the patches do not divide; ValueError for
-        quantized weights.
+        quantized weights and for an MLP-Mixer, whose weights are for one size.
         """
         return self.with_config(image_size=image_size)
 
@@ -376,6 +376,7 @@ class ImageModel(ConfiguredModel):
 
         Raises:
             ValueError: if the weights are quantized and a field of the config would change.
+            RuntimeError: on TensorFlow's CPUs for a strategy over several processes.
         """
         steps = inference_steps(self)
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
@@ -444,13 +445,15 @@ def _answer(layer: Any, *args: Any, **options: Any) -> Any:
     return layer(*args, **options, training=False) if isinstance(layer, BaseLayer) else layer(*args, **options)
 
 
-def _check_input(tensor: Any, shape: tuple[int | None, ...]) -> None:
-    """Raises ValueError unless a tensor is what `keras.Input` returns, of this shape."""
+def _check_input(tensor: Any, shape: tuple[int | None, ...], takes_pixels: bool) -> None:
+    """Raises ValueError unless a tensor is what `keras.Input` returns, of this shape, and of floats but for pixels."""
     if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
         words = f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given"
         raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")
     if tuple(tensor.shape[1:]) != shape:
         raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
+    if not takes_pixels and not keras.backend.is_float_dtype(tensor.dtype):
+        raise ValueError(f"input_tensor must have a dtype of floats, as normalised images, but has {tensor.dtype}.")
 
 
 def _frozen(model: keras.Model) -> list[str]:

@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.models.config import BiTConfig, ViTConfig
+from keras_vit.models.config import BiTConfig, ViTConfig, reduced
 from keras_vit.models.dense_config import DenseConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
 
 
@@ -17,7 +17,7 @@ class Convolution(NamedTuple):
     size: int  # height and width of the kernel
     inputs: int  # channels
     filters: int
-    map_size: tuple[int, ...]  # rows and columns of the output, for images of the config's size
+    map_size: tuple[int, int]  # rows and columns of the output, for images of the config's size
 
     @property
     def unit_path(self) -> str:
@@ -31,25 +31,27 @@ class Convolution(NamedTuple):
 
 
 def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
-    """Returns the convolutions of a BiT, or of the ResNet of a hybrid, in their order; none without a ResNet."""
+    """Returns the convolutions of a BiT, or of the ResNet of a hybrid, in their order; none without a ResNet.
+
+    Raises TypeError for a config of another model.
+    """
     is_bit = isinstance(config, BiTConfig)
+    if not isinstance(config, (ViTConfig, BiTConfig)):
+        advice = " Its backbone is one: pass config.backbone." if isinstance(config, DenseConfig) else ""
+        raise TypeError(f"config must be a ViTConfig or a BiTConfig, but {type(config).__name__} was given.{advice}")
     stages = config.stages if is_bit else config.stem_stages
     if stages is None:
         return []
 
-    def halved(size: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns half of rows and columns, rounded up."""
-        return tuple(math.ceil(n / 2) for n in size)
-
     channels = config.width if is_bit else config.stem_width
-    size = halved(config.image_size)
+    size = reduced(config.image_size, 2)
     found = [Convolution(0, 0, "conv_root", 7, config.channels, channels, size)]
-    size, width = halved(size), channels
+    size, width = reduced(size, 2), channels
     for stage, units in enumerate(stages, start=1):
         inner = width * 2 ** (stage - 1)
         for unit in range(1, units + 1):
             before = size
-            size = halved(size) if stage > 1 and unit == 1 else size
+            size = reduced(size, 2) if stage > 1 and unit == 1 else size
             found.append(Convolution(stage, unit, "conv1", 1, channels, inner, before))
             found.append(Convolution(stage, unit, "conv2", 3, inner, inner, size))
             found.append(Convolution(stage, unit, "conv3", 1, inner, 4 * inner, size))
@@ -60,7 +62,7 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
 
 
 def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
-    """Returns the number of weights of the model of a config, those that do not train included."""
+    """Returns the number of weights of a model of images, those that do not train included; TypeError for another."""
     if isinstance(config, DenseConfig):
         return count_weights(config.backbone) + _head_weights(config)
     resnet = convolutions(config)
@@ -119,7 +121,10 @@ def _block_weights(config: ViTConfig) -> int:
 
 
 def count_macs(config: ViTConfig | BiTConfig) -> int:
-    """Returns the multiply-adds of all convolutions and matrix products, those of attention too, for one image."""
+    """Returns the multiply-adds of all convolutions and matrix products, those of attention too, for one image.
+
+    Raises TypeError for another config, such as that of a dense model.
+    """
     total = sum(conv.weights * math.prod(conv.map_size) for conv in convolutions(config))
     if isinstance(config, BiTConfig):
         places = math.prod(config.feature_map_size) if config.pooling == "none" else 1

@@ -16,7 +16,7 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
     """Returns the symbolic output `(batch, projection or width)` of a text tower for symbolic ids `(batch, context)`.
 
     No dropout, and a mask of the padding with `pad_id` only: SigLIP and LiT were trained to see it, and CLIP's mask
-    hides what follows.
+    hides what follows. Raises ValueError for an unknown dtype.
     """
     policy = keras.dtype_policies.get(dtype)
     table = initializer("normal", stddev=0.02)
@@ -71,7 +71,8 @@ class TextEncoder(ConfiguredModel):
 
     Raises:
         TypeError: if `config` is no `TextConfig`.
-        ValueError: at call time, if the ids are no integers of 0 to `vocabulary - 1`, or not `context` of them.
+        ValueError: if `dtype` is unknown; at call time, if the ids are no integers of 0 to `vocabulary - 1`, or not
+            `context` of them.
 
     Examples:
         >>> tiny = keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2, mlp_width=16)
@@ -109,7 +110,7 @@ class TextEncoder(ConfiguredModel):
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings as `keras.Model.predict`; ValueError for ids of another shape, or that do not exist."""
+        """Returns embeddings as `keras.Model.predict`; ValueError for what `check_ids` refuses."""
         self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 

@@ -279,7 +279,7 @@ class VisionTransformer(ImageModel):
 
         Raises:
             TypeError, ValueError: if a size makes no sense, or the patches do not divide the image; the message names
-                the nearest sizes that they do.
+                the nearest sizes that they do. Also if the weights are quantized, folded or of an MLP-Mixer.
         """
         config = self.config
         image_size = config.image_size if image_size is None else image_size

@@ -58,7 +58,7 @@ REFERENCES = {
     layers.TokenPooling: pooled,
     layers.AddPositionEmbedding: with_positions,
 }
-POOLINGS = [("token", 1), ("token_dist", 2), ("avg", 0), ("avg", 1), ("avg", 3), ("token_avg", 2)]
+POOLINGS = [("token", 1), ("token_dist", 2), ("avg", 0), ("avg", 3), ("token_avg", 2)]
 PREFIXES = [(n, embed, 0) for n in (0, 1, 2) for embed in (True, False)] + [(5, True, 3)]
 CASES = [
     *((layers.MultiHeadAttention(heads), TOKENS) for heads in (1, 3, 12)),
@@ -75,7 +75,7 @@ CASES = [
     (layers.MAPHead(3, 24), TOKENS),
     (layers.MAPHead(3, 24, "exact", 0.1, skipped_tokens=2), TOKENS),
     *((layers.PatchEmbedding(7, n, bias=bias), (2, 6, 6, 3)) for n in (2, (2, 3), (3, 1)) for bias in (True, False)),
-    *((layers.TokenPooling(mode, prefix, token), TOKENS) for mode, prefix in POOLINGS for token in (0, 1)),
+    *((layers.TokenPooling(mode, prefix, token=1), TOKENS) for mode, prefix in POOLINGS),
     *(
         (layers.AddPositionEmbedding((2, 3), n, embed_prefix=embed, register_tokens=registers), (2, n + 6, 12))
         for n, embed, registers in PREFIXES
@@ -186,12 +186,30 @@ def test_standardised_convolution_padded_by_hand():
 ZEROS = np.zeros((2, 3, 12), "f4")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         *(
             (lambda layer=layer: layer(ZEROS), "heads must divide the width .* 5 heads .* width 12")
             for layer in (layers.MultiHeadAttention(5), layers.TransformerBlock(5, 24), layers.MAPHead(5, 24))
+        ),
+        (lambda: layers.MAPHead(0, 24)(ZEROS), "heads must divide the width .* 0 heads .* width 12"),
+        (lambda: layers.TokenDropout(1.0), "dropout must be at least 0 and below 1, but 1.0 was given"),
+        (lambda: layers.PatchDropout(-0.1), "rate must be at least 0 and below 1, but -0.1"),
+        (lambda: layers.TransformerBlock(3, 24, drop_path=2), "drop_path must be at least 0 and below 1, but 2"),
+        (lambda: layers.TransformerBlock(3, 24, attention_dropout=2)(ZEROS), "dropout must be at least 0"),
+        (lambda: layers.PatchEmbedding(7, (2, 0)), r"patch_size must be positive integers, but \(2, 0\)"),
+        (lambda: layers.StdConv2D(4, 3, padding="valid"), "padding must be one of .*'same'.*'valid'"),
+        (lambda: layers.BatchNormalization(axis=1), "axis must be one of .*-1.*, but 1"),
+        (lambda: layers.UpscaleBlock("gelu"), "activation must be one of .*'exact'.* but 'gelu'"),
+        (lambda: layers.DepthHead(4, patch_size=(2, 2))(ZEROS[None]), r"=\(2, 2\) and needs a map of patches"),
+        (lambda: layers.TextPooling("largest_id", end_id=3), "end_id and kind='end_id' need each other, but 3 and 'l"),
+        (lambda: layers.FeatureFusion()(ZEROS[None]), "was made with skip=True and needs a shallower map"),
+        (lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]), "skip=False and needs no shallower map"),
+        (
+            lambda: layers.resize(ZEROS[None], (3, 3), "linear"),
+            "how must be one of .*'half_pixel'.*'linear'",
         ),
         (lambda: layers.MLP(24, gelu="silu"), "gelu must be one of .*'tanh', 'exact', 'quick'.*'silu'"),
         (lambda: layers.TokenPooling("max"), "mode must be one of .*'token', 'avg', 'token_avg'.* but 'max'"),

@@ -148,6 +148,7 @@ def test_every_public_layer_has_an_example():
 
 
 @every_layer
+@pytest.mark.once
 def test_config_round_trip(name):
     layer, shape = make(name, name="mine", trainable=False, dtype="mixed_bfloat16")
     config = layer.get_config()

@@ -4,13 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import layers
 from keras_vit.layers import fast, ops
 from keras_vit.layers.base import Dense, LayerNormalization
 from keras_vit.layers.fast import torch as fast_torch
 from keras_vit.layers.resnet import GroupNormalization, MaxPooling2D
-from tests.compute import filled, forward, gradients, relative_error
+from keras_vit.training import MomentumSGD
+from tests.compute import filled, forward, gradients, relative_error, square
+from tests.small_models import images_for, small_vit
 from tests.tolerances import GRADIENTS
 
 ROOT = {"kernel_size": 7, "strides": 2}
@@ -59,10 +60,6 @@ def made(case, **options):
 
 def form_of(operation, x):
     return ops.FORMS.get((operation, ops.device_of(x)))
-
-
-def square(y):
-    return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
 
 
 @pytest.fixture(autouse=True)
@@ -121,11 +118,6 @@ def test_other_precisions(case, dtype, slow):
 def test_a_batch_of_none():
     layer, x = made("block")
     assert forward(layer, x[:0]).shape == (0, 5, 12)
-
-
-def small_model():
-    config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=12, classes=3)
-    return keras_vit.VisionTransformer(config), np.ones((2, 8, 8, 3), "float32")
 
 
 def answer_and_gradient(function, x, grad):
@@ -272,11 +264,9 @@ class TestTorch:
         """`fullgraph` is an error where PyTorch would go on in Python; "eager" compiles nothing."""
         import torch
 
-        model, x = small_model()
-        model = model.with_config(dtype=dtype)
-        filled(model, None)
+        model = small_vit(depth=1, dtype=dtype)
         program = torch.compile(lambda x: model(x, training=training), backend="eager", fullgraph=True)
-        x = torch.from_numpy(x)
+        x = torch.from_numpy(images_for(model.config))
         torch.testing.assert_close(program(x), model(x, training=training))
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -424,12 +414,16 @@ class TestTorch:
             layer(torch.ones(shape)).square().mean().backward()
             assert torch.isfinite(layer.gamma.value.grad).all()
 
+    def test_float64_gradients_are_clipped(self):
+        weight, optimizer = keras.Variable(np.zeros(4), dtype="float64"), MomentumSGD(1.0, global_clipnorm=1.0)
+        optimizer.apply([keras.ops.full((4,), 2.0, "float64")], [weight])
+        np.testing.assert_array_equal(weight.numpy(), [-0.5] * 4)
+
     def test_a_model_that_answers_keeps_what_users_add(self):
-        model, images = small_model()
-        seen = []
+        model, seen = small_vit(), []
         model.get_layer("block_0").register_forward_hook(lambda module, inputs, output: seen.append(module.name))
         model.get_layer("head").activity_regularizer = keras.regularizers.L2(0.1)
-        model(images, training=False)
+        model(images_for(model.config), training=False)
         assert seen == ["block_0"] and len(model.losses) == 1
 
     def test_programs_that_are_traced_hold_the_plain_operations(self):

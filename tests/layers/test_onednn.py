@@ -181,6 +181,9 @@ def test_a_model_with_packed_kernels(monkeypatch, capsys):
     half = make(config, dtype="mixed_bfloat16")
     with pytest.raises(ValueError, match="kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapt"):
         half.kernels_packed = True
+    with torch.inference_mode():
+        assert not model.optimize_for_inference().kernels_packed
+    assert "no kernels_packed: kernels that are made in torch.inference_mode()" in capsys.readouterr().out
     monkeypatch.setattr(changes, "packing_is_quicker", lambda threads: False)
     assert not model.optimize_for_inference().kernels_packed
     assert "no kernels_packed: it is not quicker on this processor" in capsys.readouterr().out

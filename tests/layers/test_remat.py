@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from tests.compute import filled, gradients, relative_error
+from tests.compute import filled, gradients, relative_error, square
 
 RATES = {"dropout": 0.3, "attention_dropout": 0.3, "drop_path": 0.3}
 jax_only = pytest.mark.skipif(keras.backend.backend() != "jax", reason="what only JAX has")
@@ -13,10 +13,6 @@ jax_only = pytest.mark.skipif(keras.backend.backend() != "jax", reason="what onl
 
 def block(remat):
     return filled(layers.TransformerBlock(2, 6, remat=remat, **RATES), (None, 3, 4), scale=1)
-
-
-def square(y):
-    return keras.ops.mean(keras.ops.square(y))
 
 
 def copy_seeds(source, target):

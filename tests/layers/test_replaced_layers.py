@@ -1,8 +1,13 @@
-"""A layer inside a block that is no longer the package's own is called as Keras calls it: nothing it does is lost."""
+"""A layer inside a block that is no longer the package's own is called as Keras calls it: nothing it does is lost.
+
+On PyTorch: on other backends every layer is called as Keras does.
+"""
 
 import keras
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from keras_vit import layers
 from keras_vit.layers.base import Dense
@@ -13,7 +18,7 @@ PLACES = ["norm1", "attention", "scale1", "norm2", "mlp", "scale2"]
 PLACES += ["attention/query", "attention/key", "attention/value", "attention/norm", "attention/out"]
 PLACES += ["mlp/fc1", "mlp/norm", "mlp/fc2"]
 every_place = pytest.mark.parametrize("place", PLACES)
-torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="what only PyTorch has")
+pytestmark = pytest.mark.once
 
 
 def make_block():
@@ -94,7 +99,7 @@ def test_a_wrapped_call_may_keep_what_it_sees(place):
 
     layer.call = wrapped
     before = numpy(make_block()[0](x))
-    with no_gradients():
+    with torch.no_grad():  # where nothing is kept for gradients, memory may be written over
         y = block(x)
     np.testing.assert_allclose(numpy(y), before, rtol=0, atol=1e-5)
     ((seen, then),) = kept
@@ -120,22 +125,7 @@ def test_a_quantized_layer(place):
     assert calls == [1]
 
 
-def no_gradients():
-    """Where PyTorch keeps nothing for gradients, memory may be written over."""
-    if keras.backend.backend() != "torch":
-        import contextlib
-
-        return contextlib.nullcontext()
-    import torch
-
-    return torch.no_grad()
-
-
-@torch_only
 def test_what_a_recorder_of_operations_keeps_is_not_written_over():
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     kept = []
 
     class Recorder(TorchDispatchMode):
@@ -153,7 +143,6 @@ def test_what_a_recorder_of_operations_keeps_is_not_written_over():
     assert [name for name, y, then in kept if not torch.equal(y, then)] == []
 
 
-@torch_only
 def test_a_layer_that_keras_recomputes_is_recomputed(monkeypatch):
     block, x = make_block()
     with keras.RematScope(mode="full"):

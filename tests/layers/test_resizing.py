@@ -44,8 +44,3 @@ def test_sizes_that_only_a_running_program_knows(how, backend):
     y = run.get_concrete_function(tf.TensorSpec((None, None, None, 3), "float32"))(tf.constant(x)).numpy()
     # Places are computed in float32 there: 4 of them, times the steepest slope.
     np.testing.assert_allclose(y, in_numpy(x, (15, 12), how), rtol=0, atol=1e-5)
-
-
-def test_an_unknown_way():
-    with pytest.raises(ValueError, match=r"how must be one of \('corners', 'half_pixel'\), but 'linear' was given"):
-        layers.resize(np.zeros((1, 2, 2, 1), "f4"), (3, 3), "linear")

@@ -11,19 +11,25 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.models import count_macs, count_weights
 from tests.compute import forward
 from tests.processes import REPOSITORY, environment
+from tests.small_models import (
+    images_for,
+    model_of,
+    small_backbone_config,
+    small_depth_model_config,
+    small_eomt_config,
+    small_linear_depth_config,
+    small_linear_segmenter_config,
+)
 from tests.tolerances import SAME_FUNCTION
 
-BACKBONE = keras_vit.ViTConfig(
-    image_size=28, patch_size=14, width=16, depth=4, heads=2, mlp_width=24, pooling="none", final_norm="tokens"
-)
-WIDTHS = {"widths": (4, 6, 8, 8), "fusion_width": 8, "head_width": 4}
 KINDS = {
-    "EoMT": keras_vit.EoMTConfig(backbone=BACKBONE, classes=3, queries=5, query_blocks=2, upscale_blocks=1),
-    "LinearSegmenter": keras_vit.LinearSegmenterConfig(backbone=BACKBONE, classes=3, blocks=(2, 3)),
-    "DPT": keras_vit.DPTConfig(backbone=BACKBONE, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False, **WIDTHS),
-    "LinearDepth": keras_vit.LinearDepthConfig(backbone=BACKBONE, blocks=(3,), max_depth=10.0, bins=16),
+    "EoMT": small_eomt_config(),
+    "LinearSegmenter": small_linear_segmenter_config(blocks=(0, 1)),
+    "DPT": small_depth_model_config(),
+    "LinearDepth": small_linear_depth_config(),
 }
 # How far answers may be off, in parts of their range. Adapters and freezing: the order of sums. int8 rounds weights and
 # what they are multiplied with by 1/254 of the largest, float16 and bfloat16 round by 2**-11 and 2**-8, all in some
@@ -37,20 +43,11 @@ OPTIONS = {
     "float64": SAME_FUNCTION,
 }
 BACKENDS_DIFFER = [("EoMT", "mixed_bfloat16"), ("EoMT", "float64"), ("LinearDepth", "int8")]
-IMAGES = np.random.default_rng(0).normal(size=(2, 28, 28, 3)).astype("float32")
+IMAGES = images_for(KINDS["EoMT"])
 
 
 def made(kind, dtype=None):
-    """A small model whose answers vary: kernels of its width's size, the rest near what it begins with."""
-    model = getattr(keras_vit, kind)(KINDS[kind], dtype=dtype)
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        if len(weight.shape) > 1:
-            inputs = weight.shape[0] if len(weight.shape) == 2 else np.prod(weight.shape[:-1])
-            weight.assign(rng.normal(0, max(inputs, 4) ** -0.5, weight.shape))
-        elif weight.path.endswith("bias"):
-            weight.assign(rng.uniform(0, 0.5, weight.shape))  # so that no ReLU ends it all
-    return model
+    return model_of(KINDS[kind], dtype=dtype)
 
 
 def answers(model, images=IMAGES):
@@ -66,7 +63,7 @@ def changed(kind, option):
         rng = np.random.default_rng(2)
         for weight in model.weights:
             if "lora_kernel_b" in weight.path:
-                weight.assign(rng.normal(0, 0.1, weight.shape))
+                weight.assign(rng.normal(0, 0.4, weight.shape))
     elif option == "frozen":
         training.freeze(model, "block_*")
     elif option == "int8":
@@ -115,7 +112,7 @@ def test_quantized_models_with_another_config(kind):
     model = changed(kind, "int8")
     again = model.with_config(name="again", pictures=model.config.pictures)
     assert again.name == "again" and off(answers(again), answers(model)) == 0
-    for changes in ({"image_size": 56}, {"dtype": "bfloat16"}):
+    for changes in ({"image_size": 16}, {"dtype": "bfloat16"}):
         with pytest.raises(ValueError, match="Change the model before it is quantized"):
             model.with_config(**changes)
 
@@ -150,6 +147,25 @@ def test_a_string_is_no_list_of_names():
         keras_vit.TextConfig(**TEXT, causal="no")
 
 
+@pytest.mark.once
+def test_what_makes_no_sense_is_refused():
+    for changes, words in (
+        ({"projection": None, "projection_bias": True}, "projection=None needs projection_bias=False, but True"),
+        ({"pooling": "map", "pad_id": 0}, "pad_id=0 is for a tower .* pooling='map' reads all tokens"),
+        ({"pooling": "end_id", "end_id": 9}, "end_id must be below vocabulary=9, but 9"),
+        ({"pad_id": 10}, "pad_id must be below vocabulary=9, but 10"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            keras_vit.TextConfig(**TEXT | changes)
+    with pytest.raises(ValueError, match="max_depth must be finite, but inf"):
+        KINDS["LinearDepth"].replace(max_depth=float("inf"))
+    with pytest.raises(ValueError, match="backbone must have patch_drop=0.0, but has 0.5"):
+        small_eomt_config(backbone=small_backbone_config(patch_drop=0.5))
+    for count, config in ((count_macs, KINDS["DPT"]), (count_weights, CONFIGS["text"])):
+        with pytest.raises(TypeError, match="config must be a ViTConfig or a BiTConfig, but .* was given"):
+            count(config)
+
+
 READ = """
 import sys, keras, numpy as np
 import keras_vit
@@ -165,7 +181,7 @@ for name in sys.argv[2:]:
 @pytest.mark.once
 def test_files_on_another_backend(tmp_path):
     pytest.importorskip("jax")
-    options = [(kind, option) for kind in KINDS for option in ("lora", "int8")]
+    options = [("EoMT", "lora"), ("LinearDepth", "int8")]
     for kind, option in options:
         model = changed(kind, option)
         model.save(tmp_path / f"{kind}-{option}.keras")

@@ -1,6 +1,5 @@
 """Models of the ViT families: the fields of the config that the official models leave alone, and what comes of them."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -8,7 +7,7 @@ import keras_vit
 import keras_vit.preprocessing
 from keras_vit.models import weights_by_path
 from keras_vit.training.pretraining import masked_patch_model
-from tests.compute import forward, gradients
+from tests.compute import forward, gradients, square
 from tests.layers import in_numpy
 from tests.small_models import model_of as make
 from tests.small_models import values_of
@@ -148,10 +147,6 @@ def test_mixed_precision(family):
     assert 1e-5 < error < 5e-2  # 8 bits in two blocks
 
 
-def square(y):
-    return keras.ops.mean(keras.ops.square(keras.ops.cast(y, "float32")))
-
-
 @some_families
 def test_gradients_reach_every_weight_with_and_without_remat(family):
     plain, again = make(FAMILIES[family]), make(FAMILIES[family].replace(remat=True))
@@ -177,6 +172,7 @@ TYPES = [
     ({"projection": 2.5}, "projection must be an integer, but 2.5"),
     ({"pixel_mean": "grey"}, "pixel_mean must be a number or one for each channel, but 'grey'"),
     ({"crop_ratio": "0.9"}, "crop_ratio must be a number.*, but '0.9'"),
+    ({"image_size": (16, float("inf"))}, r"image_size must be an integer or a pair .* but \(16, inf\)"),
     *(({"class_names": names}, "class_names must be") for names in ("abc", 7, ("cat", 1, "dog"))),
 ]
 VALUES = [
@@ -184,7 +180,7 @@ VALUES = [
     ({"attention_bias": True}, "attention_bias must be one of .*'no_key'.*True"),
     ({"final_norm": None}, "final_norm must be one of .*'pooled'.*None"),
     ({"register_tokens": -1}, "register_tokens must be at least 0, but -1"),
-    ({"layer_scale": float("nan")}, "layer_scale must be finite, but nan"),
+    *(({"layer_scale": n}, f"layer_scale must be finite, but {n}") for n in (float("nan"), float("inf"), 10**400)),
     ({"projection": 0}, "projection must be at least 1, but 0"),
     ({"rotary_embedding": "eva02", "heads": 8}, "needs heads of length 4, 8.*width 16 and 8 heads .* 2"),
     ({"rotary_grid": 0}, "rotary_grid must be positive"),

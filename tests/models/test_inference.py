@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit import inspection
 from keras_vit._processes import tensorflow_has_only_cpus
 from keras_vit.models import changes, count_macs, count_weights, feature_names
-from tests.compute import close, forward, gradients
+from tests.compute import close, forward, gradients, square
 from tests.models.test_families import FAMILIES, make
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
 
@@ -139,10 +139,7 @@ def test_nothing_is_lost(tmp_path):
         assert not again.config.class_token_only
         np.testing.assert_array_equal(forward(again, images), forward(model, images))
 
-    def loss(y):
-        return keras.ops.mean(keras.ops.square(y))
-
-    (_, slow), (_, fast) = (gradients(m, images, loss, training=True) for m in (model, quick))
+    (_, slow), (_, fast) = (gradients(m, images, square, training=True) for m in (model, quick))
     # The key's bias has no gradient but rounding errors.
     slow, fast = ({p: g for p, g in grads.items() if not p.endswith("key/bias")} for grads in (slow, fast))
     close(fast, slow, GRADIENTS)

@@ -11,6 +11,7 @@ from keras_vit.checkpoints import LAYOUTS
 from keras_vit.models import count_macs, count_weights, variant_config, weights_by_path
 from tests.checkpoints.npz_files import assert_same_bits, read
 from tests.compute import forward, gradients, relative_error
+from tests.small_models import images_for
 from tests.tolerances import GRADIENTS, LOGITS
 
 MIXER = {"heads": 1, "class_token": False, "pooling": "avg", "position_embedding": "none"}
@@ -53,10 +54,6 @@ def mixer_in_numpy(a, images, patch, epsilon=1e-6):
     return dense(pooled, "head"), pooled
 
 
-def images_for(config):
-    return np.random.default_rng(1).uniform(-1, 1, (2, *config.image_size, 3)).astype("f4")
-
-
 def exactly(arrays):
     return {name: values.astype("f8") for name, values in arrays.items()}
 
@@ -72,7 +69,7 @@ def test_answers(tmp_path):
     np.savez(tmp_path / "mixer.npz", **{f"opt/target/{name}": values for name, values in arrays.items()})
     model = keras_vit.load(tmp_path / "mixer.npz", grid_size=(2, 3))
     assert model.config == CONFIG
-    x = images_for(CONFIG)
+    x = images_for(CONFIG, seed=1)
     logits, pooled = mixer_in_numpy(exactly(arrays), x.astype("f8"), 4)
     features = keras_vit.load(tmp_path / "mixer.npz", grid_size=(2, 3), include_top=False, pooling="avg")
     for got, wanted in (
@@ -88,12 +85,11 @@ def test_answers(tmp_path):
     assert np.abs(other - right).max() > 5 * LOGITS
 
 
-@pytest.mark.parametrize("remat", [False, True])
-def test_gradients(remat, tmp_path):
+def test_gradients(tmp_path):
     """Of a weighted sum of the logits, by central differences in float64 of every single weight."""
     arrays = arrays_of(CONFIG)
     np.savez(tmp_path / "mixer.npz", **arrays)
-    model = keras_vit.load(tmp_path / "mixer.npz", grid_size=(2, 3), remat=remat)
+    model = keras_vit.load(tmp_path / "mixer.npz", grid_size=(2, 3))
     x, weights = images_for(CONFIG), np.random.default_rng(2).normal(size=(2, 3))
     _, found = gradients(model, x, lambda y: keras.ops.sum(y * keras.ops.cast(weights, "float32")), training=True)
     by_path, exact = weights_by_path(model), exactly(arrays)

@@ -6,11 +6,11 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers import fast
+from keras_vit.layers import ops
 from tests.compute import derivatives
 
-PLAIN = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
-HYBRID = {"image_size": 32, "patch_size": 1, "stem_stages": (1, 1), "stem_width": 32}
+PLAIN = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 12, "classes": 3}
+HYBRID = {"depth": 2, "image_size": 32, "patch_size": 1, "stem_stages": (1, 1), "stem_width": 32}
 ROTARY = {"rotary_embedding": "eva02", "mlp": "swiglu_norm", "attention_norm": True, "attention_bias": "no_key"}
 MODELS = {
     "hybrid": PLAIN | HYBRID | {"pre_norm": True},
@@ -52,7 +52,7 @@ def test_hessian_times_vector(name, paths, monkeypatch, record_property, backend
     if paths == "plain":  # as on other devices
         if backend == "jax":
             pytest.skip("these are JAX's own, and a minute of compiling")
-        monkeypatch.setattr(fast, "FORMS", {})
+        monkeypatch.setattr(ops, "FORMS", {})
     model, images = model_and_images(name)
     value, gradient, product = derivatives(model, images, lambda y: keras.ops.sum(keras.ops.square(y)))
     weights = [np.array(w) for w in model.get_weights()]

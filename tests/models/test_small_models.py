@@ -9,6 +9,7 @@ from tests.compute import forward
 KINDS = [f for f in vars(small_models) if f.startswith("small_") and not f.endswith("_config")]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_small_models_vary(kind):
     make = getattr(small_models, kind)

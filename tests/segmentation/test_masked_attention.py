@@ -133,6 +133,9 @@ def test_chance_frees_whole_queries(model, images):
         model.predictions(images, 0.5)
     with pytest.raises(ValueError, match="for each image needs draws"):
         model.predictions(images, np.zeros((len(images), HEAD["query_blocks"])))
+    for wrong in (1.5, [0.5], np.zeros((len(images), blocks + 1))):
+        with pytest.raises(ValueError, match="mask_probability must"):
+            model.predictions(images, wrong, draws)
 
 
 def test_rotary_coordinates_are_rescaled(model, images):

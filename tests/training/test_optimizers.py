@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit._arguments import matches
-from keras_vit.layers import fast, skip_initialization
+from keras_vit.layers import ops, skip_initialization
 from keras_vit.models import weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, Muon, SigmoidLoss, SoftmaxLoss, WarmupDecay, layer_decay
 from keras_vit.training.optimizers import DECAYED, DECAYS
@@ -137,8 +137,8 @@ def test_adamw_in_place_is_adamw(options, monkeypatch, backend):
     import torch
 
     found = []
-    for forms in (fast.FORMS, {}):
-        monkeypatch.setattr(fast, "FORMS", forms)
+    for forms in (ops.FORMS, {}):
+        monkeypatch.setattr(ops, "FORMS", forms)
         with keras.name_scope("block"):
             kernel = keras.Variable(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4), name="kernel")
         optimizer = AdamW(**options)

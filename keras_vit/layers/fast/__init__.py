@@ -6,6 +6,7 @@ gains, in ms of the definition and of the form: ViT-B/16, batch 8, unless a comm
 (docs/speed.md).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ TORCH_OTHER = "torch, other"  # devices; and programs that are exported or trace
 TORCH = (TORCH_CPU, TORCH_CUDA, TORCH_OTHER)
 JAX_CPU = "jax, cpu"
 TENSORFLOW_CPU = "tensorflow, cpu"
+# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
+GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
+GELU_CUBIC = 0.044715 * GELU_LINEAR
 
 
 def faster(operation: str, *devices: str) -> Callable[[Any], Any]:

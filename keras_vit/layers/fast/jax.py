@@ -5,11 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.layers.fast import JAX_CPU, faster
-
-# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
-_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
-_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, JAX_CPU, faster
 
 
 def _widened(x: Any) -> Any:
@@ -182,15 +178,15 @@ def _gelu() -> Any:
     @jax.custom_jvp
     def gelu(x: Any) -> Any:
         # Division comes last: XLA repeats products in what reads them, here in the slow copy of _widening_product.
-        return x / (1 + jnp.exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
+        return x / (1 + jnp.exp(-x * (GELU_LINEAR + GELU_CUBIC * x * x)))
 
     @gelu.defjvp
     def differentiate(primals: Any, tangents: Any) -> Any:
         """Returns the GELU and its tangent."""
         (x,), (d_x,) = primals, tangents
-        e = jnp.exp(-jnp.abs(x) * (_GELU_LINEAR + _GELU_CUBIC * x * x))
+        e = jnp.exp(-jnp.abs(x) * (GELU_LINEAR + GELU_CUBIC * x * x))
         s = 1 / (1 + e)  # the sigmoid of what is positive; that of the negative is e s, and the slope of both e s^2
-        slope = e * s * s * x * (_GELU_LINEAR + 3 * _GELU_CUBIC * x * x)
+        slope = e * s * s * x * (GELU_LINEAR + 3 * GELU_CUBIC * x * x)
         return gelu(x), d_x * (jnp.where(x < 0, e * s, s) + slope)
 
     return gelu

@@ -6,7 +6,6 @@ weights into its own order included (docs/speed.md).
 """
 
 import functools
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,11 +19,8 @@ from keras_vit._keras import (
     onednn_product,
     onednn_product_of_packed,
 )
-from keras_vit.layers.fast import TORCH, TORCH_CPU, TORCH_CUDA, faster
+from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, faster
 
-# The tanh approximation of GELU, x/2 (1 + tanh(c x + d x^3)), is x sigmoid(2 c x + 2 d x^3).
-_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
-_GELU_CUBIC = 0.044715 * _GELU_LINEAR
 PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
 FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
@@ -221,7 +217,7 @@ def _pieces(x: Any) -> list[Any]:
 
 def _gelu_factor(x: Any) -> Any:
     """Returns what the GELU multiplies `x` by, as a new tensor."""
-    return x.new_tensor(_GELU_LINEAR).addcmul(x, x, value=_GELU_CUBIC).mul_(x).sigmoid_()
+    return x.new_tensor(GELU_LINEAR).addcmul(x, x, value=GELU_CUBIC).mul_(x).sigmoid_()
 
 
 @functools.cache
@@ -310,9 +306,11 @@ def sample(maps: Any, points: Any) -> Any:
 # Not measured alone.
 @faster("sum_of_squares", *TORCH)
 def sum_of_squares(gradient: Any) -> Any:
-    """Returns as `optimizers.sum_of_squares`, without an array of the squares."""
+    """Returns as `optimizers.sum_of_squares`, without an array of the squares; NotImplemented for float64."""
     import torch
 
+    if gradient.dtype == torch.float64:  # which the norm does not narrow
+        return NotImplemented
     return torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
 
 
