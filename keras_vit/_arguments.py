@@ -66,10 +66,11 @@ def whole_number(name: str, value: Any, least: int) -> int:
 def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
     """Returns one integer or several as a tuple of int.
 
-    Raises ValueError if there is none, or one is no integer or less than `least`; TypeError for what has no items.
+    Raises ValueError if there is none, or one is no integer, a bool or less than `least`; TypeError for what has no
+    items.
     """
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
-    if not values or any(not isinstance(n, numbers.Integral) or n < least for n in values):
+    if not values or any(isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < least for n in values):
         expected = f"integers of at least {least}, and one or more"
         raise ValueError(Message(Code(name), f" must be {expected}, but got {values!r}."))
     return tuple(map(int, values))
@@ -85,7 +86,7 @@ def to_numpy(values: Any) -> np.ndarray:
     """Returns a tensor of any framework, an array or lists as a NumPy array, without a copy where that is possible.
 
     bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as frameworks
-    want them.
+    want them. Raises ValueError for lists of several lengths.
     """
     if hasattr(values, "detach"):  # torch: NumPy refuses gradients, other devices and bfloat16
         values = values.detach().cpu()
@@ -142,11 +143,13 @@ def check_class_name(name: str, where: str) -> None:
 def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
     """Returns the class names as a list, None if there are none, and their number, else `classes`.
 
-    Raises TypeError for a name that is no string; ValueError for one that cannot name a class, for two alike, and for
-    another number than `classes`.
+    Raises TypeError unless they are strings in an iterable that is no string; ValueError for one that cannot name a
+    class, for two alike, and for another number than `classes`.
     """
     if class_names is None:
         return None, classes
+    if isinstance(class_names, (str, bytes)) or not isinstance(class_names, Iterable):
+        raise TypeError(f"class_names must be a list of strings in the order of the labels, but got {class_names!r}.")
     names = list(class_names)
     for name in names:
         if not isinstance(name, str):
@@ -187,7 +190,7 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-# What the numbers of recipes, optimizers and schedules must be, and the test of it.
+# What the numbers of recipes, optimizers, schedules and exports must be, and the test of it.
 _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     (
         "steps batch_size accumulate lora_rank patience queries points first_mask_steps",
@@ -200,6 +203,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("timescale t_max", "a number above 0", lambda n: 0 < n < math.inf),
     ("importance weight", "a number in 0..1", lambda n: 0 <= n <= 1),
     ("oversample", "a number of at least 1", lambda n: 1 <= n < math.inf),
+    ("tolerance", "a number above 0", lambda n: n > 0),
     ("momentum beta_1 beta_2 alpha dropout patch_drop", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
     ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),

@@ -74,7 +74,10 @@ class Processes:
         return functools.reduce(np.add, self.gather(np.asarray(values)))
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """Returns the arrays of all processes in their order. They may differ in the length of axis 0 only."""
+        """Returns the arrays of all processes in their order. They may differ in the length of axis 0 only.
+
+        Raises what the engine does where one has ended, see `failing_together`; so does all else that is exchanged.
+        """
         array = np.asarray(array, order="C")  # ascontiguousarray adds an axis to scalars
         if self.count == 1:
             return [array]
@@ -296,20 +299,21 @@ def placement(environment: Mapping[str, str]) -> Place | None:
     Raises ValueError, which names the variable, if they make no sense.
     """
 
-    def number(name: str, default: int | None = None) -> int:
+    def number(name: str, default: int | None = None, least: int = 0) -> int:
         text = environment.get(name, "" if default is None else str(default))
-        if not text.isdecimal():
-            raise ValueError(f"The environment variable {name} must be a whole number, but it is {text!r}.")
+        if not text.isdecimal() or int(text) < least:
+            wanted = f"a whole number of at least {least}"
+            raise ValueError(f"The environment variable {name} must be {wanted}, but it is {text!r}.")
         return int(text)
 
     if all(environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         index, count = number("RANK"), number("WORLD_SIZE")
         host, port = environment["MASTER_ADDR"], number("MASTER_PORT")
-        local_index, local_count = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
+        local_index, local_count = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1, 1)
     elif number("SLURM_STEP_NUM_TASKS", 1) > 1:
         index, count, local_index = number("SLURM_PROCID"), number("SLURM_STEP_NUM_TASKS"), number("SLURM_LOCALID", 0)
         tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")  # such as "4(x2),1"
-        local_count = int("".join(itertools.takewhile(str.isdecimal, tasks)) or 1)
+        local_count = int("".join(itertools.takewhile(str.isdecimal, tasks)) or 1) or 1
         # The first host, such as gpu07 of "gpu[07-09,12],cpu1".
         nodes = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment.get("SLURM_STEP_NODELIST", "localhost"))
         first = "".join(part or "" for part in nodes.groups()) if nodes else "localhost"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit._arguments import did_you_mean, printable
+from keras_vit._arguments import check_class_names, did_you_mean, pair, printable, whole_numbers
 
 pytestmark = pytest.mark.once
 
@@ -29,6 +29,17 @@ def test_control_characters_are_escaped(text, shown):
 @pytest.mark.parametrize("text", ["a b", "[red]", "naïve 日本語\u3000 می\u200cخواهم", "👩\u200d🔬", "c\u00a0d"])
 def test_what_is_harmless_stays(text):
     assert printable(text) == text
+
+
+def test_what_is_of_another_type_is_refused():
+    for size in ((float("inf"), 8), True, "ab"):
+        with pytest.raises(TypeError, match="size must be an integer or a pair"):
+            pair("size", size)
+    with pytest.raises(ValueError, match="top must be integers"):
+        whole_numbers("top", True, 1)
+    for names in ("abc", 3):
+        with pytest.raises(TypeError, match="class_names must be a list of strings"):
+            check_class_names(names, 3)
 
 
 def test_other_objects_and_long_text():

@@ -15,9 +15,11 @@ from keras_vit.cli.inputs import (
     check_source,
     check_target,
     chosen,
+    lines_of,
+    picture_files,
     start_keras,
 )
-from keras_vit.cli.program import COUNT, Result, at_least_0, command, derived, group, image_size, option, switch
+from keras_vit.cli.program import ANY_SIZE, COUNT, Result, at_least_0, command, derived, group, option, switch
 
 LIKE = derived("keras_vit.checkpoints.checkpoint:inspect_checkpoint", "like")
 # Of `keras_vit.export.FORMATS`, which the help need not wait for; a test holds them together.
@@ -52,22 +54,26 @@ def info(options: Namespace) -> Result:
     """Returns what a file is, from its contents, what a name is, from the catalogue, or all checkpoints of a variant.
 
     Raises FileNotFoundError for a missing file, ValueError for an unknown name, a file that is no checkpoint, a Keras
-    file that does not say its model, or a `--like` that contradicts the file; OSError for an address that fails, a file
-    that cannot be read, or a folder without weights (IsADirectoryError).
+    file that does not say its model, or a `--like` that contradicts the file or is for no checkpoint's; OSError for an
+    address that fails, a file that cannot be read, or a folder without weights (IsADirectoryError).
     """
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
 
-    if checkpoints.is_variant(options.source):
-        rows = checkpoints.list_weights(options.source)
-        return Result([*rows], rows)
-    source = os.fspath(checkpoints.resolve_source(options.source))
-    if checkpoints.is_keras_file(source):
-        return _description(source, _keras_file(source))
-    if source in SHIPPED or "://" in source or os.path.exists(os.path.expanduser(source)):
+    is_variant = checkpoints.is_variant(options.source)
+    source = options.source if is_variant else os.fspath(checkpoints.resolve_source(options.source))
+    is_file = source in SHIPPED or "://" in source or os.path.exists(os.path.expanduser(source))
+    if is_file and not checkpoints.is_keras_file(source):
         facts = checkpoints.inspect_checkpoint(checkpoints.find_checkpoint(source), like=options.like)
         return _description(source, facts.to_dict())
-    (row,) = checkpoints.list_weights(source)
+    if options.like is not None:
+        raise ValueError(f"--like is for files of checkpoints, and {printable(source)} is none: leave it out.")
+    if is_file:
+        return _description(source, _keras_file(os.path.expanduser(source)))
+    rows = checkpoints.list_weights(source)
+    if is_variant:
+        return Result([*rows], rows)
+    (row,) = rows
     return Result(row, pairs_table(source, row))
 
 
@@ -138,35 +144,35 @@ def download(options: Namespace) -> Result:
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
 def inspect(options: Namespace) -> Result:
-    """Writes the page of `keras_vit.inspection` and returns its path; images are read before Keras is imported.
+    """Writes the page of `keras_vit.inspection` and returns its path; images are looked at before Keras is imported.
 
     Raises FileNotFoundError without the page's folder, an image or a model file, FileExistsError for a page that is
-    there, ValueError for another ending than .html, an unknown name, a file that is no image or images that the model
-    does not take, TypeError for a model that the page is not for, OSError for a file that cannot be read, fetched or
-    written, ImportError without Pillow or a backend of Keras.
+    there, ValueError for another ending than .html or .htm, an unknown name, a file that is no image or images that the
+    model does not take, TypeError for a model that the page is not for, OSError for a file that cannot be read, fetched
+    or written, ImportError without Pillow or a backend of Keras.
     """
-    from keras_vit.preprocessing import load_image
+    from keras_vit._page import check_page_path
 
     folder = os.path.dirname(os.path.abspath(options.output))
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"There is no folder {folder} for the page.")
-    if not options.output.endswith(".html"):
-        raise ValueError(f"--output must end with .html, but {options.output!r} was given.")
+    check_page_path(options.output)
     check_target(options.output, options.overwrite)
-    check_exists(*options.image)
-    check_source(options.source)
-    images: dict[str, Any] = {}
-    for path in options.image:
+    images: dict[str, str] = {}
+    for path in picture_files(options.image) if options.image else []:
         name = os.path.basename(path)
-        images[name if name not in images else path] = load_image(path)
+        images[name if name not in images else path] = path
+    check_source(options.source)
     start_keras()
     from keras_vit.inspection import write_page
+    from keras_vit.preprocessing.windows import read_picture
     from keras_vit.zoo import load
 
     model = load(options.source)
+    pixels = {name: read_picture(path, getattr(model.config, "channels", 3)) for name, path in images.items()}
     source, notes = _facts_and_notes(options.source)
     title = os.path.basename(os.path.normpath(options.source)) if os.path.exists(options.source) else options.source
-    page = write_page(model, options.output, images, title=title, source=source, notes=notes)
+    page = write_page(model, options.output, pixels, title=title, source=source, notes=notes)
     size = os.path.getsize(page)
     return Result({"page": str(page), "bytes": size, "images": list(images)}, f"Wrote {page} ({megabytes(size)})")
 
@@ -226,18 +232,13 @@ def convert(options: Namespace) -> Result:
     return Result({"path": options.target, "bytes": size}, f"Wrote {printable(options.target)} ({megabytes(size)})")
 
 
-def _any_size(text: str) -> int | tuple[int, int] | str:
-    """Returns "dynamic", or what `image_size` makes of another text."""
-    return text if text == "dynamic" else image_size(text)
-
-
 @command(
     "Writes a file that runs without Keras, and checks it.",
     WEIGHTS,
     option("out", f"the file to write; its suffix tells the format: {SUFFIXES}", metavar="OUT"),
     option("--format", "saved_model for a folder (default: the suffix tells)"),
     option("--precision", "float16, dynamic_int8, int8 ...", default="float32"),
-    option("--image-size", "pixels, or dynamic for any size (default: the checkpoint's)", type=_any_size),
+    option("--image-size", "pixels, or dynamic for any size (default: the checkpoint's)", type=ANY_SIZE),
     option("--batch-size", "images at a time (default: any number)", type=COUNT),
     switch("--uint8", "take pixels of 0..255 and scale them in the file", dest="uint8_input"),
     switch("--softmax", "answer with probabilities"),
@@ -281,7 +282,7 @@ def export(options: Namespace) -> Result:
         model = model.with_image_size(options.image_size)
     names = getattr(model.config, "class_names", None)  # maps of depth have none
     if options.classes is not None:
-        names = Path(options.classes).read_text(encoding="utf-8").splitlines()
+        names = lines_of(options.classes)
     pictures, labels = (None, None) if options.images is None else labelled_pictures(options.images, model, names)
     report = export(
         model,

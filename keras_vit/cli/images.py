@@ -25,7 +25,7 @@ from keras_vit.cli.inputs import (
     start_keras,
     summary,
 )
-from keras_vit.cli.program import COUNT, COUNT_OR_0, Result, at_least_0, command, option, switch
+from keras_vit.cli.program import COUNT, COUNT_OR_0, METRES, Result, at_least_0, command, option, switch
 
 TOP = 5  # classes that `predict` shows
 
@@ -217,15 +217,10 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
     return Result(data, table)
 
 
-def _metres(text: str) -> float | str:
-    """Returns "relative", or what `at_least_0` makes of another text."""
-    return text if text == "relative" else at_least_0(text)
-
-
 @command(
     "Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.",
     *MAPS,
-    option("--max-depth", "the largest depth in metres, or `relative`, if no file tells", type=_metres, metavar="X"),
+    option("--max-depth", "the largest depth in metres, or `relative`, if no file tells", type=METRES, metavar="X"),
     examples=(
         "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
         "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",

@@ -132,8 +132,9 @@ def labelled_data(options: Namespace) -> Any:
 def picture_files(paths: Sequence[str]) -> list[str]:
     """Returns the paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras.
 
-    Raises FileNotFoundError for a missing path, OSError for a folder that cannot be read, ValueError for no pictures, a
-    file that is none or a link that leads back to its folder, ImportError without Pillow.
+    TIFFs are not, which may have other channels than Pillow knows. Raises FileNotFoundError for a missing path, OSError
+    for a folder or file that cannot be read, ValueError for no pictures, a file that is none or a link that leads back
+    to its folder, ImportError without Pillow.
     """
     from keras_vit.data import image_files
     from keras_vit.data.examples import Reading
@@ -143,7 +144,13 @@ def picture_files(paths: Sequence[str]) -> list[str]:
     files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]
     if not files:
         raise ValueError(f"There are no pictures in {', '.join(map(printable, paths))}.")
-    good_files(files, Reading(), lambda i: str(files[i]))
+    for file in files:
+        if not os.access(file, os.R_OK):
+            raise PermissionError(f"{file} may not be read.")
+    known = [file for file in files if file.suffix.lower() not in (".tif", ".tiff")]
+    _, bad, _ = good_files(known, Reading("skip"), str)
+    if bad:
+        raise ValueError(f"{bad[0].path}: {bad[0].reason}.")
     return [str(file) for file in files]
 
 

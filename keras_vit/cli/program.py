@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras_vit
-from keras_vit._arguments import Code, Message, did_you_mean, printable, require_packages
+from keras_vit._arguments import SKIP, Code, Message, did_you_mean, printable, require_packages
 from keras_vit._terminal import terminal_width
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _WIDTH = 78
 # How the program does what messages say in Python; all other arguments are options of the same name.
 _IN_THE_PROGRAM = {
     "resume=False": "--restart",
+    SKIP: "--skip-unreadable",
     "list_weights": "`keras-vit list`",
     "list_models": "`keras-vit list --models`",
     "list_recipes": "`keras-vit recipes`",
@@ -268,6 +269,14 @@ def image_size(text: str) -> int | tuple[int, int]:
     return (COUNT(height), COUNT(width)) if cross else COUNT(height)
 
 
+def word_or(word: str, reader: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Returns a reader that leaves one word as it is, and calls another reader with all other text."""
+    return lambda text: word if text == word else reader(text)
+
+
+ANY_SIZE, METRES = word_or("dynamic", image_size), word_or("relative", at_least_0)
+
+
 def _count_or_share(text: str) -> float:
     """Returns a whole number for digits alone, otherwise what `at_least_0` returns or raises."""
     return COUNT_OR_0(text) if text.isdecimal() else at_least_0(text)
@@ -400,7 +409,8 @@ def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> in
         refuse_unused(options.command, given, values)
         with _own_warnings(command):
             result = command.run(options)
-            if _is_first():
+            processes = sys.modules.get("keras_vit._processes")
+            if processes is None or processes.current().first:
                 _print(result, options.json)
                 sys.stdout.flush()
     except BrokenPipeError:
@@ -478,12 +488,6 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
     return usage
 
 
-def _is_first() -> bool:
-    """Returns whether this process prints the result: of several that did the job together, the first one."""
-    processes = sys.modules.get("keras_vit._processes")
-    return processes is None or processes.current().first
-
-
 def _print(result: Result, as_json: bool) -> None:
     """Prints a result on standard output, as wide as the terminal or `COLUMNS` says.
 
@@ -540,7 +544,8 @@ def _in_options(error: BaseException | str, command: Command | None) -> str:
         flag = f"--{name.replace('_', '-')}"
         if flag in flags:
             return flag if value in ("", "True", "...") else f"{flag} {value.strip(chr(34))}"
-        return _IN_THE_PROGRAM.get(code.partition("(")[0], code)
+        other = _IN_THE_PROGRAM.get(code.partition("(")[0], code)
+        return code if other.startswith("--") and other not in flags else other
 
     return "".join(in_option(part) if isinstance(part, Code) else part for part in message.parts)
 

@@ -322,10 +322,12 @@ def evaluate(options: Namespace) -> Result:
     """Returns what a model, a few-shot probe or nearest neighbours reach on DATA; writes report and files.
 
     Raises, before Keras is imported, ValueError for options that contradict each other, unknown names and a report of
-    another ending, FileNotFoundError for missing data, ImportError without matplotlib for a picture, scikit-learn for
-    `digits`, Pillow or a backend of Keras; then TypeError or ValueError for a model of another kind, data that does not
-    fit it, images that cannot be decoded or a file of names that is not UTF-8, OSError for a file that cannot be read,
-    fetched or written, RuntimeError or ConnectionError where processes cannot work together.
+    another ending, FileNotFoundError for missing files and data, TypeError, ValueError or OSError for a folder or table
+    that cannot be read as asked, ImportError without matplotlib for a picture, pyarrow for a Parquet file or a backend
+    of Keras; then ImportError without scikit-learn for `digits`, Pillow, tensorflow-datasets or a tokenizer's library,
+    TypeError or ValueError for a model of another kind, data that does not fit it, images that cannot be decoded or a
+    file of names that is not UTF-8, OSError for a file that cannot be read, fetched or written, RuntimeError or
+    ConnectionError where processes cannot work together.
     """
     probing, voting = options.few_shot is not None, options.knn is not None
     if probing and voting:
@@ -371,6 +373,7 @@ def _evaluate_segmentation(options: Namespace) -> Result:
     of model, ValueError for masks that do not fit it or cannot be decoded, ImportError without Pillow or a backend of
     Keras, RuntimeError where processes cannot work together.
     """
+    check_exists(options.data)
     start_keras()
     from keras_vit import load, segmentation
 
@@ -386,14 +389,15 @@ def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
     scikit-learn for `digits`, pyarrow for a Parquet file or a backend of Keras, and OSError (FileNotFoundError),
     TypeError or ValueError for DATA that cannot be read.
     """
+    from keras_vit._page import check_page_path
     from keras_vit._pictures import need_matplotlib
 
     is_digits = kind_of_data(options.data) == "digits"
     data = None if is_digits else labelled_data(options)
     if options.report or (options.output and options.few_shot is None):
         need_matplotlib()  # better now than after all the work
-    if options.report and not options.report.endswith((".html", ".htm")):
-        raise ValueError(f"--report must end with .html, but {options.report!r} was given.")
+    if options.report:
+        check_page_path(options.report)
     start_keras()
     if not is_digits:
         return data, None
@@ -510,7 +514,8 @@ def demo(options: Namespace) -> Result:
     """Returns the figures of the demo, which prints what it does; with `--json` on standard error.
 
     Raises ImportError where a package is missing that it needs, ValueError for less than 10 or more than 1,297
-    `--train-images`, OSError where a file cannot be written, RuntimeError if a written file answers otherwise.
+    `--train-images` or a `--seed` from 2**32 on, OSError where a file cannot be written, RuntimeError if one cannot be
+    made or answers otherwise.
     """
     start_keras()
     from rich.console import Console

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import keras_vit
 from keras_vit import inspection, training
-from keras_vit._arguments import require_packages, whole_number
+from keras_vit._arguments import printable, require_packages, whole_number
 from keras_vit._files import weights_folder, write_text
 from keras_vit._keras import set_random_seed
 from keras_vit._pictures import plot_map
@@ -68,6 +68,7 @@ def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
         ImportError: if scikit-learn is not installed.
         ValueError: if `train_images` is less than 10, or more than there are.
     """
+    require_packages("The digits", ("sklearn",), "demo")
     from sklearn import datasets
     from sklearn.model_selection import train_test_split
 
@@ -107,18 +108,19 @@ def run(
 
     Raises:
         ImportError: if a package of the extra `demo` is missing.
-        ValueError: if `seed` or `epochs` is no whole number, or `train_images` is out of range.
+        ValueError: if `seed` is none of 0 to 2**32 - 1, `epochs` no whole number of at least 1, or `train_images` out
+            of range.
         OSError: if the folder or a file cannot be written.
-        RuntimeError: if the outputs of a written file are not those of the model.
+        RuntimeError: if a file cannot be made, or its outputs are not those of the model.
     """
     require_packages("The demo", NEEDS, "demo")
     seed, epochs = whole_number("seed", seed, 0), whole_number("epochs", epochs, 1)
     train, test = load_digits(train_images)
     console = console or Console()
     started = time.perf_counter()
+    set_random_seed(seed)
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    set_random_seed(seed)
 
     console.print(
         f"[bold]keras_vit {keras_vit.__version__}[/] on {keras.backend.backend()}: a Vision Transformer that knows "
@@ -161,7 +163,7 @@ def run(
     console.print(
         f"{result['test_images']} test images, {epochs} epochs, {result['backend']}:", *_tables(result), sep="\n"
     )
-    console.print(f"The picture: [bold]{output / 'demo.png'}[/]")
+    console.print(f"The picture: {printable(result['picture'])}", markup=False, highlight=False)
     return result
 
 
@@ -193,7 +195,7 @@ def _write_files(
     """Writes the model in three formats; returns of each file its bytes and largest difference from the logits.
 
     By file name, `{"bytes", "max_abs_error"}` each. `digits.tflite` is left out without its packages. Raises
-    RuntimeError if a difference is above 1e-4, OSError if a file cannot be written.
+    RuntimeError if a difference is above 1e-4 or LiteRT's file cannot be made, OSError if a file cannot be written.
     """
     with console.status("Saving ..."):
         save_model(model, output / "digits.keras", overwrite=True)

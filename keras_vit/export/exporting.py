@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Code, Message, Source, require_packages, softmax, whole_number
+from keras_vit._arguments import (
+    Code,
+    Message,
+    Source,
+    check_class_names,
+    check_flag,
+    check_number,
+    require_packages,
+    softmax,
+    whole_number,
+)
 from keras_vit._files import check_folder, make_folder
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.format import Format
@@ -241,7 +251,8 @@ def export(
 
     Raises:
         TypeError, ValueError: if an argument makes no sense, the format cannot hold the model, or the model is
-            quantized or has weights that are not finite.
+            quantized or has weights that are not finite; and what a user's layer in mixed precision raises that has no
+            config to copy it by.
         ImportError: if a package is missing that the format needs, or Pillow for pictures.
         OSError: if the model or a folder of images cannot be read, or the file cannot be written or is there already
             (FileExistsError; with `overwrite=True` for a folder that is no SavedModel).
@@ -258,15 +269,20 @@ def export(
     if isinstance(model, (str, os.PathLike)):
         source = os.fspath(model) if source is None else source
         model = load(model)
+    source = None if source is None else os.fspath(source)
     check_model(model)
-    _check_options(row, model, precision, batch_size, calibration, tolerance)
+    flags = {"uint8_input": uint8_input, "softmax": softmax, "measure": measure, "overwrite": overwrite}
+    for name, value in (flags | {"allow_select_ops": allow_select_ops}).items():
+        check_flag(name, value)
+    batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+    _check_options(row, model, precision, calibration, tolerance)
     names = _class_names(model, class_names)
     _check_destination(path, row, overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
     signature = Signature.of(reference, batch_size, uint8_input, softmax)
     compared = compared_images(model, signature, images, labels, calibration)
-    classes = _count_classes(model, signature, names)
+    classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
     if compared.labels is not None:
         check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
     expected = [_answers(reference, signature, batch) for batch in compared.taken("float32")]
@@ -285,7 +301,8 @@ def export(
             if len(signature.outputs) == 1:  # PyTorch's has no name
                 answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
             limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
-            size = _size_of(written, row)
+            parts = [part for target in row.files(written) for part in (target, *target.rglob("*"))]
+            size = sum(part.stat().st_size for part in parts if part.is_file())
             _place(written, path, row, Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
@@ -321,9 +338,11 @@ def _agreement(
     tolerance: float | None,
     has_classes: bool,
 ) -> tuple[float, Agreement]:
-    """Returns the tolerance and the differences of the output that is nearest to its tolerance.
+    """Returns the largest difference that is allowed, and the differences of the output that is nearest to it.
 
-    `answers` and `expected` have the outputs by name for each batch. Raises RuntimeError for an output above it.
+    `answers` and `expected` have the outputs by name for each batch; `tolerance` is in relation to the size of an
+    output, None the precision's. Raises RuntimeError for an output that differs by more or is NaN and, with
+    `has_classes`, if too many images change their class.
     """
     found = []
     for name in expected[0]:
@@ -347,9 +366,7 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     return RuntimeError(Message(*message.parts, end) if isinstance(message, Message) else text + end)
 
 
-def _check_options(
-    row: Format, model: keras.Model, precision: str, batch_size: int | None, calibration: Any, tolerance: float | None
-) -> None:
+def _check_options(row: Format, model: keras.Model, precision: str, calibration: Any, tolerance: float | None) -> None:
     """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing.
 
     Among these are calibration where none is needed, or none where it is, and a model that is too large for the format
@@ -359,10 +376,8 @@ def _check_options(
     if needed != (calibration is not None):
         words = "needs calibration images" if needed else "needs no calibration: leave it out"
         raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
-    if batch_size is not None:
-        whole_number("batch_size", batch_size, 1)
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance must be above 0, but {tolerance!r} was given.")
+    if tolerance is not None:
+        check_number("tolerance", tolerance)
     if model.inputs[0].shape[1] is None:
         config = input_config(model)
         if config is None or (row.any_size and isinstance(config, ViTConfig)):
@@ -385,19 +400,11 @@ def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[
         if class_names is not None:
             config = config.replace(class_names=class_names)  # which checks them
         return list(config.class_names) if config.class_names else None
-    if class_names is None:
-        return None
+    names, count = check_class_names(class_names, None)
     shapes = [tuple(output.shape) for output in model.outputs]
-    if len(shapes) != 1 or shapes[0] != (None, len(class_names)) or isinstance(class_names, str):
+    if names is not None and shapes != [(None, count)]:
         raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
-    return [*class_names]
-
-
-def _count_classes(model: keras.Model, signature: Signature, names: list[str] | None) -> int | None:
-    """Returns the number of classes that the one output has scores of; None for several outputs or other models."""
-    if len(signature.outputs) > 1:
-        return None
-    return len(names) if names else classes_of(model)
+    return names
 
 
 def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
@@ -467,9 +474,3 @@ def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
             os.replace(new, target)
             undo.callback(os.replace, target, new)
         undo.pop_all()  # all is in place
-
-
-def _size_of(path: Path, row: Format) -> int:
-    """Returns the bytes of all files that an export to `path` has written."""
-    parts = [part for target in row.files(path) for part in (target, *target.rglob("*"))]
-    return sum(part.stat().st_size for part in parts if part.is_file())

@@ -66,8 +66,9 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
 def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
     """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process.
 
-    The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words if it fails;
-    OSError if a file cannot be written or the process not started; ImportError where no process was needed.
+    The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words, or those of
+    Keras for a model that cannot be saved; OSError if a file cannot be written or the process not started; ImportError
+    where no process was needed.
     """
     import keras
 
@@ -75,15 +76,15 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
 
     row, folder = FORMATS[job.format], path.parent
     failed = f"The {row.name} file could not be written with {row.backend}"
-    if keras.backend.backend() == row.backend:
-        try:
+    try:
+        if keras.backend.backend() == row.backend:
             return write(model, job, calibration, path)
-        except (OSError, ImportError):
-            raise
-        except Exception as error:  # the frameworks have a hundred kinds
-            raise RuntimeError(f"{failed}. {type(error).__name__}: {error}"[:4000]) from error
-    with without_importing_tensorflow():  # the other process imports what it needs
-        model.save(folder / "model.keras")
+        with without_importing_tensorflow():  # the other process imports what it needs
+            model.save(folder / "model.keras")
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # the frameworks have a hundred kinds
+        raise RuntimeError(f"{failed}. {type(error).__name__}: {error}"[:4000]) from error
     if calibration is not None:
         np.save(folder / "calibration.npy", calibration)
     fields = job._asdict() | {"signature": dataclasses.asdict(job.signature)}

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Tensor, listing
+from keras_vit._arguments import Tensor, listing, to_numpy
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import split_folders
@@ -31,6 +31,8 @@ from keras_vit.models import (
     pixel_scaling,
     weights_by_path,
 )
+from keras_vit.preprocessing import check_pixels
+from keras_vit.preprocessing.images import OVERSHOOT
 
 Config: TypeAlias = ViTConfig | BiTConfig
 Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
@@ -228,7 +230,8 @@ def check_model(model: Any) -> None:
 def plain_model(model: keras.Model) -> keras.Model:
     """Returns the model itself where it computes in float32 and has no adapters; otherwise a copy that does.
 
-    Raises ValueError for adapters in layers that are not of this package's models.
+    Raises ValueError for adapters in layers that are not of this package's models, and what a user's layer raises
+    that cannot be copied by its config.
     """
     layers = layers_inside(model)
     ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
@@ -328,7 +331,7 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
     if images.dtype.kind not in "uif":
         raise TypeError(f"{expected}, but their dtype is {images.dtype}.")
     lengths = zip(signature.shape[1:], images.shape[1:], strict=False)
-    if images.ndim != 4 or not len(images) or any(known not in (None, length) for known, length in lengths):
+    if images.ndim != 4 or not images.size or any(known not in (None, length) for known, length in lengths):
         raise ValueError(f"{expected}, but the shape {images.shape} was given. model.preprocess(images) resizes them.")
     floats, low, high = images.dtype.kind == "f", images.min(), images.max()
     if floats and signature.dtype == "uint8":
@@ -380,8 +383,9 @@ def _resized(source: Any, config: Config) -> Any:
     """Returns images of a folder, a data set or a list of images of different sizes, resized by the model's pipeline.
 
     They are uint8, of a folder or a data set up to 300. Anything else comes back as it is. Raises OSError if a folder
-    or picture is missing (FileNotFoundError) or cannot be opened, ValueError if there are no images or one cannot be
-    decoded, TypeError or ValueError for data that `open_data` refuses, ImportError for a missing package.
+    or picture is missing (FileNotFoundError) or cannot be opened, ValueError if there are no images, one cannot be
+    decoded or has values that are no pixels, TypeError or ValueError for data that `open_data` refuses, ImportError for
+    a missing package.
     """
     if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
         paths = _picture_files(source)
@@ -390,8 +394,11 @@ def _resized(source: Any, config: Config) -> Any:
     if isinstance(source, (str, tuple, dict)) or is_pipeline(source):
         return _from_data_set(source, config)
     if isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
-        resized = [config.pipeline.resized(np.asarray(image), config.channels)[0] for image in source]
-        return np.rint(np.stack(resized)).astype("uint8")
+        images = [to_numpy(image) for image in source]
+        for image in images:
+            if image.dtype.kind == "f":  # of an integer image alone, 0 and 1 may be all there is
+                check_pixels(image, config.channels, name="calibration", scaled="raise")
+        return _load(images, config)
     return source
 
 
@@ -515,13 +522,21 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
     return paths
 
 
-def _load(paths: Sequence[Path], config: Any) -> np.ndarray:
-    """Returns picture files as the config's pipeline resizes them, uint8 `(n, height, width, channels)`.
+def _load(pictures: Sequence[Any], config: Any) -> np.ndarray:
+    """Returns files or pixels as the config's pipeline resizes them, uint8 `(n, height, width, channels)`.
 
-    Raises ValueError or OSError for one that cannot be read, ImportError without Pillow.
+    Raises ValueError or OSError for a file that cannot be read, ValueError for values far above 255, ImportError
+    without Pillow or tifffile.
     """
-    pictures = [config.pipeline.resized(path, config.channels)[0] for path in paths]
-    return np.rint(np.stack(pictures)).astype("uint8")
+    return _as_pixels(np.stack([config.pipeline.resized(picture, config.channels)[0] for picture in pictures]))
+
+
+def _as_pixels(images: np.ndarray) -> np.ndarray:
+    """Returns resized images as uint8, without what a filter overshoots; ValueError for values far above 255."""
+    if images.max() > 255 + OVERSHOOT:  # of other channels than red, green and blue
+        words = f"Pictures must hold values of 0..255, but they reach to {images.max():g}"
+        raise ValueError(f"{words}: give images as an array of what the model takes, model.preprocess(images).")
+    return np.rint(images.clip(0, 255)).astype("uint8")
 
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
@@ -533,8 +548,8 @@ def _from_data_set(source: Any, config: Config) -> np.ndarray:
     # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
-    options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "classes": classes}
-    with open_data(source, batch_size=1, split=split, shuffle=False, **options) as stream:
+    options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "channels": config.channels}
+    with open_data(source, batch_size=1, split=split, shuffle=False, classes=classes, **options) as stream:
         count = MOST if stream.examples is None else min(MOST, stream.examples)
         # Evenly from all of them where their number is known: the first ones may be of one class.
         steps = np.linspace(0, (stream.examples or count) - 1, count).astype(int).tolist()
@@ -543,4 +558,6 @@ def _from_data_set(source: Any, config: Config) -> np.ndarray:
                 images.append(stream.batch(step)[0])
             except IndexError:
                 break
-    return np.rint(np.concatenate(images)[:count]).astype("uint8")
+    if not images:
+        raise ValueError("calibration must be at least 8 images, but the pipeline has none.")
+    return _as_pixels(np.concatenate(images)[:count])

@@ -49,6 +49,8 @@ def test_info_of_names(run):
     assert json.loads(run("info", "sam/ViT-B_16", "--json").out)["image_size"] == 224
     rows = [line.split() for line in run("info", "glyphs").out.splitlines() if line.strip()]
     assert [row[0] for row in rows[:5]] == ["glyphs", "model", "layout", "parameters", "size"]
+    for source in ("B/16", "sam/ViT-B_16"):
+        assert "--like is for files of checkpoints" in run("info", source, "--like", "ViT-B/16", code=1).err
     assert rows[4][-1] == "MB" and " ".join(rows[-1]) == "class names Oo0, 1, 2, 3, 4 and 159 more"
 
 

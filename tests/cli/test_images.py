@@ -42,6 +42,20 @@ def test_predict_names_what_is_no_image_before_anything_is_loaded(run, tmp_path)
         assert str(tmp_path) in err and "no such weights" not in err
 
 
+def test_pictures_that_may_not_be_read_are_an_error_of_the_system(run, photo, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert "photo.png may not be read" in run("predict", photo, code=1).err
+
+
+def test_pictures_of_other_channels(run, tiny, tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    weights = tiny("four.keras", channels=4, pixel_mean=0.5, pixel_std=0.5)
+    tifffile.imwrite(tmp_path / "field.tif", np.arange(8 * 8 * 4).reshape(8, 8, 4).astype("uint8"))
+    assert "field.tif" in run("predict", tmp_path, "--weights", weights).out
+    run("inspect", weights, "--image", tmp_path / "field.tif", "-o", tmp_path / "page.htm")
+    assert "field.tif" in (tmp_path / "page.htm").read_text(encoding="utf-8")
+
+
 def test_predict_without_pictures_reads_the_sample(run):
     (found,) = json.loads(run("predict", "--json").out)
     assert Path(found["image"]).name == "character.png" and found["classes"][0]["name"] == "R"
@@ -85,7 +99,8 @@ def test_embed_a_folder_and_shards(run, tiny, photos, tmp_path):
 def test_embed_files_that_are_no_images(run, tiny, photos, tmp_path):
     (photos / "b.png").write_text("no image")
     command = ("embed", photos / "a.png", photos / "b.png", "--weights", tiny(), "-o", tmp_path / "x.npz")
-    assert "b.png cannot be read" in run(*command, code=1).err
+    err = run(*command, code=1).err
+    assert "b.png cannot be read" in err and "--skip-unreadable" in err
     streams = run(*command, "--skip-unreadable")
     assert f"1 images, 16 features each; 1 could not be read: {photos / 'b.png'}\nNext:" in streams.out
     assert "b.png is left out" in streams.err

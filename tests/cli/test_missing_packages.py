@@ -59,6 +59,7 @@ def test_one_line_says_which_backend_to_install(without, tiny, photo, hidden, ba
         ("PIL", EMBED, IMAGES),
         ("PIL", f"{EMBED} --skip-unreadable", IMAGES),
         ("PIL", "evaluate {tiny} {colours} --on-bad-image skip", IMAGES),
+        ("sklearn", "evaluate {tiny} digits", 'scikit-learn, which is not installed: pip install "keras-vit[demo]"'),
         ("sklearn matplotlib", "demo", 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
     ],
 )

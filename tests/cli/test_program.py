@@ -145,6 +145,7 @@ ALSO_BEFORE_KERAS = {
     "model to pre-train": ("pretrain photos --weights ViT-S/17", "Did you mean 'ViT-S/16'"),
     "format of one map": ("depth photo.png -o x.png --format npy --weights glyphs", "--format npy is for files in a"),
     "format of figures": ("segment photo.png -o x --plot --format npy --weights glyphs", "leave --format npy out"),
+    "masks to evaluate": ("evaluate glyphs nowhere --task segmentation", "There is no file or folder nowhere"),
     "class named twice": ("finetune glyphs photos --class-weight a=1 a=2", "names a class twice"),
     "pictures to embed": ("embed missing -o out.npz", "missing"),
     "variant to plan": ("plan ViT-X/16", "There is no variant 'ViT-X/16'"),

@@ -109,10 +109,12 @@ def test_what_cannot_be_of_other_models(monkeypatch, tmp_path):
     labelled = {"images": np.zeros((1, 8, 12, 3), "uint8"), "labels": [0]}
     for make, options, words in (
         (sequential, {"class_names": ["x"]}, "class_names must name each of the classes"),
+        (sequential, {"class_names": ["x", "y", "y"]}, "class_names must differ"),
+        (sequential, {"class_names": [1, 2, 3]}, "class_names must be strings"),
         (extractor, labelled, "does not name one class"),
         (extractor, {"softmax": True}, "softmax=True needs"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises((ValueError, TypeError), match=words):
             export(make(), tmp_path / "model.onnx", **options)
     model = new_model()
     inner = keras.Model(model.input, model.get_layer("block_0").output)  # nothing says how its pixels are normalised

@@ -10,7 +10,15 @@ from keras_vit import BiTConfig
 from keras_vit.export import FORMATS, PRECISIONS, TOLERANCES, export, exporting
 from keras_vit.export.exporting import Agreement
 from keras_vit.export.formats import format_of
-from keras_vit.export.served_model import Signature, another_size, built_in_images, plain_model, serve, served_model
+from keras_vit.export.served_model import (
+    Signature,
+    another_size,
+    built_in_images,
+    calibration_images,
+    plain_model,
+    serve,
+    served_model,
+)
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, fake_export, images_for, new_model, pixels_for, shared_model
 from tests.tolerances import SAME_FUNCTION
 
@@ -90,9 +98,9 @@ def test_images_labels_and_accuracy(monkeypatch, tmp_path):
     wrong = export(model, tmp_path / "wrong.onnx", images=pixels[:1], labels=labels[:1])
     assert "0.00 % (the model: 0.00 %)" in str(wrong)
     images = images_for(CONFIG, 3)
-    export(model, tmp_path / "model.onnx", images=images, batch_size=2, overwrite=True)
+    export(model, tmp_path / "model.onnx", images=images, batch_size=np.int64(2), overwrite=True)
     np.testing.assert_array_equal(fake_export.images[0], images)
-    assert fake_export.job.signature.batch == 2
+    assert json.dumps(fake_export.job.signature.shape) == "[2, 8, 12, 3]"
 
 
 @pytest.mark.once
@@ -130,6 +138,25 @@ def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
         assert sorted(map(bytes, seen)) == sorted(map(bytes, pixels))
     assert report.images == 9  # answers are compared on them, too
     assert report.precision == fake_export.job.precision == "int8"
+
+
+@pytest.mark.once
+def test_calibration_of_other_channels_and_values(tmp_path):
+    config = CONFIG.replace(channels=4, pixel_mean=0.5, pixel_std=0.5)
+    signature = Signature.of(shared_model(config))
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 12, 4)).astype("uint8")
+    found = calibration_images((pixels, np.arange(9) % 3), config, signature)
+    assert sorted(map(bytes, found)) == sorted(map(bytes, pixels))
+    floats = [np.where(image < 128, 0.0, 255.0) for image in np.repeat(pixels, 2, axis=1)]
+    found = calibration_images([pixels[0].astype(float), *floats], config, signature)  # a bicubic filter overshoots
+    assert {0, 255} <= {*found[1:].ravel().tolist()} and found[1:].mean() == pytest.approx(np.mean(floats), abs=4)
+    for source, words in (
+        (iter([]), "at least 8 images, but the pipeline has none"),
+        ([pixels[0] / 255, *np.repeat(pixels, 2, axis=1)], "seem to be scaled already"),
+        ([pixels[0], *np.repeat(pixels, 2, axis=1).astype("uint16") * 200], "values of 0..255, but they reach to"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            calibration_images(source, config, signature)
 
 
 @pytest.mark.once
@@ -190,7 +217,9 @@ REFUSED = {
     "calibration's size": (INT8 | {"calibration": np.zeros((8, 9, 12, 3))}, r"calibration .*\(8, 9, 12, 3\)"),
     "pixels as floats": (INT8 | {"calibration": np.full((8, 8, 12, 3), 255.0)}, r"calibration .*-1\.\.1.*255.*uint8"),
     "batch size": ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
-    "tolerance": ({"tolerance": -1}, "tolerance must be above 0"),
+    "tolerance": ({"tolerance": -1}, "tolerance must be a number above 0"),
+    "tolerance of words": ({"tolerance": "0.1"}, "tolerance must be a number above 0"),
+    "flag": ({"softmax": "no"}, "softmax must be True or False, but 'no'"),
     "too few names": ({"class_names": ["one"]}, "must name each of the 5 classes"),
     "image size": ({"images": np.zeros((2, 9, 12, 3))}, r"\(n, 8, 12, 3\).*\(2, 9, 12, 3\).*preprocess"),
     "floats for bytes": ({"images": np.zeros((2, 8, 12, 3), "f4"), "uint8_input": True}, "images must be uint8 pixels"),

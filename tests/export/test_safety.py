@@ -189,15 +189,17 @@ def test_a_worker_that_fails(monkeypatch, tmp_path, script, words):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_converter_that_fails_here(monkeypatch, tmp_path):
+@pytest.mark.parametrize("format", ["torch", "stablehlo"])
+def test_a_converter_that_fails_here_and_a_model_that_cannot_be_saved_for_another_process(
+    monkeypatch, tmp_path, format
+):
     def fails(*_):
         raise KeyError("what no converter knows")
 
-    here = {row.backend: row for row in FORMATS.values() if not row.beside}[keras.backend.backend()]
-    skip_without(here.name)
-    monkeypatch.setattr(processes, "write", fails)
+    skip_without(format)
+    monkeypatch.setattr(*((processes, "write") if format == "torch" else (keras.Model, "save")), fails)
     with pytest.raises(RuntimeError, match="(?s)could not be written.*KeyError.*no converter knows.*Nothing was"):
-        export(shared_model(), tmp_path / f"model{here.suffix}", here.name)
+        export(shared_model(), tmp_path / f"model{SUFFIXES[format]}", format)
     assert everything_in(tmp_path) == []
 
 

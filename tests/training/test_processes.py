@@ -29,6 +29,20 @@ def same_run(found, wanted):
     np.testing.assert_allclose(found["weights"], wanted["weights"], rtol=TOLERANCE, atol=1e-6)
 
 
+@pytest.fixture
+def one_thread(backend):
+    """As `run_together` sets it: the order of sums, and so their last bits, depends on the number of threads."""
+    if backend != "torch":
+        return (yield)
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_two_processes_do_what_one_does(backend, tmp_path):
     """They evaluate and train; one is killed, and a process alone ends the run as if nothing had happened."""
     if backend == "tensorflow":
@@ -155,6 +169,8 @@ def test_what_launchers_cannot_mean():
         placement(TORCHRUN | {"RANK": "x"})
     with pytest.raises(ValueError, match="process 8 of 8"):
         placement(TORCHRUN | {"RANK": "8"})
+    with pytest.raises(ValueError, match="LOCAL_WORLD_SIZE must be a whole number of at least 1"):
+        placement(TORCHRUN | {"LOCAL_WORLD_SIZE": "0"})
     with pytest.raises(TypeError, match="distribution must be None, 'alone'"), distributed(2):
         pass
 

@@ -67,7 +67,10 @@ class LiteRT(Format):
     largest = FLATBUFFER
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the file, perhaps with TensorFlow's own operators: `operators` names them, and the caller decides."""
+        """Writes the file, perhaps with TensorFlow's own operators: `operators` names them, and the caller decides.
+
+        Raises OSError if it cannot be written, ImportError without TensorFlow, and what its converter raises.
+        """
         import tensorflow as tf
 
         module = tensorflow_module(model, signature)
@@ -78,8 +81,9 @@ class LiteRT(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with LiteRT; returns a function from a batch of images to outputs by name.
 
-        The function changes the interpreter, so that only one thread may call it. Raises ValueError
-        for a file that is missing or damaged.
+        The function changes the interpreter, so that only one thread may call it. Raises ValueError for a file that is
+        missing or damaged, ImportError without LiteRT; the function ValueError or RuntimeError for images that do not
+        fit.
         """
         from ai_edge_litert.interpreter import Interpreter
 
@@ -107,7 +111,10 @@ class LiteRT(Format):
         append_archive(path, metadata)  # the way TensorFlow Lite packs label files
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the file; foreign are those not built in: Flex operators run TensorFlow's code."""
+        """Returns the operators of the file; foreign are those not built in: Flex operators run TensorFlow's code.
+
+        Raises OSError if it cannot be read, ImportError without LiteRT, and what LiteRT raises for a damaged file.
+        """
         from ai_edge_litert import schema_py_generated as schema
 
         model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
@@ -129,7 +136,9 @@ class LiteRT(Format):
 
         `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"`
         the runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the
-        ranges are those seen on the calibration images, and the products' outputs are int8 as well.
+        ranges are those seen on the calibration images, and the products' outputs are int8 as well. Raises OSError if
+        a file cannot be read or written, ImportError without the packages, and what LiteRT's tools raise for another
+        file, or for `"int8"` without calibration images.
         """
         from ai_edge_litert.tools import flatbuffer_utils
         from ai_edge_quantizer import qtyping, quantizer, recipe_manager

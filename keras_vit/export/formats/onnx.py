@@ -55,7 +55,10 @@ def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
 
 
 def _to_float16(source: Path, target: Path) -> None:
-    """Writes a file in which all computes in float16; it still takes and returns float32."""
+    """Writes a file in which all computes in float16; it still takes and returns float32.
+
+    Raises OSError if a file cannot be read or written, ImportError without the packages, and their errors for others.
+    """
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -107,7 +110,7 @@ class ONNX(Format):
     largest = FLATBUFFER
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the file through tf2onnx."""
+        """Writes the file through tf2onnx; OSError, ImportError, or errors of TensorFlow and tf2onnx if it cannot."""
         import onnx
         import tf2onnx
 
@@ -138,7 +141,7 @@ class ONNX(Format):
         return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts the metadata into the file's `metadata_props`; OSError if it cannot be read or written."""
+        """Puts the metadata into the file's `metadata_props`; OSError, ImportError or onnx's errors if it cannot."""
         import onnx
 
         proto = onnx.load_model(str(path))
@@ -146,7 +149,10 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the file, also in subgraphs; foreign are those of another domain than ONNX's."""
+        """Returns the operators of the file, also in subgraphs; foreign are those of another domain than ONNX's.
+
+        Raises OSError if it cannot be read, ImportError without onnx, and what that raises for a damaged file.
+        """
         import onnx
 
         standard, foreign = set(), set()
@@ -165,7 +171,9 @@ class ONNX(Format):
         `"float16"`: all computes in float16. `"dynamic_int8"`: weights of matrix products are stored in 8 bits, and
         what they are multiplied with is quantized when it is there; convolutions stay in float32, because ONNX
         Runtime's integer convolution is slower. `"int8"`: weights of matrix products and convolutions and what they are
-        multiplied with have 8 bits, within the ranges seen on the calibration images, without which it fails.
+        multiplied with have 8 bits, within the ranges seen on the calibration images, without which it raises
+        TypeError. Raises OSError if a file cannot be read or written, ImportError without the packages, and what the
+        tools raise for a damaged file.
         """
         if precision == "float16":
             _to_float16(source, target)

@@ -147,7 +147,9 @@ class OpenVINO(Format):
 
         In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix products
         and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are multiplied
-        with when it has it, where the processor has such instructions, and widens the weights elsewhere.
+        with when it has it, where the processor has such instructions, and widens the weights elsewhere. Raises
+        ImportError without OpenVINO, and what it raises, mostly RuntimeError, for a file that is missing, damaged or
+        cannot be written.
         """
         import openvino
         from openvino import opset13

@@ -20,7 +20,8 @@ def tensorflow_module(model: "keras.Model", signature: "Signature", *, whole_pro
 
     It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. With
     `whole_products`, a product of a sequence and a matrix is one operation, as other runtimes expect it: while
-    `serve` is traced, the `call` of each Dense layer is replaced.
+    `serve` is traced, the `call` of each Dense layer is replaced. Raises ImportError without TensorFlow, and what
+    TensorFlow or a layer raises where it cannot be traced.
     """
     import keras
     import tensorflow as tf
@@ -70,7 +71,7 @@ class SavedModel(Format):
     precisions = only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files.")
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the folder, with `serve` as the signature `serving_default`."""
+        """Writes the folder, `serve` as its signature `serving_default`; ImportError or TensorFlow's errors."""
         import tensorflow as tf
 
         module = tensorflow_module(model, signature, whole_products=False)
@@ -79,7 +80,9 @@ class SavedModel(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name.
 
-        Raises OSError for another folder; the function KeyError without the signature `serving_default`.
+        Raises OSError for a folder that is no SavedModel or lacks files of it, TensorFlow's `OpError` for one that is
+        damaged or may not be read, ImportError without TensorFlow; the function KeyError without the signature
+        `serving_default`, TypeError for one without `images`, and TensorFlow's errors for images that do not fit.
         """
         import tensorflow as tf
 

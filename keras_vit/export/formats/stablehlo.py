@@ -28,7 +28,7 @@ class StableHLO(Format):
     largest = FLATBUFFER
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the model as a function of images, for CPUs, GPUs and TPUs."""
+        """Writes the model as a function of images, for CPUs, GPUs and TPUs; OSError, ImportError or JAX's errors."""
         import jax
         from jax import export
 
@@ -46,7 +46,8 @@ class StableHLO(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with JAX; returns a function from a batch of images to outputs by name.
 
-        Raises OSError if it cannot be read, and JAX's own errors if it is damaged.
+        Raises OSError if it cannot be read, ImportError without JAX, and JAX's own errors if it is damaged or, by the
+        function, for images that do not fit.
         """
         import jax
         from jax import export

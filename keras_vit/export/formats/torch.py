@@ -27,7 +27,7 @@ class Torch(Format):
     any_size = "PyTorch's tracing cannot make position embeddings for sizes that it does not know yet"
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the model as a program of `torch.export`, with its weights."""
+        """Writes the model as a program of `torch.export`, with its weights; ImportError or PyTorch's errors."""
         import keras
         import torch
 
@@ -66,8 +66,8 @@ class Torch(Format):
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
         """Opens a file with PyTorch; returns a function from a batch of images to outputs by name.
 
-        The name of a single output is not stored in the file: it is `"output"`. Raises PyTorch's own errors for
-        a file that is missing or damaged.
+        The name of a single output is not stored in the file: it is `"output"`. Raises ImportError without PyTorch, and
+        its own errors for a file that is missing or damaged; so does the function for images that do not fit.
         """
         import torch
 
@@ -82,7 +82,7 @@ class Torch(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Writes the file anew, with the metadata as extra files inside; PyTorch's errors if it cannot."""
+        """Writes the file anew, with the metadata as extra files; ImportError or PyTorch's errors if it cannot."""
         import torch
 
         torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))
