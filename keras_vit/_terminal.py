@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, whole_number
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -163,7 +163,12 @@ class ClassesResult(TableResult):
 
         Args:
             worst: How many classes; None for all.
+
+        Raises:
+            ValueError: if `worst` is no whole number of at least 0.
         """
+        if worst is not None:
+            whole_number("worst", worst, 0)
         ranks = getattr(self, self.ranked_by).tolist()
         classes = sorted((i for i, rank in enumerate(ranks) if not math.isnan(rank)), key=ranks.__getitem__)
         names = vars(self)["class_names"] or range(len(ranks))

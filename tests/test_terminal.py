@@ -4,10 +4,11 @@ import io
 import re
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_vit._terminal import ProgressBar, Table, as_text, pairs_table
+from keras_vit._terminal import ClassesResult, ProgressBar, Table, as_text, pairs_table
 
 pytestmark = pytest.mark.once
 
@@ -37,6 +38,14 @@ def test_a_table_is_its_rows():
     assert rows == [dict(rows[0])]
     assert text.split("\n")[-3].split() == ["a", "~1.5", "M", "0.001", "2.00", "-"]
     assert "~ deduced, not seen" in text and "parameters" in text
+
+
+def test_the_worst_classes_are_a_number_of_them():
+    result = ClassesResult()
+    result.per_class, result.class_names = np.array([0.5, 0.1, np.nan]), None
+    assert [row["class"] for row in result.class_table()] == ["1", "0"] and len(result.class_table(worst=1)) == 1
+    with pytest.raises(ValueError, match="worst must be a whole number"):
+        result.class_table(worst=-1)
 
 
 def test_an_empty_table_can_be_printed():

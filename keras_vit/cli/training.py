@@ -70,6 +70,7 @@ THE_RUN = group(
     option("--seed", "of all that is drawn", type=COUNT_OR_0, default=0),
     option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
 )
+NO_FLIP = switch("--no-flip", "mirror no images (digits, text)", action="store_false", dest="flip", default=None)
 RESTART = switch("--restart", "start again instead of going on with OUTPUT")
 FIELD_HELPS = {
     "steps": "updates of the weights",
@@ -110,7 +111,7 @@ FIELD_HELPS = {
         option(
             "--class-weight", "balanced, or NAME=WEIGHT: factors of classes in the loss", nargs="+", metavar="WEIGHT"
         ),
-        switch("--no-flip", "mirror no images (digits, text)"),
+        NO_FLIP,
     ),
     group(
         "the data",
@@ -215,7 +216,7 @@ def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
         ),
         option("--slices", "directions that are drawn in each update (default: 1024)", type=COUNT),
         derived("keras_vit.data.views:ViewAugmentation", VIEWS),
-        switch("--no-flip", "mirror no views (digits, text)"),
+        NO_FLIP,
     ),
     THE_RUN,
     examples=(
@@ -239,7 +240,7 @@ def pretrain(options: Namespace) -> Result:
     check_exists(options.data, options.validation)
     if not is_variant(options.weights):
         check_source(options.weights)
-    views = training.ViewAugmentation(flip=not options.no_flip, **given(options, *VIEWS.split()))
+    views = training.ViewAugmentation(**given(options, "flip", *VIEWS.split()))
     start_keras()
     task = training.LeJEPA(views=views, **given(options, "weight", "slices"))
     settings = chosen(options, "output", "every", "seed", "dtype", "validation", "epochs", *RUN.split())
@@ -260,9 +261,7 @@ def _recipe(options: Namespace) -> Any:
     from keras_vit import training
 
     recipe = training.recipe(options.recipe or (MASK_RECIPE if options.task == "segmentation" else RECIPE))
-    augmentation = given(options, *AUGMENTATION.split())
-    if options.no_flip:
-        augmentation["flip"] = False
+    augmentation = given(options, "flip", *AUGMENTATION.split())
     changes = given(options, "lora_rank", *CHANGES.split())
     if options.class_weight is not None:
         changes["class_weight"] = _class_weight(options.class_weight)

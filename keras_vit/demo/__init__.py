@@ -170,7 +170,7 @@ def run(
 def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: dict[str, Any]) -> None:
     """Writes `result["picture"]`: test digits with the predicted classes, misread ones first, and attention maps.
 
-    The maps are those of the last row of digits, in the first and the last block.
+    The maps are those of the last row of digits, in the first and the last block. Raises OSError if it cannot.
     """
     read = logits.argmax(-1)
     shown = np.argsort(read == test.labels, kind="stable")[: COLUMNS * ROWS]

@@ -15,13 +15,19 @@ from tests.processes import REPOSITORY
 
 HEAVY = ("keras", "tensorflow", "jax", "jaxlib", "torch", "h5py", "PIL", "scipy")
 
-# What pip writes as bin/keras-vit; at the end it says what has been imported.
+# What pip writes as bin/keras-vit, for several command lines one after another; at the end it says how they ended and
+# what has been imported.
 PROGRAM = f"""
 import atexit, json, os, sys
+codes = []
 atexit.register(lambda: os.write(int(os.environ["REPORT"]), json.dumps(
-    sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r}))).encode()))
+    [codes, sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r}))]).encode()))
 from keras_vit.cli import main
-sys.exit(main())
+for line in json.loads(sys.argv[1]):
+    try:
+        codes.append(main(line))
+    except SystemExit as end:
+        codes.append(end.code)
 """
 
 
@@ -91,7 +97,7 @@ def colours(tmp_path_factory):
 
 @pytest.fixture
 def program(tmp_path):
-    """A function that runs `keras-vit` in a fresh process: its output, errors, and the heavy modules it imported."""
+    """A function that runs command lines in a fresh process: its output, errors, and the heavy modules it imported."""
     script = tmp_path / "bin" / "keras-vit"
     script.parent.mkdir()
     script.write_text(PROGRAM)
@@ -100,10 +106,10 @@ def program(tmp_path):
     bare = {name: os.environ[name] for name in kept if name in os.environ}
     bare |= {"PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path), "KERAS_VIT_OFFLINE": "1"}
 
-    def run(*arguments, code=0, **environment):
+    def run(*lines, code=0, **environment):
         reader, writer = os.pipe()
         done = subprocess.run(
-            [sys.executable, str(script), *map(str, arguments)],
+            [sys.executable, str(script), json.dumps([[str(word) for word in line] for line in lines])],
             env={**bare, "REPORT": str(writer), **environment},
             pass_fds=[writer],
             capture_output=True,
@@ -113,8 +119,8 @@ def program(tmp_path):
         )
         os.close(writer)
         with os.fdopen(reader) as report:
-            imported = json.load(report)
-        assert done.returncode == code, done.stderr
+            codes, imported = json.load(report)
+        assert codes == [code] * len(lines) and not done.returncode, done.stderr
         return done.stdout, done.stderr, imported
 
     return run

@@ -88,7 +88,7 @@ ELSEWHERE = [("export", kind) for kind in ("classifier", "features", "bit", "seg
 
 def test_a_saved_model_is_known_to_a_fresh_program(program, files, photo):
     """The program imports the class of a model that a `.keras` file holds."""
-    program("segment", photo, "-o", "masks.png", "--weights", files / "queries.keras")
+    program(("segment", photo, "-o", "masks.png", "--weights", files / "queries.keras"))
 
 
 @pytest.mark.parametrize(("command", "kind"), [(c, k) for c in COMMANDS for k in KINDS if (c, k) not in ELSEWHERE])

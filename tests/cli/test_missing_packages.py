@@ -36,7 +36,7 @@ def without(program, tmp_path):
 
     def run(hidden, *arguments, **variables):
         found = {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]), "HIDDEN": hidden}
-        _, errors, _ = program(*arguments, code=1, **found, **variables)
+        _, errors, _ = program(arguments, code=1, **found, **variables)
         return one_line(errors)
 
     return run

@@ -40,9 +40,8 @@ LIGHT = [
 ]
 
 
-@pytest.mark.parametrize("command", LIGHT)
-def test_no_framework_for_what_needs_none(program, golden, command):
-    out, err, imported = program(*command.format(npz=golden("mini_token").path).split())
+def test_no_framework_for_what_needs_none(program, golden):
+    out, err, imported = program(*(command.format(npz=golden("mini_token").path).split() for command in LIGHT))
     assert imported == []
     assert out and err == ""
 
@@ -72,7 +71,7 @@ def test_what_is_imported_late_is_there(tmp_path):
 
 def test_the_framework_is_silent(program, golden, tmp_path):
     """TensorFlow and oneDNN report their start, CUDA what it lacks; all before anything of ours runs."""
-    out, err, imported = program("convert", golden("mini_token").path, tmp_path / "mini.keras")
+    out, err, imported = program(("convert", golden("mini_token").path, tmp_path / "mini.keras"))
     assert "keras" in imported and out.startswith("Wrote") and err == ""
 
 
@@ -100,17 +99,17 @@ except KeyboardInterrupt:
 def test_an_interrupt_while_importing_is_130(program, tmp_path, keras):
     (tmp_path / "keras.py").write_text(keras)
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
-    out, err, _ = program("demo", code=130, PYTHONPATH=path)
+    out, err, _ = program(["demo"], code=130, PYTHONPATH=path)
     assert (out, err) == ("", "keras-vit: interrupted\n")
 
 
 def test_an_unknown_backend_is_one_line(program):
-    out, err, _ = program("demo", code=1, KERAS_BACKEND="foo")
+    out, err, _ = program(["demo"], code=1, KERAS_BACKEND="foo")
     assert out == "" and err == "keras-vit: KERAS_BACKEND must be one of tensorflow, jax, torch, but it is 'foo'.\n"
 
 
-# Commands that cannot do their job, and what they say before Keras is imported, which takes seconds. Those of the
-# first entry in a group run in a fresh process, too.
+# Commands that cannot do their job, and what they say before Keras is imported, which takes seconds. The first of each
+# group run in a fresh process, too.
 BEFORE_KERAS = {
     "picture": ("predict missing.png --weights glyphs", "missing.png"),
     "model": ("predict photo.png --weights B17", "Did you mean 'ViT-B/16'? See `keras-vit list` and"),
@@ -171,11 +170,11 @@ def test_what_is_known_without_keras_is_said_before_it_starts(run, place, monkey
     assert words in err and err.count(" or ") <= 6 and "list_weights" not in err
 
 
-@pytest.mark.parametrize("case", BEFORE_KERAS)
-def test_no_framework_is_imported_to_say_so(program, place, case):
-    command, words = BEFORE_KERAS[case]
-    _, err, imported = program(*shlex.split(command), code=1)
-    assert words in err and not FRAMEWORKS & set(imported)
+def test_no_framework_is_imported_to_say_so(program, place):
+    _, err, imported = program(*(shlex.split(command) for command, _ in BEFORE_KERAS.values()), code=1)
+    said = err.split("keras-vit: ")[1:]
+    assert all(words in line for line, (_, words) in zip(said, BEFORE_KERAS.values(), strict=True))
+    assert not FRAMEWORKS & set(imported)
 
 
 def test_embed_checks_its_output_before_the_model_is_loaded(run, place, monkeypatch):
@@ -408,31 +407,32 @@ def test_help_without_a_command_has_examples_that_are_right(run):
     assert not [line for line in out.splitlines() if len(line) > 80]
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("keras-vit fin", {"finetune"}),
-        ("keras-vit finetune glyphs photos --ta", {"--task", "--target"}),
-        ("keras-vit finetune --task seg", {"segmentation"}),
-        ("keras-vit nonsense --", {"--help", "--version"}),
-    ],
-)
-def test_the_shell_completes(typed, expected, tmp_path):
+COMPLETED = {
+    "keras-vit fin": {"finetune"},
+    "keras-vit finetune glyphs photos --ta": {"--task", "--target"},
+    "keras-vit finetune --task seg": {"segmentation"},
+    "keras-vit nonsense --": {"--help", "--version"},
+}
+
+
+def test_the_shell_completes(tmp_path):
     """As bash asks: argcomplete's variables, the answer in a file."""
     pytest.importorskip("argcomplete")
     script = f"""
         eval "$({sys.executable} -m argcomplete.scripts.register_python_argcomplete keras-vit)"
-        COMP_LINE={shlex.quote(typed)} COMP_POINT={len(typed)} COMP_TYPE=9
-        words=($COMP_LINE)
-        _python_argcomplete keras-vit "${{words[-1]}}" "${{words[-2]}}"
-        printf '%s\\n' "${{COMPREPLY[@]}}"
+        for COMP_LINE in {shlex.join(COMPLETED)}; do
+            COMP_POINT=${{#COMP_LINE}} COMP_TYPE=9
+            words=($COMP_LINE)
+            _python_argcomplete keras-vit "${{words[-1]}}" "${{words[-2]}}"
+            echo "${{COMPREPLY[@]}}"
+        done
     """
     (tmp_path / "keras-vit").write_text(f"#!{sys.executable}\nfrom keras_vit.cli import main\nmain()\n")
     (tmp_path / "keras-vit").chmod(0o755)
     variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=variables, timeout=60)
-    found = {word.strip() for word in done.stdout.split()}
-    assert expected <= found, (done.stdout, done.stderr)
+    for line, expected in zip(done.stdout.splitlines(), COMPLETED.values(), strict=True):
+        assert expected <= {*line.split()}, (done.stdout, done.stderr)
 
 
 def test_a_missing_network_is_told_in_one_line(run, photo, monkeypatch):
