@@ -333,7 +333,9 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tm
         if page.startswith(("docs/export/", "docs/tutorial")) and page not in BACKENDS:
             blocks.insert(0, CHECKED_EXPORT)
         if blocks and BACKENDS.get(page, "torch") == backend:
-            pages[page] = "".join(blocks)
+            pages[page] = re.sub(
+                "steps=60, batch_size=32(.*?)every=20", r"steps=4, batch_size=32\1every=4", "".join(blocks), flags=re.S
+            )
     variables = environment("matplotlib", "sklearn", KERAS_BACKEND=backend, MPLBACKEND="Agg")
     command = [sys.executable, "-c", f"SECTION = {SECTION!r}\n{FRESH}"]
     done = subprocess.run(command, input=json.dumps(pages), cwd=tmp_path, env=variables, capture_output=True, text=True)
