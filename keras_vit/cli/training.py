@@ -321,12 +321,11 @@ def evaluate(options: Namespace) -> Result:
     """Returns what a model, a few-shot probe or nearest neighbours reach on DATA; writes report and files.
 
     Raises, before Keras is imported, ValueError for options that contradict each other, unknown names and a report of
-    another ending, FileNotFoundError for missing files and data, TypeError, ValueError or OSError for a folder or table
-    that cannot be read as asked, ImportError without matplotlib for a picture, pyarrow for a Parquet file or a backend
-    of Keras; then ImportError without scikit-learn for `digits`, Pillow, tensorflow-datasets or a tokenizer's library,
-    TypeError or ValueError for a model of another kind, data that does not fit it, images that cannot be decoded or a
-    file of names that is not UTF-8, OSError for a file that cannot be read, fetched or written, RuntimeError or
-    ConnectionError where processes cannot work together.
+    another ending, TypeError, ValueError or OSError for what is missing or cannot be read as asked, ImportError without
+    matplotlib for a picture, pyarrow for a Parquet file or a backend of Keras; then ImportError without scikit-learn
+    for `digits`, Pillow, tensorflow-datasets or a tokenizer's library, TypeError or ValueError for a model of another
+    kind, data that does not fit it, images that cannot be decoded or names that are not UTF-8, OSError for a file that
+    cannot be read, fetched or written, RuntimeError or ConnectionError where processes cannot work together.
     """
     probing, voting = options.few_shot is not None, options.knn is not None
     if probing and voting:

@@ -16,17 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import (
-    Code,
-    Message,
-    Source,
-    check_class_names,
-    check_flag,
-    check_number,
-    require_packages,
-    softmax,
-    whole_number,
-)
+from keras_vit._arguments import Code, Message, Source, check_flag, check_number, require_packages, whole_number
 from keras_vit._files import check_folder, make_folder
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.format import Format
@@ -34,16 +24,18 @@ from keras_vit.export.formats import format_of
 from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
 from keras_vit.export.served_model import (
     Signature,
+    answers_of,
     check_labels,
     check_model,
     classes_of,
     compared_images,
     describe,
     input_config,
+    names_of_classes,
     plain_model,
     served_model,
 )
-from keras_vit.models import BiT, DenseModel, VisionTransformer, ViTConfig
+from keras_vit.models import ViTConfig
 from keras_vit.zoo import load
 
 # Largest difference to the model in relation to the size of its outputs, or to 1 where they are smaller. That of
@@ -276,7 +268,7 @@ def export(
         check_flag(name, value)
     batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
     _check_options(row, model, precision, calibration, tolerance)
-    names = _class_names(model, class_names)
+    names = names_of_classes(model, class_names)
     _check_destination(path, row, overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
@@ -285,7 +277,7 @@ def export(
     classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
     if compared.labels is not None:
         check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
-    expected = [_answers(reference, signature, batch) for batch in compared.taken("float32")]
+    expected = [answers_of(reference, signature, batch) for batch in compared.taken("float32")]
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
     status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
     try:
@@ -388,32 +380,6 @@ def _check_options(row: Format, model: keras.Model, precision: str, calibration:
     if row.largest and weights >= row.largest:
         gigabytes = f"{weights / 1e9:.1f} GB of weights; a {row.name} file can hold {row.largest / 1e9:.1f} GB"
         raise ValueError(f"{model.name} has {gigabytes}. 'saved_model', 'openvino' and 'torch' can hold more.")
-
-
-def _class_names(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
-    """Returns the names of classes for the file: the given ones, or else the model's, or None.
-
-    Raises ValueError unless there is one for each class and no name twice, TypeError unless they are strings.
-    """
-    if isinstance(model, (VisionTransformer, BiT, DenseModel)) and hasattr(model.config, "class_names"):
-        config = model.config
-        if class_names is not None:
-            config = config.replace(class_names=class_names)  # which checks them
-        return list(config.class_names) if config.class_names else None
-    names, count = check_class_names(class_names, None)
-    shapes = [tuple(output.shape) for output in model.outputs]
-    if names is not None and shapes != [(None, count)]:
-        raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
-    return names
-
-
-def _answers(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the outputs of a model for images, float32, by their names in the file, after its softmax if any."""
-    answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
-    answers = [np.asarray(answer, "float32") for answer in answers]
-    if signature.softmax:
-        answers = [softmax(answer) for answer in answers]
-    return dict(zip(signature.outputs, answers, strict=True))
 
 
 def _check_destination(path: Path, row: Format, overwrite: bool) -> None:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Tensor, listing, to_numpy
+from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import split_folders
@@ -175,6 +175,23 @@ def classes_of(model: keras.Model) -> int | None:
     return outputs[0].shape[-1] if named else None
 
 
+def names_of_classes(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
+    """Returns the names of classes for the file: the given ones, or else the model's, or None.
+
+    Raises ValueError unless there is one for each class and no name twice, TypeError unless they are strings.
+    """
+    if isinstance(model, (VisionTransformer, BiT, DenseModel)) and hasattr(model.config, "class_names"):
+        config = model.config
+        if class_names is not None:
+            config = config.replace(class_names=class_names)  # which checks them
+        return list(config.class_names) if config.class_names else None
+    names, count = check_class_names(class_names, None)
+    shapes = [tuple(output.shape) for output in model.outputs]
+    if names is not None and shapes != [(None, count)]:
+        raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
+    return names
+
+
 def describe(
     model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
 ) -> Metadata:
@@ -290,6 +307,15 @@ def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str,
     answers = keras.tree.flatten(model(images, training=False))
     if signature.softmax:
         answers = [keras.ops.softmax(answer) for answer in answers]
+    return dict(zip(signature.outputs, answers, strict=True))
+
+
+def answers_of(model: keras.Model, signature: Signature, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the outputs of a model for images, float32, by their names in the file, after its softmax if any."""
+    answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
+    answers = [np.asarray(answer, "float32") for answer in answers]
+    if signature.softmax:
+        answers = [softmax(answer) for answer in answers]
     return dict(zip(signature.outputs, answers, strict=True))
 
 

@@ -67,10 +67,7 @@ class LiteRT(Format):
     largest = FLATBUFFER
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the file, perhaps with TensorFlow's own operators: `operators` names them, and the caller decides.
-
-        Raises OSError if it cannot be written, ImportError without TensorFlow, and what its converter raises.
-        """
+        """Writes the file, perhaps with operators of TensorFlow's own; OSError, ImportError or TensorFlow's errors."""
         import tensorflow as tf
 
         module = tensorflow_module(model, signature)
@@ -111,10 +108,7 @@ class LiteRT(Format):
         append_archive(path, metadata)  # the way TensorFlow Lite packs label files
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the file; foreign are those not built in: Flex operators run TensorFlow's code.
-
-        Raises OSError if it cannot be read, ImportError without LiteRT, and what LiteRT raises for a damaged file.
-        """
+        """Returns the operators; foreign are those not built in (Flex); OSError, ImportError, LiteRT's errors."""
         from ai_edge_litert import schema_py_generated as schema
 
         model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)

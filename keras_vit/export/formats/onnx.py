@@ -55,10 +55,7 @@ def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
 
 
 def _to_float16(source: Path, target: Path) -> None:
-    """Writes a file in which all computes in float16; it still takes and returns float32.
-
-    Raises OSError if a file cannot be read or written, ImportError without the packages, and their errors for others.
-    """
+    """Writes a file in which all but input and outputs is float16; OSError, ImportError, the packages' own errors."""
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -149,10 +146,7 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the file, also in subgraphs; foreign are those of another domain than ONNX's.
-
-        Raises OSError if it cannot be read, ImportError without onnx, and what that raises for a damaged file.
-        """
+        """Returns the operators; foreign are those outside of ONNX's domain; OSError, ImportError, onnx's errors."""
         import onnx
 
         standard, foreign = set(), set()
