@@ -261,13 +261,10 @@ def export(
     if isinstance(model, (str, os.PathLike)):
         source = os.fspath(model) if source is None else source
         model = load(model)
-    source = None if source is None else os.fspath(source)
     check_model(model)
     flags = {"uint8_input": uint8_input, "softmax": softmax, "measure": measure, "overwrite": overwrite}
-    for name, value in (flags | {"allow_select_ops": allow_select_ops}).items():
-        check_flag(name, value)
+    _check_options(row, model, precision, calibration, tolerance, flags | {"allow_select_ops": allow_select_ops})
     batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
-    _check_options(row, model, precision, calibration, tolerance)
     names = names_of_classes(model, class_names)
     _check_destination(path, row, overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
@@ -288,13 +285,11 @@ def export(
                 words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(operators['select'])}"
                 raise RuntimeError(Message(words, ". Pass ", Code("allow_select_ops=True"), "."))
             status.update(f"Checking {path.name} ...")
-            inputs = compared.taken(signature.dtype)
-            answers, measured = run_in_fresh_process(row, written, inputs, batch_size, measure)
+            answers, measured = run_in_fresh_process(row, written, compared.taken(signature.dtype), batch_size, measure)
             if len(signature.outputs) == 1:  # PyTorch's has no name
                 answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
             limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
-            parts = [part for target in row.files(written) for part in (target, *target.rglob("*"))]
-            size = sum(part.stat().st_size for part in parts if part.is_file())
+            size = _size_of(row.files(written))
             _place(written, path, row, Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
@@ -358,12 +353,16 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     return RuntimeError(Message(*message.parts, end) if isinstance(message, Message) else text + end)
 
 
-def _check_options(row: Format, model: keras.Model, precision: str, calibration: Any, tolerance: float | None) -> None:
+def _check_options(
+    row: Format, model: keras.Model, precision: str, calibration: Any, tolerance: float | None, flags: dict[str, Any]
+) -> None:
     """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing.
 
-    Among these are calibration where none is needed, or none where it is, and a model that is too large for the format
-    or takes images of any size, which it cannot express.
+    TypeError for flags, by name, that are not True or False. ValueError also for calibration where none is needed, or
+    none where it is, and a model that is too large for the format or takes images of any size, which it cannot express.
     """
+    for name, value in flags.items():
+        check_flag(name, value)
     needed = row.precision(precision).calibration
     if needed != (calibration is not None):
         words = "needs calibration images" if needed else "needs no calibration: leave it out"
@@ -440,3 +439,8 @@ def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
             os.replace(new, target)
             undo.callback(os.replace, target, new)
         undo.pop_all()  # all is in place
+
+
+def _size_of(files: list[Path]) -> int:
+    """Returns the bytes of files, and of those in folders among them."""
+    return sum(part.stat().st_size for file in files for part in (file, *file.rglob("*")) if part.is_file())

@@ -197,7 +197,7 @@ def describe(
 ) -> Metadata:
     """Returns the metadata to write into a file: plain data by name, without entries that are None.
 
-    `source` is the checkpoint that the weights came from.
+    `source` is the checkpoint that the weights came from; TypeError if it is neither text nor a path.
     """
     config, outputs = input_config(model), signature.outputs
     size = signature.shape[1:3]
@@ -205,7 +205,7 @@ def describe(
         size = None if config is None else config.image_size
     entries = {
         "model": model.name,
-        "source": source,
+        "source": None if source is None else os.fspath(source),
         "image_size": None if size is None else list(size),
         "any_image_size": signature.any_size,
         "input": INPUT,
@@ -584,6 +584,4 @@ def _from_data_set(source: Any, config: Config) -> np.ndarray:
                 images.append(stream.batch(step)[0])
             except IndexError:
                 break
-    if not images:
-        raise ValueError("calibration must be at least 8 images, but the pipeline has none.")
     return _as_pixels(np.concatenate(images)[:count])

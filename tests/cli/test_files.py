@@ -81,14 +81,9 @@ def test_pretrained_predict_and_download_from_a_mirror(run, mirror, photo):
 
 CONVERSIONS = [
     ("mini_token_rep", "vit_jax", "model.keras"),
-    ("mini_gap", "vit_jax", "model.weights.h5"),
-    ("mini_hybrid_stem", "vit_jax", "model.keras"),
     ("mini_token", "vit_jax", "big_vision"),
-    ("mini_gap", "vit_jax", "big_vision"),
     ("bv_map", "big_vision", "model.weights.h5"),
-    ("bv_gap_sincos", "big_vision", "model.keras"),
     ("bit_mini_tf", "bit_tf", "bit_bv"),
-    ("bit_mini_tf", "bit_tf", "model.keras"),
 ]
 
 
