@@ -221,10 +221,10 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     config = changed_config(config, config_changes(config, options, variant))
     if representation_size is not None:
         config = config.replace(representation_size=representation_size)
-    weights = None if weights is None else os.path.expanduser(weights)
-    if weights is not None and config.class_names is None and os.path.isfile(weights):
+    weights = None if weights is None else os.path.expanduser(resolve_source(weights))
+    if weights is not None and config.class_names is None:
         saved = config_in_file(weights)
-        if saved is not None and saved.classes == config.classes:
+        if isinstance(saved, type(config)) and saved.classes == config.classes:
             config = config.replace(class_names=saved.class_names)
         config = _with_names_beside(config, weights)
     build = {name: options[name] for name in OF_BUILDING if name in options}

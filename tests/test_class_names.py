@@ -146,5 +146,5 @@ def test_what_names_no_file(tmp_path):
         keras_vit.class_names(tmp_path)
     with pytest.raises(ValueError, match="glyfs"):
         keras_vit.class_names("glyfs")
-    with pytest.raises(TypeError, match="source must be a model, a name or a path"):
+    with pytest.raises(TypeError, match="source must be a name, an address or a path"):
         keras_vit.class_names(["glyphs"])

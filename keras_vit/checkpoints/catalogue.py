@@ -128,7 +128,10 @@ def find_entry(name: str) -> Entry:
 
 
 def _suggestion(name: str) -> str:
-    """Returns a sentence with names similar to an unknown one, or a repository of that name; empty for neither."""
+    """Returns a sentence with names similar to an unknown one, or a repository of that name; empty for neither.
+
+    Raises OSError where the package's data are missing.
+    """
     known: dict[str, str] = {}
     for entry in catalogue().values():
         known[plain_variant(entry.name)] = known[plain_variant(entry.basename)] = entry.name
@@ -146,7 +149,10 @@ def _suggestion(name: str) -> str:
 
 
 def _augreg_entry(stem: str) -> Entry:
-    """Returns the entry of an AugReg checkpoint, read off the settings in its name; ValueError for other names."""
+    """Returns the entry of an AugReg checkpoint, read off the settings in its name; ValueError for other names.
+
+    Raises OSError where the package's data are missing.
+    """
     known, number = _read("catalogue.json")["augreg"], r"\d+(?:\.\d+)?"
     models, pretraining, fine_tuning = ("|".join(known[key]) for key in ("models", "pretraining", "fine_tuning"))
     match = re.fullmatch(
@@ -344,6 +350,8 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
     """
     from keras_vit.models import count_macs, count_weights, find_variant, variant_config
 
+    if not isinstance(query, str | None):
+        raise TypeError(f"query must be part of a variant's name, but {query!r} was given.")
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:
         names = [name for name in names if _plain_family(query) in _plain_family(name)] or [find_variant(query)]

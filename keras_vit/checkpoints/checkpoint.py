@@ -94,7 +94,7 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
 
     Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
     ValueError if it is damaged, no layout recognises it, or arrays, note and options contradict each other; TypeError
-    for a path or a grid of another type.
+    for what is no path.
     """
     file, source = open_file(path), str(path)
     sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **stated)
@@ -135,8 +135,8 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
 def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
     """Returns the plan of a dense model (segmentation or depth); None for a file of another model.
 
-    Raises ValueError for a dense model of an unknown kind, or damaged, and for options that it does not take; TypeError
-    for a grid that is no integers; OSError if the file cannot be read.
+    Raises ValueError for a dense model of an unknown kind, or damaged, and for options that it does not take; OSError
+    if the file cannot be read.
     """
     layout = DESCRIBED if "model" in file.note else None
     if layout is None:
@@ -290,8 +290,9 @@ def to_checkpoint(
 
     Raises:
         TypeError: if `model` is none of this package's models of images, or `path` is no path.
-        ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, a weight is
-            beyond float32's range, or the class names do not fit into a comment (64 KiB).
+        ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, or no stacked
+            blocks where `stack` asks for them; a weight is beyond float32's range, or the class names do not fit into a
+            comment (64 KiB).
         FileExistsError: if there is a file already and `overwrite` is false.
         FileNotFoundError, OSError: if the folder above that of `path` is missing; if a file cannot be written.
 
@@ -304,7 +305,7 @@ def to_checkpoint(
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     check_fits_float32(model)
     if isinstance(model, models.DenseModel):
-        _write_dense(model, pathlib.Path(path), layout, overwrite)
+        _write_dense(model, pathlib.Path(path), layout, overwrite, stack)
         return
     config = model.config
     layout = PUBLISHED[type(config)] if layout is None else layout
@@ -389,21 +390,23 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 
     Raises ValueError for the ending of another kind of file.
     """
-    if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras"):
+    if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras", ".h5"):
         advice = "pass a name that ends in .safetensors, or a folder"
         raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
     return path if path.suffix == ".safetensors" else path / "model.safetensors"
 
 
-def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool) -> None:
+def _write_dense(
+    model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool, stack: bool
+) -> None:
     """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
 
-    Raises ValueError for a layout that has no place for it or another ending, FileExistsError unless `overwrite`, and
-    OSError where a file cannot be written.
+    Raises ValueError for a layout that has no place for it, another ending and `stack`, FileExistsError unless
+    `overwrite`, and OSError where a file cannot be written.
     """
     config = model.config
     if layout is None and path.suffix == ".npz":
-        write_npz(path, extract(model, DESCRIBED), note_of_dense(config), overwrite)
+        write_npz(path, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
         return
     to_write = WRITTEN.get(type(config))
     if to_write is None or layout not in (None, "huggingface"):
@@ -414,7 +417,7 @@ def _write_dense(model: "models.DenseModel", path: pathlib.Path, layout: str | N
         )
     target = _safetensors(path, "huggingface")
     written = to_write(config)
-    arrays = itertools.chain(extract(model, written), written.constants(config).items())
+    arrays = itertools.chain(extract(model, written, stack), written.constants(config).items())
     write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)
 
 
@@ -540,13 +543,12 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
     return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=remarks)
 
 
-def _with_grid(plan: Plan, grid_size: Any, source: str) -> Plan:
+def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
     """Returns the plan with a given grid of patches instead of the one guessed from their number.
 
-    Raises TypeError or ValueError unless `grid_size` is one or two positive integers, ValueError if it has another
-    number of patches, or the model is no Vision Transformer.
+    Raises ValueError if it has another number of patches, or the model is no Vision Transformer.
     """
-    config, (rows, columns) = plan.stored, pair("grid_size", grid_size)
+    config, (rows, columns) = plan.stored, grid_size
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
     if (config.position_rows or config.tokens_mlp_width) and rows * columns != np.prod(config.grid_size):
@@ -568,12 +570,12 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
         if not isinstance(names, list | None):
             raise TypeError(f"class_names must be a list of strings, but is a {type(names).__name__}.")
         stored = stored if names is None else stored.replace(class_names=names)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         unnamed = f"the class names in its note are left out: {printable(error, 200)}"
     known = [name for name in _NOTED[1:] if hasattr(stored, name) and name in note]
     known += ["pooling"] if note.get("pooling") == "none" and not stored.classes else []
     try:
         stored = stored.replace(**{name: note[name] for name in known})
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ValueError(f"The note of {source} says nothing sensible: {printable(error, 200)}.") from None
     return dataclasses.replace(plan, stored=stored, unnamed=unnamed)

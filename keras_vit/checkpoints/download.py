@@ -123,8 +123,8 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
         return fetch_from_hub(text, offline=_is_offline(), beside=beside)
     if "://" in text:
         return fetch(_published(text))
-    path = pathlib.Path(text).expanduser()
-    if path.exists():
+    path = pathlib.Path(os.path.expanduser(text))
+    if text and path.exists():
         return weights_in(path)
     if text in SHIPPED:
         return weights_folder() / SHIPPED[text]
@@ -162,7 +162,7 @@ def find_recommended(variant: str) -> str:
 def is_copy(source: Source, path: pathlib.Path) -> bool:
     """Whether `path`, which `find_checkpoint` found for a name of the catalogue, is no `.npz`: a copy from the Hub.
 
-    False for a source that is an address or a path.
+    False for a source that is an address or a path. OSError where the package's data are missing.
     """
     if path.suffix != ".npz" and isinstance(source, str) and "://" not in source and not os.path.exists(source):
         with contextlib.suppress(ValueError):
@@ -177,7 +177,7 @@ def fetch(source: Entry | str) -> pathlib.Path:
     is an `.npz` at all. What breaks off is tried again from its start. Of several processes that want the same file one
     fetches it and the others wait. Raises DownloadError if no address has it, offline, or where the cache cannot be
     written to; OSError if a file in the mirror or the cache cannot be read; ValueError for a bad address in
-    `KERAS_VIT_MIRROR`; RuntimeError for `~` without a folder of the user.
+    `KERAS_VIT_MIRROR`.
     """
     wanted = _wanted(source)
     target = cache_folder().absolute() / wanted.in_cache
@@ -246,28 +246,36 @@ def _wanted(source: Entry | str) -> _Wanted:
 def _mirror() -> tuple[pathlib.Path | None, str | None]:
     """Returns (folder, base address) of `KERAS_VIT_MIRROR`, of which one or both are None.
 
-    Raises ValueError for an address that is not http or https, RuntimeError for `~` without a folder of the user.
+    Raises ValueError for an address that is not http or https, OSError for `~` without a folder of the user.
     """
     value = os.environ.get("KERAS_VIT_MIRROR", "").strip()
     if not value:
         return None, None
     if "://" not in value:
-        return pathlib.Path(value).expanduser().absolute(), None
+        return _expanded(value).absolute(), None
     if not value.startswith(("http://", "https://")):
         raise ValueError(f"KERAS_VIT_MIRROR must name a folder, an http:// or https:// address, but has {value!r}.")
     return None, value.rstrip("/") + "/"
 
 
 def cache_folder() -> pathlib.Path:
-    """Returns the folder of downloads; RuntimeError for `~` without a folder of the user.
+    """Returns the folder of downloads; OSError for `~` without a folder of the user.
 
     `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`.
     """
     home = os.environ.get("KERAS_VIT_HOME")
     if home:
-        return pathlib.Path(home).expanduser()
+        return _expanded(home)
     caches = os.environ.get("XDG_CACHE_HOME") or (sys.platform == "win32" and os.environ.get("LOCALAPPDATA"))
-    return pathlib.Path(caches or "~/.cache").expanduser() / "keras_vit"
+    return _expanded(caches or "~/.cache") / "keras_vit"
+
+
+def _expanded(folder: str) -> pathlib.Path:
+    """Returns a path with the user's folder for `~`; FileNotFoundError, an OSError, where there is none."""
+    try:
+        return pathlib.Path(folder).expanduser()
+    except RuntimeError as error:
+        raise FileNotFoundError(f"{folder}: {error} Set HOME, KERAS_VIT_HOME or KERAS_VIT_MIRROR.") from None
 
 
 def _name_in_cache(address: str) -> str:
@@ -454,11 +462,9 @@ def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | No
     if isinstance(source, ImageModel):
         names = getattr(source.config, "class_names", None)  # models of depth have none
         return None if names is None else list(names)
-    if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"source must be a model, a name or a path, but {type(source).__name__} was given.")
-    path = pathlib.Path(find_checkpoint(source) if str(source) in SHIPPED else source)
+    text = os.fspath(resolve_source(source))
+    path = find_checkpoint(text) if text in SHIPPED else pathlib.Path(os.path.expanduser(text))
     if not path.exists():
-        resolve_source(source)  # an error for what is unknown
         return None
     file, head = pair_in(path)
     config: Any = config_in_file(path) if is_keras_file(path) else open_checkpoint(file, head=head).config

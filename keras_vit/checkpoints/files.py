@@ -172,7 +172,10 @@ def write_npz(
 
 
 def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
-    """Raises FileExistsError for the first of these paths at which there is something, unless `overwrite`."""
+    """Raises FileExistsError for the first of these paths at which there is something, unless `overwrite`.
+
+    Other OSErrors where it cannot be looked up.
+    """
     for path in paths:
         if path.exists() and not overwrite:
             raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
@@ -350,11 +353,13 @@ def text_of_pair(name: str) -> str | None:
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is.
 
-    Raises TypeError unless it is a path, IsADirectoryError for a folder without weights, ValueError for one with
-    several, OSError for one that cannot be listed.
+    Raises TypeError unless it is a path, FileNotFoundError for an empty one, IsADirectoryError for a folder without
+    weights, ValueError for one with several, OSError for one that cannot be listed.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
+    if path == "":  # pathlib would take the folder that the program runs in
+        raise FileNotFoundError("There is no file of an empty name; the path of a checkpoint file was expected.")
     folder = pathlib.Path(path)
     if not folder.is_dir():
         return folder
@@ -373,7 +378,7 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
     The folder must have two files of weights with one ending, of which one is called `*_head`. Raises OSError if it
     cannot be listed.
     """
-    folder = pathlib.Path(source) if isinstance(source, (str, os.PathLike)) else None
+    folder = pathlib.Path(os.path.expanduser(source)) if isinstance(source, (str, os.PathLike)) else None
     if folder is None or not folder.is_dir():
         return source, None
     files = sorted(file for file in folder.iterdir() if file.suffix in ENDINGS and file.name not in NOT_WEIGHTS)

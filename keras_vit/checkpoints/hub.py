@@ -24,7 +24,7 @@ from keras_vit import models
 from keras_vit._arguments import printable, warn_caller
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
-from keras_vit.checkpoints.files import ENDINGS, NOT_WEIGHTS, SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
+from keras_vit.checkpoints.files import CLASSES, ENDINGS, NOT_WEIGHTS, SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
 from keras_vit.models import ModelConfig, variant_of
 
 if TYPE_CHECKING:  # their files import Keras
@@ -102,9 +102,9 @@ def parse_hub_address(text: str) -> HubAddress:
 def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = ()) -> pathlib.Path:
     """Returns the path of a model's weights in the library's cache, fetched from a repository of the Hub.
 
-    The JSON files that describe the weights (`SIDECARS`) are fetched to the same folder, and the shards of a file that
-    is split. Where the Hub gives no answer, returns what is in the cache, with a warning. Warns of a license against
-    commerce, too. The path may be a link.
+    The files that describe the weights (`SIDECARS`, `CLASSES`) are fetched to the same folder, and the shards of a file
+    that is split. Where the Hub gives no answer, returns what is in the cache, with a warning. Warns of a license
+    against commerce, too. The path may be a link.
 
     Args:
         source: An address, `hf://owner/name[@revision][/file or /folder]`. Without a file, the weights are those that
@@ -134,7 +134,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
     weights = _weights(address, names)
     folder = weights[: weights.rfind("/") + 1]
     # What describes the weights comes first: after a kill, weights in the cache have beside them what they need.
-    for name in [f"{folder}{name}" for name in (*SIDECARS.values(), *beside) if f"{folder}{name}" in names]:
+    for name in [f"{folder}{name}" for name in (*SIDECARS.values(), CLASSES, *beside) if f"{folder}{name}" in names]:
         _fetch(address, name, info.sha)
     path = _fetch(address, weights, info.sha)
     for shard in _shards(path, address):

@@ -87,14 +87,12 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 
     The file must name a model of this package, whose weights fit into it. The HDF5 library reads the weights. It has
     no checksums for them, so damage may go unnoticed in a `.weights.h5`, and it is no reader for files made to attack
-    it: take those as `.npz`. Raises FileNotFoundError without the file, ValueError if it is damaged, does not name its
-    model or holds one of another package.
+    it: take those as `.npz`. Raises OSError if the file cannot be opened, ValueError if it is damaged, does not name
+    its model or holds one of another package.
     """
     import keras
 
     path = pathlib.Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}; the path of a model file was expected.")
     description, size = _describe(path)
     if description is None:
         how = f"Build the model and pass the file: keras_vit.ViT_B16(weights={str(path)!r})"
@@ -122,7 +120,7 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
     """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package.
 
-    Raises ValueError if the file is missing, damaged, or its config makes no sense.
+    Raises OSError if the file cannot be opened, ValueError if it is damaged or its config makes no sense.
     """
     path = pathlib.Path(path)
     description, _ = _describe(path)
@@ -132,9 +130,10 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
 def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
     """Returns the JSON text in a file that describes its model, None for none, and the bytes of its weights.
 
-    For a `.weights.h5` these are the bytes of the whole file. Raises ValueError if the file is missing or damaged, or
-    has members that files of this package do not have.
+    For a `.weights.h5` these are the bytes of the whole file. Raises OSError if the file cannot be opened, ValueError
+    if it is damaged, or has members that files of this package do not have.
     """
+    path.open("rb").close()  # HDF5 has OSErrors for damage, too
     if path.suffix == ".keras":
         try:
             with zipfile.ZipFile(path) as archive:
@@ -205,7 +204,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     note = sidecars.note
     try:
         config = CONFIG_TYPES[note["model"]](**note["config"])
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"its note says nothing sensible about its model: {printable(error, 200)}.") from None
     if not isinstance(config, DenseConfig):
         raise ValueError(f"its note names the model {note['model']!r}, which is not stored so.")

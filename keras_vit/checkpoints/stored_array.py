@@ -1,6 +1,7 @@
 """Arrays in files, whatever the format: names, shapes and types first, values on demand."""
 
 import dataclasses
+import errno
 import math
 import os
 import pathlib
@@ -297,6 +298,9 @@ def read_members(
                         place = (path, start, member.file_size, member.filename, member.CRC or None)
                         found[name] = describe(name, Extent(*place) if stored else PackedExtent(*place), opened)
             except Exception as error:
+                # Damage may lead before the beginning of the file (EINVAL); all else is the disk's.
+                if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+                    raise
                 raise ValueError(f"{path} cannot be read as {kind}: {printable(error, 400)}.") from None
     return found, archive.comment
 
