@@ -216,6 +216,7 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"attention_dropout": "0.1"}, TypeError, "attention_dropout must be a number, but '0.1'"),
         ({"pretrained": True, "weights": "x.npz"}, ValueError, "pretrained=True .* weights='x.npz'"),
         ({"weights": "absent/B_16.npz"}, FileNotFoundError, "absent/B_16.npz"),
+        ({"weights": "https://example.org/a.weights.h5"}, ValueError, "may run code: if you trust it"),
         ({"dtype": "float31"}, ValueError, "float31"),
         ({"representation_size": 24, "include_top": False}, ValueError, "representation_size=24 needs include_top"),
     ],

@@ -119,7 +119,9 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     except ValueError as error:
         raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
-    _check_heads(plan, sidecars.heads, source)
+    heads = getattr(plan.stored, "heads", None)
+    if plan.layout.settled_by is None and sidecars.heads not in (None, heads):
+        raise ValueError(f"heads={sidecars.heads} was given, but the arrays of {source} tell that it has {heads}.")
     if sidecars.like is not None:
         plan = settle(plan, sidecars.like, source)
     plan = _with_outside(plan, file)
@@ -497,13 +499,6 @@ def inspect_checkpoint(
         oddities=plan.oddities,
         unused=plan.unused,
     )
-
-
-def _check_heads(plan: Plan, heads: int | None, source: str) -> None:
-    """Raises ValueError if `heads` is another number than that of the arrays, in a layout whose arrays tell it."""
-    heads_of_arrays = getattr(plan.stored, "heads", None)
-    if plan.layout.settled_by is None and heads not in (None, heads_of_arrays):
-        raise ValueError(f"heads={heads} was given, but the arrays of {source} tell that it has {heads_of_arrays}.")
 
 
 def _with_official_numbers(plan: Plan, source: str) -> Plan:

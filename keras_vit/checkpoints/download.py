@@ -392,7 +392,6 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
         if final or pause is None:
             return failure._replace(reason=printable(failure.reason, 400))
         time.sleep(pause)
-    return None
 
 
 def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:

@@ -1,5 +1,6 @@
 """Bad input: the right type of error, which names the file or the array and says what to do. Nothing is half loaded."""
 
+import errno
 import os
 import pickle
 import zipfile
@@ -292,6 +293,16 @@ def test_a_damaged_note(arrays, tmp_path, note):
             keras_vit.inspect_checkpoint(tmp_path / "file.npz")
     else:
         assert keras_vit.inspect_checkpoint(tmp_path / "file.npz").variant is None
+
+
+def test_a_failing_disk(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    np.savez(tmp_path / "file.npz", a=np.ones(3))
+    monkeypatch.setattr(zipfile.ZipFile, "open", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        read_npz(tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

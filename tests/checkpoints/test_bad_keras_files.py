@@ -117,7 +117,10 @@ def test_not_such_a_file(tmp_path, name, data):
     with pytest.raises(FileNotFoundError, match=name):
         load(tmp_path / name)
     (tmp_path / name).write_bytes(data)
+    (tmp_path / "folder" / name).mkdir(parents=True)
     for read in (load, class_names):
+        with pytest.raises(IsADirectoryError, match=name):  # and not a damaged file
+            read(tmp_path / "folder" / name)
         with pytest.raises(ValueError, match=f"{name} is not "):
             read(tmp_path / name)
 

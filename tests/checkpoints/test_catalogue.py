@@ -168,6 +168,8 @@ def test_weights_and_models_of_a_family():
         list_weights(family="DINO2")
     with pytest.raises(TypeError, match="family must be a name"):
         list_models(family=2)
+    with pytest.raises(TypeError, match="query must be part of"):
+        list_models(["B/16"])
 
 
 def test_repositories_of_other_people():

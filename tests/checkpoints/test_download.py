@@ -322,6 +322,8 @@ NO_ADDRESS = "is no address to download from"
         (pathlib.Path(__file__).parent, IsADirectoryError, "is a folder without weights"),
         ("absent.npz", FileNotFoundError, "no file absent.npz. As a name: There is no checkpoint"),
         ("./ViT-B_16", FileNotFoundError, "no file ./ViT-B_16"),
+        ("~nobody-of-this-name/x.npz", FileNotFoundError, "no file ~nobody"),
+        ("", ValueError, "no checkpoint or model ''"),
         ("ViT-B_16", ValueError, "may be any of"),
         ("ftp://127.0.0.1/a.npz", ValueError, "https://, http:// or gs://"),
         *((address, ValueError, NO_ADDRESS) for address in ("https://", "https://[::1/a.npz", "https://a/\ud800.npz")),
@@ -359,6 +361,9 @@ def test_the_cache_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("KERAS_VIT_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "keras_vit"
+    monkeypatch.setenv("KERAS_VIT_HOME", "~nobody-of-this-name")
+    with pytest.raises(FileNotFoundError, match="~nobody.*KERAS_VIT_HOME"):
+        cache_folder()
 
 
 # The package without its __init__, which would load Keras and a backend: downloads need neither.

@@ -38,7 +38,8 @@ def server(tmp_path, monkeypatch):
 def repository(server):
     """The repository `me/model`, with weights, what describes them, and much that nobody needs."""
     files = {"README.md": b"# A model", "config.json": b'{"architecture": "vit"}', "model.safetensors": ONE}
-    files |= {"pytorch_model.bin": b"\x80\x02", "preprocessor_config.json": b'{"size": 224}', "onnx/x.onnx": b"x"}
+    files |= {"pytorch_model.bin": b"\x80\x02", "preprocessor_config.json": b'{"size": 224}'}
+    files |= {"classes.txt": b"a\n", "onnx/x.onnx": b"x"}
     return server.repositories.setdefault("me/model", Repository(files))
 
 
@@ -82,7 +83,7 @@ def test_what_is_no_address(text):
 def test_only_what_is_needed_is_fetched(server, repository):
     path = find_checkpoint("hf://me/model")
     assert (path.name, first(path)) == ("model.safetensors", 1)
-    assert server.downloads() == ["config.json", "preprocessor_config.json", "model.safetensors"]
+    assert server.downloads() == ["config.json", "preprocessor_config.json", "classes.txt", "model.safetensors"]
     sidecars = read_sidecars(path)
     assert (sidecars.config, sidecars.preprocessor) == ({"architecture": "vit"}, {"size": 224})
     server.seen.clear()

@@ -7,6 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
+from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.layers.base import weights_by_path
 from keras_vit.models import count_weights
@@ -70,6 +71,8 @@ def test_comes_back_bit_for_bit(files, kind):
         np.testing.assert_array_equal(after, before)
     with pytest.raises(FileExistsError):
         keras_vit.to_checkpoint(again, path)
+    with pytest.raises(ValueError, match="leave stack=True out"):
+        keras_vit.to_checkpoint(again, path.with_name("stacked.npz"), stack=True)
 
 
 @pytest.mark.once
@@ -79,6 +82,9 @@ def test_what_else_reads_them(files):
     assert (info.layout, info.config) == ("keras_vit", CONFIGS["DPT"])
     assert info.parameters == models["DPT"].count_params()
     assert keras_vit.class_names(folder / "EoMT.npz") == ["a", "b", "c"]
+    save_model(models["DPT"], folder / "DPT.weights.h5")
+    with pytest.raises(ValueError, match="layers? .*saved|could not be loaded|Layer"):
+        keras_vit.create_model("ViT-mu/16", image_size=16, weights=folder / "DPT.weights.h5")
     larger = keras_vit.load(folder / "LinearDepth.npz", image_size=32)
     assert larger.config.grid_size == (4, 4)
 
@@ -170,7 +176,7 @@ def test_names_beside_a_model_without_names(files, tmp_path, ending):
 
 
 @pytest.mark.once
-def test_names_beside_a_head(golden, tmp_path):
+def test_names_beside_a_head(golden, tmp_path, monkeypatch):
     folder = golden("dense_seg_dinov2_linear").folder
     head = tmp_path / "ade20k_linear_head.pth"
     head.write_bytes((folder / "dinov2_vits14_ade20k_linear_head.pth").read_bytes())
@@ -180,4 +186,7 @@ def test_names_beside_a_head(golden, tmp_path):
     both = tmp_path / "both"
     shutil.copytree(folder, both)
     (tmp_path / "classes.txt").rename(both / "classes.txt")
-    assert tuple(keras_vit.class_names(both)) == keras_vit.load(both).config.class_names == model.config.class_names
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert keras_vit.load("~/both").config.class_names == model.config.class_names
+    for folder in (both, "~/both"):
+        assert tuple(keras_vit.class_names(folder)) == model.config.class_names

@@ -189,6 +189,7 @@ def test_bad_arguments_of_writing(golden, tmp_path):
     for name, layout, words in (
         ("a.safetensors", None, r"'vit_jax' is \.npz, but path=.*a\.safetensors"),
         ("a.npz", "timm", "'timm' is safetensors, but path="),
+        ("a.weights.h5", "timm", "'timm' is safetensors, but path="),
     ):
         with pytest.raises(ValueError, match=words):
             keras_vit.to_checkpoint(model, tmp_path / name, layout)

@@ -188,8 +188,9 @@ def test_folders(tmp_path):
 
     with pytest.raises(IsADirectoryError, match="is a folder without weights"):
         open_file(tmp_path)
-    with pytest.raises(FileNotFoundError, match="There is no file"):
-        open_file(tmp_path / "absent.safetensors")
+    for absent in (tmp_path / "absent.safetensors", ""):
+        with pytest.raises(FileNotFoundError, match="There is no file"):
+            open_file(absent)
     for wrong in (None, 3, b"model.safetensors"):
         with pytest.raises(TypeError, match="must be a string or a path"):
             open_file(wrong)
