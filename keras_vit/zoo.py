@@ -1,12 +1,11 @@
 """Models by name and from files: the functions that most users need."""
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 from keras_vit import models
-from keras_vit._arguments import Source, Tensor
+from keras_vit._arguments import Source, Tensor, warn_caller
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,
@@ -271,7 +270,7 @@ def _with_names_beside(config: Any, path: Source) -> Any:
         if names is not None and len(names) != config.classes and isinstance(config, DenseConfig):
             raise ValueError(f"{len(names)} stand in classes.txt, but there are {config.classes} classes.")
     except ValueError as error:  # the model is usable, whatever lies beside it
-        warnings.warn(f"The outputs of {path} have no names: {error}", stacklevel=3)
+        warn_caller(f"The outputs of {path} have no names: {error}")
         return config
     if names is None or len(names) != config.classes:
         return config

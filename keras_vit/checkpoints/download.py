@@ -23,12 +23,11 @@ import socket
 import sys
 import time
 import urllib.parse
-import warnings
 import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keras_vit._arguments import Source, printable
+from keras_vit._arguments import Source, printable, warn_caller
 from keras_vit._files import locked, replacing, weights_folder
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.catalogue import (
@@ -155,7 +154,7 @@ def find_recommended(variant: str) -> str:
         if other is None:
             raise
         find_checkpoint(other.name)
-    warnings.warn(f"{entry.name} is not to be had, so a similar checkpoint is loaded: {other.name}.", stacklevel=3)
+    warn_caller(f"{entry.name} is not to be had, so a similar checkpoint is loaded: {other.name}.")
     return other.name
 
 
@@ -328,7 +327,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
         except DownloadError as refused:
             attempts += refused.attempts
             continue
-        warnings.warn(f"{entry.name} is not to be had, so the same weights come from {address}.", stacklevel=3)
+        warn_caller(f"{entry.name} is not to be had, so the same weights come from {address}.")
         return path
     other = nearest_with_repository(entry)
     advice = f"\nThe Hugging Face Hub has the weights of a similar checkpoint: {other.name}." if other else ""

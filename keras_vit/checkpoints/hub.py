@@ -14,7 +14,6 @@ import pathlib
 import re
 import tempfile
 import urllib.parse
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -128,7 +127,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
         info = hub.HfApi(library_name="keras_vit").model_info(address.repository, revision=address.revision)
     except Exception as error:
         path = _cached(address, _reason(error), error)
-        warnings.warn(f"{address}: {_reason(error)}. The copy in the cache is used, which may be older.", stacklevel=2)
+        warn_caller(f"{address}: {_reason(error)}. The copy in the cache is used, which may be older.")
         return path
     names = [sibling.rfilename for sibling in info.siblings or ()]
     weights = _weights(address, names)
