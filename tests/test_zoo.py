@@ -13,6 +13,9 @@ from tests.compute import forward
 from tests.small_models import randomized
 from tests.tolerances import SAME_FUNCTION
 
+# What new models hold, and pixels in the graph, on each backend: test_threads.py and models/test_families.py.
+pytestmark = pytest.mark.once
+
 FACTORIES = {name.replace("/", "").replace("-", "_").replace("+", "_"): name for name in (
     "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/8", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14",
     "R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/32",
