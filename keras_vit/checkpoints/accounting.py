@@ -233,10 +233,11 @@ def check_arrays(plan: Plan, source: str) -> None:
     A vector may stand for a shape of `(1, 1, 1, C)`. `source` names the file in the message.
     """
     wanted = {row.name: row.shape for row in plan.rows}
+    # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
     wrong = [
         f"{name} is {array.shape}, expected {wanted[name]}"
         for name, array in sorted(plan.arrays.items())
-        if name in wanted and not _fits(array.shape, wanted[name])
+        if name in wanted and wanted[name] not in (array.shape, (1, 1, 1, *array.shape))
     ]
     found = {
         "missing": wanted.keys() - plan.arrays.keys(),
@@ -407,12 +408,6 @@ def check_fields(
         raise ValueError(f"The layout {layout} has no place for this model: {problem}. Save it as .keras.")
 
 
-def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether a shape is the wanted one, or `(C,)` where that is `(1, 1, 1, C)`."""
-    # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
-    return given == wanted or (wanted[:-1] == (1, 1, 1) and given == wanted[-1:])
-
-
 def listed(names: Collection[str]) -> str:
     """Returns the first of these names in alphabetical order, safe to show and with commas, and how many more."""
     more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
@@ -503,9 +498,7 @@ def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
     if architecture is None:
         return None if like is None else find_like(like)
     if like is not None:
-        raise ValueError(
-            f"like={like!r} and architecture={architecture!r} say the same thing: leave architecture= out."
-        )
+        raise ValueError(f"like={like!r} and architecture={architecture!r} say the same thing: leave one out.")
     if not isinstance(architecture, str):
         raise TypeError(f"architecture must be a name of one of timm's models, but {architecture!r} was given.")
     if not _TIMM_NAMES.fullmatch(architecture.rpartition("/")[2]):

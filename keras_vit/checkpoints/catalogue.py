@@ -29,16 +29,7 @@ SHIPPED = {"glyphs": "glyphs.npz"}
 _NAMES_LISTED = 5  # names in an error message
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _AUGMENTATIONS = ("none", "light0", "light1", "medium1", "medium2", "strong1", "strong2")
-_COLUMNS = (
-    "name",
-    "ds",
-    "final_val",
-    "filename",
-    "adapt_ds",
-    "adapt_resolution",
-    "adapt_final_val",
-    "adapt_filename",
-)
+_COLUMNS = ("name", "ds", "final_val", "filename", "adapt_ds", "adapt_resolution", "adapt_final_val", "adapt_filename")
 _BUCKET = "https://storage.googleapis.com/vit_models/"
 
 
@@ -128,10 +119,7 @@ def find_entry(name: str) -> Entry:
 
 
 def _suggestion(name: str) -> str:
-    """Returns a sentence with names similar to an unknown one, or a repository of that name; empty for neither.
-
-    Raises OSError where the package's data are missing.
-    """
+    """Returns a sentence with names or a repository like an unknown name, empty for none; OSError without our data."""
     known: dict[str, str] = {}
     for entry in catalogue().values():
         known[plain_variant(entry.name)] = known[plain_variant(entry.basename)] = entry.name
@@ -149,10 +137,7 @@ def _suggestion(name: str) -> str:
 
 
 def _augreg_entry(stem: str) -> Entry:
-    """Returns the entry of an AugReg checkpoint, read off the settings in its name; ValueError for other names.
-
-    Raises OSError where the package's data are missing.
-    """
+    """Returns the entry of an AugReg checkpoint by its name; ValueError for other names, OSError without our data."""
     known, number = _read("catalogue.json")["augreg"], r"\d+(?:\.\d+)?"
     models, pretraining, fine_tuning = ("|".join(known[key]) for key in ("models", "pretraining", "fine_tuning"))
     match = re.fullmatch(

@@ -366,9 +366,7 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
     if name is None:
         kinds = f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}"
-        raise IsADirectoryError(
-            f"{folder} is a folder without weights, expected a checkpoint file or one with {kinds}."
-        )
+        raise IsADirectoryError(f"{folder} is a folder without weights, expected a file, or one with {kinds}.")
     return folder / name
 
 
