@@ -204,24 +204,12 @@ def test_models_for_masks_and_depth():
 def test_a_row_has_what_users_ask_for():
     row = next(row for row in list_weights("B/16") if row["name"] == B16_FINE_TUNED)
     assert row == {
-        "name": B16_FINE_TUNED,
-        "variant": "ViT-B/16",
-        "family": "ViT",
-        "params": 86_859_496,
-        "image_size": 384,
-        "classes": 1000,
-        "dataset": "ImageNet-21k, then ImageNet-1k",
-        "top1": 85.49,
+        **{"name": B16_FINE_TUNED, "variant": "ViT-B/16", "family": "ViT", "layout": "vit_jax", "params": 86_859_496},
+        **{"image_size": 384, "classes": 1000, "dataset": "ImageNet-21k, then ImageNet-1k", "top1": 85.49},
         "top1_source": "AugReg's index.csv (output stored in the official notebook)",
-        "license": "Apache-2.0",
         "url": f"https://storage.googleapis.com/vit_models/{B16_FINE_TUNED}.npz",
-        "size": None,
-        "layout": "vit_jax",
-        "mirrors": [],
-        "notes": [],
-        "inferred": ["license"],
-        "task": None,
-        "figures": {},
+        **{"license": "Apache-2.0", "inferred": ["license"], "notes": [], "mirrors": [], "size": None},
+        **{"task": None, "figures": {}},
     }
     with pytest.warns(DeprecationWarning, match="'licence' is called 'license' now"):
         assert row["licence"] == "Apache-2.0"
