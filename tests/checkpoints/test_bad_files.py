@@ -1,6 +1,8 @@
 """Bad input: the right type of error, which names the file or the array and says what to do. Nothing is half loaded."""
 
+import contextlib
 import errno
+import itertools
 import os
 import pickle
 import zipfile
@@ -293,6 +295,15 @@ def test_a_damaged_note(arrays, tmp_path, note):
             keras_vit.inspect_checkpoint(tmp_path / "file.npz")
     else:
         assert keras_vit.inspect_checkpoint(tmp_path / "file.npz").variant is None
+
+
+def test_a_note_that_nests_as_deeply_as_is_read(arrays, tmp_path):
+    np.savez(tmp_path / "file.npz", **arrays)
+    for field, depth in itertools.product(("trim", "class_names"), range(900, 990, 3)):
+        with zipfile.ZipFile(tmp_path / "file.npz", "a") as file:
+            file.comment = f'{{"{field}": {"[" * depth}{"]" * depth}}}'.encode()
+        with contextlib.suppress(ValueError):
+            keras_vit.inspect_checkpoint(tmp_path / "file.npz")
 
 
 def test_a_failing_disk(tmp_path, monkeypatch):
