@@ -223,7 +223,9 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     weights = None if weights is None else os.path.expanduser(resolve_source(weights))
     if weights is not None and config.class_names is None:
         saved = config_in_file(weights)
-        if isinstance(saved, type(config)) and saved.classes == config.classes:
+        if saved is not None and type(saved) is not type(config):
+            raise ValueError(f"{weights} holds a {saved.model}, but {variant} was asked for: keras_vit.load(path).")
+        if saved is not None and saved.classes == config.classes:
             config = config.replace(class_names=saved.class_names)
         config = _with_names_beside(config, weights)
     build = {name: options[name] for name in OF_BUILDING if name in options}
