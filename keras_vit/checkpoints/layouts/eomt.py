@@ -233,9 +233,8 @@ def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
     Raises ValueError for another preparation than an EoMT's.
     """
     size = stated.get("size")
-    done = {"do_resize": True, "do_rescale": True, "do_normalize": True}
-    for key, value in done.items():
-        if stated.get(key, value) is not value:
+    for key in ("do_resize", "do_rescale", "do_normalize"):
+        if stated.get(key, True) is not True:
             raise not_done(key, stated[key])
     if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
         raise not_done("size", size)
@@ -276,12 +275,10 @@ def _backbone(
     for name in (family.class_token, f"{family.patches}.bias"):
         if name not in arrays:
             raise ValueError(f"it has no array {family.module + name!r}.")
-    position = "none" if is_rotary else "learned_patches"
-    if fields["position_embedding"] != position:
-        raise ValueError(
-            f"its position embeddings are of the kind {fields['position_embedding']!r}, but {position!r} was expected: "
-            f"the array {family.positions!r} is missing, or is another model's."
-        )
+    position, given = "none" if is_rotary else "learned_patches", fields["position_embedding"]
+    if given != position:
+        words = f"its position embeddings are of the kind {given!r}, but {position!r} was expected"
+        raise ValueError(f"{words}: the array {family.positions!r} is missing, or is another model's.")
     activation = _activation(stated)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and family.types:

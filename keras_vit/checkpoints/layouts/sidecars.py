@@ -159,10 +159,7 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 def value_in(
     config: Mapping[str, Any], key: str, known: Collection[Any], default: Any = None, file: str = "config.json"
 ) -> Any:
-    """Returns the value at a key of a config, or the default, else the first that is `known`; ValueError for others.
-
-    `file` is its name.
-    """
+    """Returns the value at a key of a JSON `file`, or the default, else the first `known`; ValueError for others."""
     known = [*known]
     value = config.get(key, known[0] if default is None else default)
     if value not in known:
@@ -371,10 +368,8 @@ def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
         remarks = (Remark("the config.json beside it is not timm's and is left out"),)
         stated = {}
     if given and stated and plain_architecture(given) != plain_architecture(stated["architecture"]):
-        architecture = printable(stated["architecture"], 60)
-        raise ValueError(
-            f"its config.json says architecture={architecture}, but like={given!r} was given: leave it out."
-        )
+        name = printable(stated["architecture"], 60)
+        raise ValueError(f"its config.json says architecture={name}, but like={given!r} was given: leave it out.")
     arguments = mapping(stated, "model_args")
     published = mapping(stated, "pretrained_cfg") or stated  # older files have it all on one level
     sizes = [published.get(key) for key in ("input_size", "test_input_size")]
