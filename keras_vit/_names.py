@@ -88,8 +88,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.data": {
         "keras_vit.data.augmentation": "Augmentation randaugment randaugment_operation",
-        "keras_vit.data.examples": "BadImage has_test_split match_labels pick_split",
-        "keras_vit.data.folders": "IMAGE_SUFFIXES image_files",
+        "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
         "keras_vit.data.mask_augmentation": "MaskAugmentation SegmentAugmentation augment_masks",
         "keras_vit.data.masks": "MaskedImages open_masks",
         "keras_vit.data.opening": "open_data",

@@ -13,6 +13,7 @@ SIZES = [(1, 1), (1, 4), (4, 1), (5, 5), (2, 9), (7, 12), (28, 48), (48, 28), (3
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
+@pytest.mark.once
 @every_method
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_rows_sum_to_one(method, old, new):
@@ -57,6 +58,7 @@ RULES = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rule", RULES)
 def test_tables_of_position_embeddings_as_torch_resizes_them(golden, rule):
     """timm's, Hugging Face's and Facebook's own functions. The nearest wrong rule is off by 0.15 or more."""
@@ -78,12 +80,14 @@ def test_in_the_graph(method, old, new):
     assert_close(matrix, interpolation_matrix(old, new, method), 3e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("old", "new"), [(5, 9), (9, 4), (7, 12), (12, 7), (2, 3)])
 def test_official_is_what_scipy_does(old, new):
     zoomed = np.stack([scipy.ndimage.zoom(row, new / old, order=1) for row in np.eye(old)], 1)
     assert_close(interpolation_matrix(old, new, "official"), zoomed, 1e-12)
 
 
+@pytest.mark.once
 def test_methods_by_hand():
     """Two samples become four: corners aligned, or centres of halves."""
     thirds = [[1, 0], [2 / 3, 1 / 3], [1 / 3, 2 / 3], [0, 1]]

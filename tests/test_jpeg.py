@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -110,8 +111,15 @@ def test_file_objects_that_cannot_go_back_and_what_follows_the_picture(decoded):
     assert decoded
 
 
-def test_pillow_alone(monkeypatch, decoded):
-    monkeypatch.setattr(images, "_simplejpeg", lambda: None)
+def test_pillow_alone(monkeypatch, decoded, tmp_path):
+    """Also where simplejpeg is installed, but cannot be imported."""
+    (tmp_path / "simplejpeg.py").write_text("raise ImportError('a library is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "simplejpeg")
+    images._simplejpeg.cache_clear()
     content = written(photo(16, 16))
-    np.testing.assert_array_equal(load_image(io.BytesIO(content)), by_pillow(content))
+    try:
+        np.testing.assert_array_equal(load_image(io.BytesIO(content)), by_pillow(content))
+    finally:
+        images._simplejpeg.cache_clear()
     assert not decoded

@@ -137,8 +137,7 @@ def picture_files(paths: Sequence[str]) -> list[str]:
     to its folder, ImportError without Pillow.
     """
     from keras_vit.data import image_files
-    from keras_vit.data.examples import Reading
-    from keras_vit.data.folders import good_files
+    from keras_vit.data.examples import Reading, good_files
 
     check_exists(*paths)
     files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]

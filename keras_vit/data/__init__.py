@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
     from keras_vit.data.augmentation import randaugment as randaugment
     from keras_vit.data.augmentation import randaugment_operation as randaugment_operation
+    from keras_vit.data.examples import IMAGE_SUFFIXES as IMAGE_SUFFIXES
     from keras_vit.data.examples import BadImage as BadImage
     from keras_vit.data.examples import has_test_split as has_test_split
+    from keras_vit.data.examples import image_files as image_files
     from keras_vit.data.examples import match_labels as match_labels
     from keras_vit.data.examples import pick_split as pick_split
-    from keras_vit.data.folders import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-    from keras_vit.data.folders import image_files as image_files
     from keras_vit.data.mask_augmentation import MaskAugmentation as MaskAugmentation
     from keras_vit.data.mask_augmentation import SegmentAugmentation as SegmentAugmentation
     from keras_vit.data.mask_augmentation import augment_masks as augment_masks

@@ -189,12 +189,10 @@ class ImageTransform:
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
-    """Returns a test image at a size, float32 `(*size, channels)`: what `load_image` returns for such a file.
+    """Returns a test image `(height, width, channels)` at a size, float32: what `load_image` returns for such a file.
 
-    Args:
-        pixels: `(height, width, channels)` in 0..255.
-        size: Height and width.
-        resize: One of `RESIZES`, which has been checked, or the pipeline of a model, whose own size does not count.
+    `resize` is one of `RESIZES`, which has been checked, or the pipeline of a model, whose own size does not count, and
+    which raises ValueError for values that are no pixels.
     """
     if isinstance(resize, Pipeline):
         return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]

@@ -1,4 +1,4 @@
-"""Labelled images with random access: labels, class names and splits, how they are read, which of them a stream has."""
+"""Labelled images with random access: labels, class names and splits, files that can be read, worker processes."""
 
 import collections
 import contextlib
@@ -9,20 +9,32 @@ import math
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, listing, printable, to_numpy, whole_number
-from keras_vit.data.augmentation import HOLDOUT, ImageTransform
-from keras_vit.preprocessing import imagenet1k_classes
+from keras_vit._arguments import (
+    SKIP,
+    Message,
+    check_choice,
+    listing,
+    printable,
+    require_packages,
+    to_numpy,
+    whole_number,
+)
+from keras_vit._terminal import ProgressBar
+from keras_vit.data.augmentation import ImageTransform
+from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
-
+LARGEST = float(np.finfo(np.float32).max)  # of numbers as labels
 
 # What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
 SPLITS = {
@@ -33,12 +45,18 @@ SPLITS = {
 IN_PLACE_OF = {"test": "validation", "validation": "test"}  # where there is only one of the two
 SUFFIX = re.compile("(set|data|images|split)$")  # training_set, test_data
 
+IMAGE_SUFFIXES = frozenset(".bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split())
+"""What the name of an image file ends with, in lower case; other files of a folder are passed over.
+
+Examples:
+    >>> ".jpg" in data.IMAGE_SUFFIXES
+    True
+"""
+# What files end with; one that does not may be cut short.
+ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82", "GIF": b";"}
+PROGRESS_FROM = 2000  # files; fewer are looked at before a bar is worth drawing
 # What systems and archives leave behind, beside names that begin with a dot.
 NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
-
-
-class EndOfData(IndexError):
-    """Test data has no such batch. A class of its own: an `IndexError` that a pipeline raises is no end of data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +118,7 @@ def check_labels(
 
     Args:
         labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`; only 0 and
-            1 for `"multilabel"`; any finite numbers `(n,)` or `(n, 1)` for `"number"`, which become float32 `(n, 1)`.
+            1 for `"multilabel"`; numbers of float32 `(n,)` or `(n, 1)` for `"number"`, which become `(n, 1)`.
         classes: How many there are; `None` for one more than the largest label, or as many as the rows are long; 1 or
             `None` for `"number"`.
         where: What it is, for the message.
@@ -114,10 +132,10 @@ def check_labels(
     if labels.ndim == 2 and labels.shape[1] == 1 and target != "multilabel":
         labels = labels[:, 0]
     if labels.ndim == 1 and target == "number":
-        finite = np.isfinite(labels.astype("float64"))
+        finite = np.abs(labels.astype("float64")) <= LARGEST
         if not finite.all():
             i = int(np.argmin(finite))
-            raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite numbers.")
+            raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite in float32.")
         if classes not in (None, 1):
             raise ValueError(f"There are {classes} classes, but target='number' has one number for each image.")
         return labels.astype("float32")[:, None], 1
@@ -154,18 +172,6 @@ def _check_class_numbers(values: np.ndarray, classes: int | None, name: Callable
         allowed = "0 on" if classes is None else f"0 to {classes - 1}, for {classes} classes"
         raise ValueError(f"{name(i)} has the label {values[i]:g}, but labels must be whole numbers from {allowed}.")
     return values.astype("int64"), classes or int(values.max(initial=0)) + 1
-
-
-def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Returns int64 labels `(n,)` as float32 rows `(n, classes)`, 1 in the column of each class; others as given.
-
-    Raises IndexError for a label that is not below `classes`, which `check_labels` has refused.
-    """
-    if labels.ndim >= 2:
-        return labels
-    rows = np.zeros((len(labels), classes), dtype="float32")
-    rows[np.arange(len(labels)), labels] = 1
-    return rows
 
 
 def count_steps(examples: int, batch_size: int, training: bool) -> int:
@@ -258,43 +264,10 @@ class Reading:
         return self.check != "none" and self.channels == 3
 
 
-# Which of them a stream has, and how often
-
-Draw = Callable[[np.random.Generator], np.ndarray]  # to the indices of an epoch, in its order
+# How often a stream has them
 
 
-def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
-    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
-
-    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
-    several labels the rarest counts, and numbers are held out from small to large. Raises ValueError if the share is
-    less than half an image, or leaves a class without any.
-    """
-    groups, generator = _groups(examples), np.random.default_rng([seed, HOLDOUT])
-    order = np.lexsort((generator.random(len(groups)), groups))
-    if examples.target != "number":
-        order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
-    count = round(share * len(groups))
-    if not 1 <= count <= len(order):
-        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
-    held = np.array([generator.choice(part) for part in np.array_split(order, count)])
-    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
-    return dataclasses.replace(
-        examples,
-        labels=examples.labels[keep],
-        read=lambda i: examples.read(keep[i]),
-        name=lambda i: examples.name(keep[i]),
-        files=None if examples.files is None else [examples.files[i] for i in keep],
-        fingerprint=fingerprint(examples.fingerprint, share, seed, split),
-    )
-
-
-def shuffled(examples: Examples) -> Draw:
-    """Returns a function from a generator to the indices of an epoch, int64 `(examples,)`: each once, shuffled."""
-    return lambda generator: generator.permutation(len(examples.labels))
-
-
-def sampled(examples: Examples, sampling: str) -> Draw:
+def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
     """Returns a function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times.
 
     A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an image
@@ -303,7 +276,7 @@ def sampled(examples: Examples, sampling: str) -> Draw:
     """
     if examples.target in ("number", "mask"):
         raise ValueError(f"sampling={sampling!r} is for classes, but the labels are {examples.target}s.")
-    groups = _groups(examples)
+    groups = groups_of(examples)
     counts = np.bincount(groups)
     if examples.target == "multilabel":
         counts = np.append(examples.labels.sum(axis=0), np.sum(groups == examples.classes))
@@ -318,7 +291,7 @@ def sampled(examples: Examples, sampling: str) -> Draw:
     return draw
 
 
-def _groups(examples: Examples) -> np.ndarray:
+def groups_of(examples: Examples) -> np.ndarray:
     """Returns the group of each example: its class, its rarest label (`classes` for none), or for regression its label.
 
     Of shares of classes the largest counts; examples with masks are one group.
@@ -347,14 +320,13 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     if not splits:
         return dict.fromkeys(SPLITS, root)
     others = [name for name in folders if split_of(name) is None]
+    hint = "If it is a class itself, say so: class_names=[...] with all."
     if "train" not in splits and others:
         found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
-        hint = "Move the training classes into train/. If it is a class itself, say so: class_names=[...] with all."
-        raise ValueError(f"{printable(root)} has {found}. {hint}")
+        raise ValueError(f"{printable(root)} has {found}. Move the training classes into train/. {hint}")
     for name in splits.values():
         entries = visible(root / name)
         if entries and not any(map(is_folder, entries)):
-            hint = f"If {name!r} is a class itself, say so: class_names=[...] with all."
             raise ValueError(f"{printable(root / name)} is called like a split, but has no folders of classes. {hint}")
     return {split: root / name for split, name in splits.items()}
 
@@ -469,6 +441,132 @@ def visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 def is_folder(entry: os.DirEntry[str]) -> bool:
     """Whether an entry is a folder, or a link to one; False for a link that leads nowhere, or to itself."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+# Image files
+
+
+def good_files(
+    paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
+) -> tuple[list[int], list[BadImage], list[BadImage]]:
+    """Returns the positions of the image files that can be read, those that cannot, and those that become RGB.
+
+    All count as good where `reading` does not look at them first. Raises ValueError, with the `name` of the first, if
+    one cannot be read, unless `reading` skips them; ImportError without Pillow.
+    """
+    faults: dict[int, str] = {}
+    converted: list[BadImage] = []
+    if reading.looks:
+        faults, converted = _look_at_all(paths, reading.check == "decode")
+    if faults and not reading.skip:
+        i, fault = next(iter(faults.items()))
+        folders = sorted({paths[i].parent.name for i in faults})
+        more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
+        words = f"{printable(name(i))}: {fault}.{more} Repair them, or go on without: "
+        raise ValueError(Message(words, SKIP, "."))
+    bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
+    return [i for i in range(len(paths)) if i not in faults], bad, converted
+
+
+def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
+    """Returns all image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
+
+    Args:
+        folder: Where to look.
+        others: A list that the files which are no images by their names are added to.
+
+    Returns:
+        The paths, each beginning with `folder`.
+
+    Raises:
+        ValueError: if a link leads back to a folder that it lies in.
+        OSError: if a folder does not exist or cannot be read.
+
+    Examples:
+        >>> len(data.image_files("photos/train"))
+        4
+    """
+    return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
+
+
+def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
+    """Returns all image files below a folder, sorted; the paths of other files are appended to `others`.
+
+    `above` are the real paths of the folders above it: ValueError if a link leads back to one of them. OSError if a
+    folder cannot be read.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
+    images = []
+    for entry in visible(folder):
+        if is_folder(entry):
+            images += _image_files(Path(entry.path), others, (*above, real))
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            images.append(Path(entry.path))
+        else:
+            others.append(entry.path)
+    return images
+
+
+def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
+    """Returns why image files cannot be read, by the positions of those that cannot; and the images that are not RGB.
+
+    `decode` says whether all are decoded. Raises ImportError without Pillow.
+    """
+    faults: dict[int, str] = {}
+    converted: list[BadImage] = []
+    text, shown = "Decoding pictures" if decode else "Looking at pictures", len(paths) >= PROGRESS_FROM
+    with (
+        ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
+        ProgressBar(text, len(paths), shown=shown) as bar,
+    ):
+        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _look_at(path, decode), paths))):
+            if fault:
+                faults[i] = fault
+            elif mode != "RGB":
+                converted.append(BadImage(str(paths[i]), f"of mode {mode}, converted to RGB as by load_image"))
+    return faults, converted
+
+
+def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
+    """Returns why an image file cannot be read, None if it can, and its mode, `""` if it cannot.
+
+    It is decoded for `decode`, or if it may be cut off. Raises ImportError without Pillow, MemoryError, and nothing for
+    the file.
+    """
+    require_packages("An image folder", ("PIL",), "images")
+    from PIL import Image
+
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "neither a file nor a folder", ""
+        if not status.st_size:
+            return "an empty file", ""
+        with Image.open(path) as image:
+            check_mode(image)
+            mode, kind = image.mode, image.format
+        if decode or not _has_its_end(path, kind, status.st_size):
+            load_image(path)
+        return None, mode
+    except MemoryError:
+        raise
+    except Exception as error:  # Decoders raise errors of many kinds on damaged data.
+        cause = error.__cause__ or error  # load_image names the file, and so does the caller
+        return f"not a picture that can be read: {cause}", ""
+
+
+def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
+    """Whether the last bytes of a file are those that end its format; False where these are not known.
+
+    Raises OSError if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        if kind == "WEBP":  # says its length, without the first eight bytes
+            return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
+        file.seek(max(0, size - 64))
+        return file.read().rstrip(b"\0").endswith(ENDS[kind]) if kind in ENDS else False
 
 
 # Worker processes

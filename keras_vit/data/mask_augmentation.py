@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_choice, check_flag, pair
+from keras_vit._arguments import ImageSize, check_choice, check_flag, pair, whole_number
 from keras_vit.data.augmentation import IMAGE, as_tuple, check_between, check_limits
 from keras_vit.interpolation import FLIPPED, linear_samples, resample, torchvision_resized
 
@@ -174,12 +174,9 @@ def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.r
 
 
 def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
-    """Returns colours `(..., 3)` of other saturation and hue in HSV, of which the value stays, as a new float array.
+    """Returns colours `(..., 3)`, floats from 0, of other saturation and hue in HSV, as a new array; the value stays.
 
-    Args:
-        image: Floats from 0, such as 0..255.
-        factor: Of the saturation, which becomes 1 at most.
-        turn: By what share of the circle the hue turns.
+    The saturation is multiplied by `factor` and becomes 1 at most; the hue turns by `turn`, a share of the circle.
     """
     value, chroma = image.max(-1), image.max(-1) - image.min(-1)
     red, green, blue = np.moveaxis(image, -1, 0)
@@ -280,8 +277,9 @@ def augment_masks(
         uint8 `(*image_size, 3)`; `masks` of booleans and `labels`, int32, of what has a pixel in the crop.
 
     Raises:
-        ValueError: if a change of colours is unknown, or the image size is not positive.
-        TypeError: if the image size is no integer or pair.
+        ValueError: if a change of colours is unknown, a size is not positive, a place is negative, or masks are not as
+            large as the picture.
+        TypeError: if a size is no integer or pair, or the picture is not uint8.
         KeyError: if the targets lack masks or labels.
 
     Examples:
@@ -290,8 +288,13 @@ def augment_masks(
         >>> picture.shape, int(target["masks"].sum())
         ((8, 8, 3), 36)
     """
-    crop = pair("image_size", image_size)
+    crop, size = pair("image_size", image_size), pair("size", size)
+    top, left = whole_number("top", top, 0), whole_number("left", left, 0)
     masks, labels = np.asarray(targets["masks"], bool), np.asarray(targets["labels"])
+    if picture.dtype != np.uint8:
+        raise TypeError(f"picture must be uint8 (height, width, 3), but its dtype is {picture.dtype}.")
+    if masks.shape[1:] != picture.shape[:2]:
+        raise ValueError(f"masks must be (T, *{picture.shape[:2]}) as the picture, but their shape is {masks.shape}.")
     if "crowd" in targets:
         single = ~np.asarray(targets["crowd"], bool)
         masks, labels = masks[single], labels[single]
@@ -300,7 +303,7 @@ def augment_masks(
     if flip:
         picture, masks = picture[:, ::-1], masks[:, :, ::-1]
     old = picture.shape[:2]
-    picture = torchvision_resized(picture, tuple(size), "bilinear_antialias")
+    picture = torchvision_resized(picture, size, "bilinear_antialias")
     places = [np.arange(new) * before // new for before, new in zip(old, size, strict=True)]
     rows, columns = places[0][top : top + crop[0]], places[1][left : left + crop[1]]
     below, beside = crop[0] - len(rows), crop[1] - len(columns)
@@ -313,12 +316,10 @@ def augment_masks(
 
 
 def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
-    """Returns a uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`.
+    """Returns a new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`.
 
-    Args:
-        picture: uint8 `(height, width, 3)`; it is not changed.
-        name: One of `CHANGES`; ValueError for any other.
-        factor: What is multiplied, 1 for no change; of `"hue"` a share of the circle, 0 for none.
+    The factor is 1 for no change; of `"hue"` it is a share of the circle, 0 for none. ValueError for a name that is
+    none of `CHANGES`.
     """
     check_choice("colour", name, CHANGES)
     values = picture.astype("float64")

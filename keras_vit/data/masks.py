@@ -9,10 +9,28 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_vit._arguments import check_class_names, check_flag, listing, printable, to_numpy, warn_caller, whole_number
+from keras_vit._arguments import (
+    check_class_names,
+    check_flag,
+    listing,
+    printable,
+    require_packages,
+    to_numpy,
+    warn_caller,
+    whole_number,
+)
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.examples import BadImage, Examples, Reading, fingerprint, match_labels, pick_split, split_of
-from keras_vit.data.folders import good_files, image_files
+from keras_vit.data.examples import (
+    BadImage,
+    Examples,
+    Reading,
+    fingerprint,
+    good_files,
+    image_files,
+    match_labels,
+    pick_split,
+    split_of,
+)
 from keras_vit.data.opening import with_channels
 from keras_vit.data.streams import image_pair, is_pipeline, one_pass
 from keras_vit.preprocessing import check_pixels
@@ -36,25 +54,36 @@ class Masks:
     numbers: tuple[int, ...] | None = None  # what the classes become, in their order; None: they stay
     target: str = "mask"
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if the number that stands for no class is one of the classes."""
+        if 0 <= self.ignore < (self.classes or 0):
+            hint = "give a number that is none of them, or reduce_zero_label=True if 0 stands for no class"
+            raise ValueError(f"ignore={self.ignore} is one of the {self.classes} classes: {hint}.")
+
     def in_order(self, names: Sequence[str] | None) -> Self:
         """Returns the same masks with classes in the order of a model's names; itself if either has no names.
 
-        Raises ValueError if a class has a name that is none of the model's, or that several of its classes have.
+        Raises ValueError if a class has a name that is none of the model's, or that several of its classes have, or the
+        model has so many that the number for no class is one of them.
         """
         if names is None or self.class_names is None or tuple(names) == self.class_names:
             return self
         numbers = tuple(match_labels(self.class_names, names, "data").tolist())
+        if self.numbers is not None:
+            numbers = tuple(numbers[number] for number in self.numbers)
         return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
         """Returns a mask, or a batch of them, as int32 of a size: the numbers of classes, and `ignore`.
 
-        Raises ValueError, which begins with `name`, for another size or numbers that are not whole or no classes.
+        Raises ValueError, which begins with `name`, for another size, no pixels, or numbers that are not whole or no
+        classes.
         """
         labels = to_numpy(mask)
         labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
-        if labels.shape != size:
-            raise ValueError(f"{name}: its mask must be as large as the picture, {size}, but it is {labels.shape}.")
+        if labels.shape != size or not labels.size:
+            wanted = f"must be as large as the picture, {size}, and have pixels"
+            raise ValueError(f"{name}: its mask {wanted}, but it is {labels.shape}.")
         if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.floor(labels)).all()):
             raise ValueError(f"{name}: its mask must hold whole numbers, but its dtype is {labels.dtype}.")
         given = labels = labels.astype("int32")
@@ -220,13 +249,12 @@ class _Opened(NamedTuple):
 
 
 class MaskPipeline(Masks):
-    """Batches of pictures and masks of another library, checked one by one."""
+    """Batches of pictures and masks of another library, which `PipelineStream` checks one by one."""
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields pictures and int32 masks of one pass; ValueError for no such pair, or masks that do not fit."""
-        for number, element in enumerate(one_pass(self.source)):
-            images, masks = image_pair(element, MASK_KEYS)
-            yield images, self.checked(masks, images.shape[:-1], f"batch {number}")
+        """Yields pictures and masks of one pass; ValueError for no such pair, and what the pipeline raises."""
+        for element in one_pass(self.source):
+            yield image_pair(element, MASK_KEYS)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -277,42 +305,29 @@ def open_masks(
         >>> batch.shape, labels.shape
         ((2, 32, 32, 3), (2, 32, 32))
     """
-    whole_number("ignore", ignore, -1)
+    ignore = whole_number("ignore", ignore, -1)
     check_flag("reduce_zero_label", reduce_zero_label)
     names, classes = check_class_names(class_names, classes)
-    if classes is not None:
-        whole_number("classes", classes, 1)
-    options = (None if names is None else tuple(names), ignore, reduce_zero_label)
+    classes = None if classes is None else whole_number("classes", classes, 1)
     if isinstance(source, Masks):
         raise TypeError("source is what open_masks has made already: give that as it is.")
+    if isinstance(source, (str, os.PathLike)):
+        if not os.path.isdir(source):
+            raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(source)!r} is none.")
+        names, classes = check_class_names(names or names_beside(source), classes)
+    options = (classes, None if names is None else tuple(names), ignore, reduce_zero_label)
     if not isinstance(source, (str, os.PathLike, Mapping)) and is_pipeline(source):
         if hasattr(source, "__next__"):
             raise TypeError("An iterator only goes forward. Give what it came from: a data set, or a list.")
         if classes is None:
             raise ValueError("A pipeline does not say how many classes its masks have: give classes= or class_names=.")
-        return _checked_ignore(MaskPipeline(source, classes, *options))
-    if isinstance(source, (str, os.PathLike)):
-        root = Path(source)
-        if not root.is_dir():
-            raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(root)!r} is none.")
-        beside = None if names is not None else names_beside(root)
-        if beside:
-            names, classes = check_class_names(beside, classes)
-            options = (tuple(beside), ignore, reduce_zero_label)
-    data = MaskedImages(source, classes, *options)
+        return MaskPipeline(source, *options)
+    data = MaskedImages(source, *options)
     if classes is None:
         seen = data._numbers_seen(data._open("train", Reading(check="none"))) - {ignore}  # noqa: SLF001
         if not seen:
             raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)
-    return _checked_ignore(data)
-
-
-def _checked_ignore(data: Any) -> Any:
-    """Returns masks; ValueError if the number that stands for no class is one of their classes."""
-    if 0 <= data.ignore < data.classes:
-        hint = "give a number that is none of them, or reduce_zero_label=True if 0 stands for no class"
-        raise ValueError(f"ignore={data.ignore} is one of the {data.classes} classes: {hint}.")
     return data
 
 
@@ -341,19 +356,42 @@ def read_mask(path: Path) -> np.ndarray:
     """Returns the numbers in a file of one number a pixel, `(height, width)` of booleans or integers.
 
     Raises ValueError if it has colours, is larger than Pillow allows or cannot be read, also if there is none;
-    ImportError without Pillow.
+    ImportError without Pillow, and MemoryError.
     """
+    require_packages("A mask", ("PIL",), "images")
     from PIL import Image
 
     try:
         with Image.open(path) as image:
             mode = image.mode
             numbers = np.asarray(image) if mode in MODES else None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         raise ValueError(f"{printable(path)}: not a mask that can be read: {error}") from error
     if numbers is None:
         raise ValueError(f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel.")
     return numbers
+
+
+def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """Returns the mask of an instance, booleans: of COCO's polygons `(height, width)`, of run lengths at their size.
+
+    Raises ImportError if pycocotools is not installed, and ValueError if they are neither.
+    """
+    require_packages("COCO's masks", ("pycocotools",), "coco")
+    from pycocotools import mask
+
+    try:
+        runs = segmentation
+        if not isinstance(runs, Mapping):
+            runs = mask.merge(mask.frPyObjects(segmentation, height, width))
+        elif isinstance(runs["counts"], list):
+            runs = mask.frPyObjects(segmentation, height, width)
+        return mask.decode(runs).astype(bool)
+    except Exception as error:  # pycocotools raises what the wrong form leads it to
+        words = f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)}"
+        raise ValueError(words) from error
 
 
 def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarray:
@@ -371,10 +409,16 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
 def names_beside(source: Any) -> list[str] | None:
     """Returns the names of classes, one a line in `classes.txt` of a folder; None where there is none, or no folder.
 
-    Raises UnicodeDecodeError, a ValueError, if the file is no UTF-8, and OSError if it cannot be read.
+    Raises ValueError if the file is no UTF-8, empty, or has lines that are alike or name no class, and OSError if it
+    cannot be read.
     """
     file = Path(source, CLASSES) if isinstance(source, (str, os.PathLike)) else None
-    return file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else None
+    if file is None or not file.exists():
+        return None
+    names = file.read_text(encoding="utf-8-sig").splitlines()
+    if not names:
+        raise ValueError(f"{printable(file)} is empty: a name on each line was expected.")
+    return check_class_names(names, None)[0]
 
 
 def _arrays(source: Any) -> tuple[Any, Any]:
@@ -413,19 +457,32 @@ def _mask_folder(root: Path) -> Path:
     return next((root / name for name in MASKS if (root / name).is_dir()), root / MASKS[0])
 
 
+def files_by_name(folder: Path) -> dict[Path, Path]:
+    """Returns the images below a folder, by their paths in it without the ending; ValueError if two have one.
+
+    Raises OSError if the folder is missing or cannot be read, ValueError if a link leads back to a folder above it.
+    """
+    files: dict[Path, Path] = {}
+    for path in image_files(folder):
+        other = files.setdefault(path.relative_to(folder).with_suffix(""), path)
+        if other != path:
+            raise ValueError(f"{printable(other)} and {printable(path.name)} differ by their endings only: keep one.")
+    return files
+
+
 def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
     """Returns each picture of a split with its mask, sorted; masks without a picture are left out with a warning.
 
     Raises OSError if a folder is missing (FileNotFoundError) or cannot be read, ValueError without the split or
-    pictures, if the split has two folders, a link leads back to a folder that it lies in, or a picture has no mask.
+    pictures, if the split has two folders, two files have one name but for the ending, a link leads back to a folder
+    that it lies in, or a picture has no mask.
     """
     folders = _split_folders(root)
     pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, _mask_folder(root))
     for folder, kind in ((pictures, "pictures"), (masks, "masks")):
         if not folder.is_dir():
             raise FileNotFoundError(f"There is no folder {printable(folder)} with the {kind} of the data.")
-    by_name = {path.relative_to(masks).with_suffix(""): path for path in image_files(masks)}
-    files = {path.relative_to(pictures).with_suffix(""): path for path in image_files(pictures)}
+    by_name, files = files_by_name(masks), files_by_name(pictures)
     if not files:
         raise ValueError(f"{printable(pictures)} has no pictures.")
     without = [str(name) for name in files if name not in by_name]

@@ -1,9 +1,12 @@
-"""`open_data`: labelled images of every kind as a stream; arrays, and data sets of tensorflow-datasets."""
+"""`open_data`: labelled images of every kind as a stream; folders, arrays, and data sets of tensorflow-datasets."""
 
+import collections
 import dataclasses
 import io
+import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -13,14 +16,18 @@ from keras_vit._arguments import (
     ImageSize,
     Message,
     check_choice,
+    check_class_name,
     check_class_names,
+    listing,
     pair,
+    printable,
     to_numpy,
     warn_caller,
     whole_number,
 )
-from keras_vit.data.augmentation import Augmentation, ImageTransform
+from keras_vit.data.augmentation import HOLDOUT, Augmentation, ImageTransform
 from keras_vit.data.examples import (
+    IMAGE_SUFFIXES,
     IN_PLACE_OF,
     SPLITS,
     TARGETS,
@@ -29,14 +36,19 @@ from keras_vit.data.examples import (
     Reading,
     ReadingOptions,
     check_labels,
+    count_steps,
     fingerprint,
-    hold_out,
+    good_files,
+    groups_of,
+    image_files,
+    is_folder,
     match_labels,
     pick_split,
+    split_folders,
+    visible,
 )
-from keras_vit.data.folders import open_folder
 from keras_vit.data.mask_augmentation import PLAIN, MaskAugmentation, MaskTransform
-from keras_vit.data.streams import ExampleStream, ImageStream, PipelineStream, inputs_of, is_pipeline
+from keras_vit.data.streams import ExampleStream, ImageStream, PipelineStream, is_pipeline
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
 
@@ -89,8 +101,9 @@ def open_data(
             it in `stream.bad`. In training, the next good image takes its place.
         check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
             cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
-        resize: How test images come to size: as in `load_image`, or the pipeline of a model, `model.config.pipeline`,
-            which crops as its family does. Pixels are not normalised.
+        resize: How images come to size that come in order, once: as in `load_image`, or the pipeline of a model,
+            `model.config.pipeline`, which crops as its family does. Pixels are not normalised. Pictures with masks keep
+            their sizes.
         workers: How many threads or processes read and decode; `None` for one on every core.
         processes: Whether they are processes, for image files only: many threads of one process wait for each other.
             `None`: for training on 8 cores or more.
@@ -109,7 +122,8 @@ def open_data(
         The stream. Close it, or use it in a `with` statement, to end its threads early.
 
     Raises:
-        ValueError, TypeError: if an argument or the data is wrong; the file or the place is named.
+        ValueError, TypeError: if an argument or the data is wrong, or an option is of no use for it; the file or the
+            place is named.
         OSError: if the folder does not exist (FileNotFoundError), or a folder cannot be read.
         ImportError: if a package is missing; it names the extra.
 
@@ -122,16 +136,13 @@ def open_data(
         ((2, 16, 16, 3), dtype('float32'))
     """
     how, size = Reading(**reading), None if image_size is None else pair("image_size", image_size)
-    whole_number("batch_size", batch_size, 1)
-    whole_number("seed", seed, 0)
+    batch_size, seed = whole_number("batch_size", batch_size, 1), whole_number("seed", seed, 0)
     check_choice("split", split, tuple(SPLITS))
     check_choice("target", target, TARGETS)
     check_choice("sampling", sampling, (None, "balanced", "sqrt"))
-    if not isinstance(resize, Pipeline):
-        check_choice("resize", resize, tuple(RESIZES))
-    if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
+    if len(shard) != 2 or not all(isinstance(n, numbers.Integral) for n in shard) or not 0 <= shard[0] < shard[1]:
         raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
-    if holdout is not None and (isinstance(holdout, bool) or not 0 < holdout < 1):
+    if holdout is not None and (isinstance(holdout, (bool, str)) or not 0 < holdout < 1):
         raise ValueError(f"holdout must be a share between 0 and 1, such as 0.1, but {holdout!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
     if not isinstance(shuffle, bool) or (shuffle and split != "train"):
@@ -144,7 +155,13 @@ def open_data(
     if isinstance(source, Mapping):
         source = pick_split(source, part)
     names, classes = check_class_names(class_names, classes)
-    has_files = hasattr(source, "open_examples")
+    classes = None if classes is None else whole_number("classes", classes, 1)
+    has_files, has_masks = hasattr(source, "open_examples"), getattr(source, "target", "class") == "mask"
+    if not isinstance(resize, Pipeline):
+        check_choice("resize", resize, tuple(RESIZES))
+        if resize != "squash" and (shuffle or size is None or has_masks or how.channels != 3):
+            wanted = "images in order, without masks, that have a size and three channels"
+            raise ValueError(f"resize={resize!r} is for {wanted}: leave it out.")
     if size is None or (not has_files and is_pipeline(source)):
         if holdout is not None or sampling is not None or how.processes:
             raise ValueError("A pipeline goes its own way: holdout, sampling and processes are for other data.")
@@ -152,9 +169,9 @@ def open_data(
         if shuffle:
             raise ValueError("image_size=None is for data that is gone through once: shuffle=False, or give a size.")
         return PipelineStream(inputs_of(source, batch_size), None, batch_size, classes, names, how, shard, target)
-    transform = _transform(source, size, augmentation, resize, shuffle, seed, how.channels)
+    transform = _transform(source, size, augmentation, resize, shuffle, seed, int(how.channels))
     if not has_files and is_pipeline(source):
-        if getattr(source, "target", "class") == "mask":
+        if has_masks:
             source = source.in_order(names)
             if target != "class" or classes not in (None, source.classes):
                 raise ValueError(f"classes={classes}, target={target!r} are not those of the masks: leave them out.")
@@ -209,6 +226,32 @@ def _transform(
     return ImageTransform(size, augmentation or plain, resize, seed, channels)
 
 
+def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
+    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
+
+    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
+    several labels the rarest counts, and numbers are held out from small to large. Raises ValueError if the share is
+    less than half an image, or leaves a class, or training, without any.
+    """
+    groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
+    order = np.lexsort((generator.random(len(groups)), groups))
+    if examples.target != "number":
+        order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
+    count = round(share * len(groups))
+    if not 1 <= count <= min(len(order), len(groups) - 1):
+        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
+    held = np.array([generator.choice(part) for part in np.array_split(order, count)])
+    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
+    return dataclasses.replace(
+        examples,
+        labels=examples.labels[keep],
+        read=lambda i: examples.read(keep[i]),
+        name=lambda i: examples.name(keep[i]),
+        files=None if examples.files is None else [examples.files[i] for i in keep],
+        fingerprint=fingerprint(examples.fingerprint, float(share), seed, split),
+    )
+
+
 def _open_examples(source: Any, split: str, names: list[str] | None, reading: Reading) -> Examples:
     """Returns the images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets.
 
@@ -218,6 +261,8 @@ def _open_examples(source: Any, split: str, names: list[str] | None, reading: Re
     if hasattr(source, "open_examples"):
         return source.open_examples(split, names, reading)
     if isinstance(source, str) and source.startswith("tfds:"):
+        if reading.channels != 3:
+            raise ValueError(f"channels={reading.channels}, but {source} is read as red, green and blue: leave it out.")
         return open_tfds(source.removeprefix("tfds:"), split, names)
     if isinstance(source, (str, os.PathLike)):
         return open_folder(source, split, names, reading)
@@ -225,7 +270,146 @@ def _open_examples(source: Any, split: str, names: list[str] | None, reading: Re
     raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
 
 
+# Folders
+
+
+def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
+    """Returns the images of a split, sorted by class and name; the arguments are those of `open_data`.
+
+    Warns of files that are left out, and of names that differ in capitals only. Raises FileNotFoundError without the
+    folder, OSError if one cannot be read, ImportError without Pillow; ValueError without that split, two classes or a
+    picture of a class that can be read, for two folders of a split, a link to a folder above it, classes that are
+    unknown or have no proper name, and, unless `reading` skips them, files that cannot be read and classes without.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        what = "It is a file: data.open_table reads tables." if root.exists() else "There is no such folder."
+        raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
+    folders = split_folders(root, class_names)
+    if split not in folders:
+        other = next(iter(folders.values()))
+        missing = "train" if split == "train" else "test or val"
+        raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
+    folder, training = folders[split], folders.get("train", folders[split])
+    files, others = _class_files(folder)
+    bad: list[BadImage] = []
+
+    def leave_out(path: Path, reason: str, advice: str) -> None:
+        if not reading.skip:
+            raise ValueError(Message(f"{printable(path)}: {reason}. {advice}, or go on without: ", SKIP, "."))
+        bad.append(BadImage(str(path), reason))
+
+    in_training = files if folder == training else _class_files(training)[0]
+    names = class_names or _names_of_folders(training, in_training, leave_out)
+    if len(names) < 2 and (class_names is None or split == "train"):
+        found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
+        wanted = "one folder of pictures for each class, directly or in train/ and test/"
+        raise ValueError(f"A classifier needs two classes or more, but {found}. Expected: {wanted}.")
+    unknown = [name for name, paths in files.items() if name not in names and paths]
+    if unknown:
+        other = "class_names" if folder == training else "the training data"
+        hint = f"{listing(unknown)}. The classes are {listing(names)}."
+        raise ValueError(f"{str(folder)!r} has classes that {other} does not have: {hint}")
+    for name in (name for name in names if not files.get(name)):
+        leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
+    if others:
+        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        first = ", ".join(map(printable, others[:3]))
+        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
+    paths = [path for name in names for path in files.get(name, ())]
+    labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
+    keep, unreadable, converted = good_files(paths, reading, lambda i: str(paths[i]))
+    paths, labels = [paths[i] for i in keep], labels[keep]
+    for label, name in enumerate(names):
+        if files.get(name) and not (labels == label).any():
+            raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
+    return Examples(
+        labels=labels,
+        classes=len(names),
+        read=lambda i: load_image(paths[i]),
+        name=lambda i: str(paths[i]),
+        kind="folder",
+        fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
+        class_names=names,
+        files=paths,
+        bad=bad + unreadable,
+        converted=converted,
+    )
+
+
+def _names_of_folders(
+    training: Path, files: Mapping[str, Sequence[Path]], leave_out: Callable[[Path, str, str], None]
+) -> list[str]:
+    """Returns the names of the classes, those of the folders with pictures; `leave_out` is called for folders without.
+
+    `training` is for messages. Warns of names that differ in capitals only. Raises ValueError if one is no name for a
+    class, and what `leave_out` raises.
+    """
+    names = []
+    for name, paths in files.items():
+        if paths:
+            check_class_name(name, f"The folder {str(training / name)!r}")
+            names.append(name)
+        else:
+            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+    spellings = collections.Counter(map(str.casefold, names))
+    alike = [name for name in names if spellings[name.casefold()] > 1]
+    if alike:
+        warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
+    return names
+
+
+def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """Returns the images in the folder of each class, and the paths of files that are none, by name or by place.
+
+    Raises ValueError if a link leads back to a folder that it lies in, OSError if a folder cannot be read.
+    """
+    others: list[str] = []
+    files = {}
+    for entry in visible(folder):
+        if is_folder(entry):
+            files[entry.name] = image_files(entry.path, others)
+        elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES:
+            others.append(entry.path)
+    return files, others
+
+
 # Arrays and data sets of tensorflow-datasets
+
+
+class Slices:
+    """Arrays of what a model takes, and their labels, as a pipeline of batches."""
+
+    def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
+        """Keeps both as arrays; ValueError unless they have one length, and images two axes or more."""
+        self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
+        shapes = self._images.shape, self._labels.shape
+        if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
+            raise ValueError(
+                f"Images and labels must be of one length, but have the shapes {shapes[0]} and {shapes[1]}."
+            )
+
+    def __len__(self) -> int:
+        return count_steps(len(self._images), self._batch_size, training=False)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(self._images), self._batch_size):
+            rows = slice(start, start + self._batch_size)
+            yield self._images[rows], self._labels[rows]
+
+
+def inputs_of(source: Any, batch_size: int) -> Any:
+    """Returns a pipeline of what a model takes: arrays `(images, labels)` in slices, other iterables as given.
+
+    Raises ValueError if images and labels are not as many, TypeError for paths, dicts, single arrays, other tuples and
+    what cannot be iterated over.
+    """
+    if isinstance(source, tuple) and len(source) == 2:
+        return Slices(*source, batch_size)
+    if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
+        given = f"not a {type(source).__name__}. Of files, say the image_size"
+        raise TypeError(f"data must be (images, labels) or yield such batches one by one, {given}.")
+    return source
 
 
 def open_arrays(
@@ -239,17 +423,12 @@ def open_arrays(
 ) -> Examples:
     """Returns images in memory with their labels as examples; what is in arrays already is not copied.
 
-    Raises ValueError or TypeError if images or labels are no such, not as many, of one class in training, or not
-    finite; with `reading.skip` images that are not finite are left out. Warns where most classes have no image.
+    Images are `(n, height, width)` or `(n, height, width, channels)` in 0..255, or a list of images of any sizes.
+    Labels are as in `check_labels`; `training` says whether there have to be two classes.
 
-    Args:
-        images: `(n, height, width)` or `(n, height, width, channels)` in 0..255, or a list of images of any sizes.
-        labels: As `check_labels` takes them, one for each image.
-        training: Whether there have to be two classes.
-        classes: How many there are; None for as many as the labels say.
-        class_names: Their names; None where they have none.
-        reading: Says the channels, and whether bad images are left out.
-        target: What the labels are, of `TARGETS`.
+    Raises ValueError or TypeError if images or labels are no such, not as many, of one class in training, or not
+    finite, ValueError for no pixels; with `reading.skip` images that are not finite are left out, unless all are so.
+    Warns where most classes have no image.
     """
 
     def name(i: int) -> str:
@@ -257,10 +436,10 @@ def open_arrays(
 
     channels = reading.channels
     ragged = isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
-    images = [to_numpy(image) for image in images] if ragged else to_numpy(images)
+    images = [to_numpy(image) for image in images] if ragged else np.atleast_1d(to_numpy(images))
     labels = to_numpy(labels)
-    if not len(images):
-        raise ValueError("data must hold images, but there are none.")
+    if not all(map(np.size, images) if ragged else [images.size]):
+        raise ValueError("data must hold images, but there are none, or one has no pixels.")
     if labels.ndim == 0 or len(images) != len(labels):
         count = len(labels) if labels.ndim else "one"
         raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
@@ -316,8 +495,9 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     """Returns a split of a data set of tensorflow-datasets, such as `"oxford_iiit_pet:4.0.0"`, prepared if it is not.
 
     Labels are numbers of `class_names`, or without these as the data set has them. Raises ImportError without the
-    package, ValueError if the data set has no images with labels, no such split, a class that is not named, or was not
-    prepared for random access; and the package's own errors if there is no such data set or it cannot be prepared.
+    package, ValueError if the data set has no images with classes, no such split, a class that is not named, labels
+    that are kept secret, or was not prepared for random access; and the package's own errors if there is no such data
+    set or it cannot be prepared.
     """
     try:
         import tensorflow_datasets as tfds
@@ -326,8 +506,9 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
         raise ImportError(f'data="tfds:{name}" needs tensorflow-datasets: {hint}.') from error
 
     builder = tfds.builder(name)
-    if not {"image", "label"} <= set(builder.info.features or ()):
-        raise ValueError(f"tfds:{name} has {sorted(builder.info.features or ())}, but image and label are needed.")
+    features = builder.info.features or {}
+    if not {"image", "label"} <= set(features) or not hasattr(features["label"], "names"):
+        raise ValueError(f"tfds:{name} has {sorted(features)}, but image and label, one of n classes, are needed.")
     if getattr(builder.info.file_format, "value", None) != "array_record":
         prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
         raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...) and classes=.")
@@ -337,7 +518,7 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     if found is None:
         raise ValueError(f"tfds:{name} has no split {' or '.join(wanted)}, only {list(builder.info.splits)}.")
     pictures = builder.as_data_source(split=found, decoders={"image": tfds.decode.SkipDecoding()})
-    label = builder.info.features["label"]
+    label = features["label"]
 
     def called(i: int) -> str:
         return f"tfds:{name}/{found}[{i}]"

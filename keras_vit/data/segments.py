@@ -6,6 +6,7 @@ COCO's annotations are panoptic, with PNGs of ids, or of instances, as polygons 
 import dataclasses
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,21 +18,37 @@ import numpy as np
 from keras_vit._arguments import (
     ImageSize,
     Source,
+    check_choice,
     check_class_names,
     listing,
     pair,
     printable,
-    require_packages,
     to_numpy,
     warn_caller,
     whole_number,
 )
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import IMAGE, ORDER
-from keras_vit.data.examples import BadImage, Reading, count_steps, fingerprint, pick_split, split_of
-from keras_vit.data.folders import image_files
+from keras_vit.data.examples import (
+    SPLITS,
+    BadImage,
+    Reading,
+    count_steps,
+    fingerprint,
+    image_files,
+    pick_split,
+    split_of,
+)
 from keras_vit.data.mask_augmentation import SegmentAugmentation, augment_masks
-from keras_vit.data.masks import MaskedImages, as_masks, mask_at_size, names_beside, open_masks, read_mask
+from keras_vit.data.masks import (
+    MaskedImages,
+    as_masks,
+    instance_mask,
+    mask_at_size,
+    names_beside,
+    open_masks,
+    read_mask,
+)
 from keras_vit.data.streams import ImageStream
 from keras_vit.preprocessing import label_set
 from keras_vit.preprocessing.windows import read_picture
@@ -61,6 +78,8 @@ def mask_targets(
 
     Raises:
         TypeError: if `labels` are no integers `(height, width)`.
+        ValueError: if `ignore` or `reduce_zero_label` is given beside `segments`.
+        KeyError: if one of these lacks its id or its label.
 
     Examples:
         >>> data.mask_targets(np.array([[0, 0], [2, 255]]))["labels"]
@@ -74,6 +93,7 @@ def mask_targets(
         if reduce_zero_label:
             names = {k: k - 1 for k in names if k != 0}
     else:
+        _refuse_unused({"ignore": ignore, "reduce_zero_label": reduce_zero_label}, "maps of ids")
         known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
         names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}
     masks = [labels == k for k in names]
@@ -172,29 +192,27 @@ def open_segments(
         'instance'
     """
     given, count = check_class_names(class_names, classes)
-    names = None if given is None else tuple(given)
-    of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label, "split": split}
+    names, count = None if given is None else tuple(given), None if count is None else whole_number("classes", count, 1)
+    check_choice("split", split, tuple(SPLITS))
+    of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
     if isinstance(source, SegmentedImages):
-        _refuse_unused({"annotations": annotations, **of_masks}, "segments that are open")
+        _refuse_unused({"annotations": annotations, "split": split, **of_masks}, "segments that are open")
         return _with_classes(source, count, names)
     if annotations is not None:
-        _refuse_unused(of_masks, "COCO's annotations")
+        _refuse_unused({"split": split, **of_masks}, "COCO's annotations")
         listed = names or names_beside(source)
         return _with_classes(_coco(Path(source), Path(annotations), listed), count, names)
     if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
-        _refuse_unused(of_masks, "arrays of masks with labels")
+        _refuse_unused({"split": split, **of_masks}, "arrays of masks with labels")
         return _arrays(*source, count, names)
-    if isinstance(source, (str, Path)) and (Path(source) / "annotations_instance").is_dir():
-        _refuse_unused({"ignore": ignore, "reduce_zero_label": reduce_zero_label}, "ADE20K's folder")
+    if isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
+        _refuse_unused(of_masks, "ADE20K's folder")
         return _with_classes(_ade20k(Path(source), split), count, names)
     folders = _instance_folders(source)
     if folders:
-        splits = {} if len(folders) > 1 else {"split": split}
-        _refuse_unused({"ignore": ignore, "reduce_zero_label": reduce_zero_label, **splits}, "a folder of instances")
+        _refuse_unused(of_masks if len(folders) > 1 else {"split": split, **of_masks}, "a folder of instances")
         return _with_classes(_instances(folders, names or names_beside(source), split), count, names)
-    masks = as_masks(
-        source, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
-    )
+    masks = as_masks(source, classes=classes, class_names=class_names, **of_masks)
     if not isinstance(masks, MaskedImages):
         raise TypeError("An EoMT is trained on pictures with masks of their own sizes, not on a pipeline of batches.")
     return _semantic(masks, split)
@@ -322,7 +340,7 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
 
 def _instance_folders(source: Any) -> dict[str, Path]:
     """Returns folders with `instances/` by name, the source itself as `"train"`; OSError for unreadable ones."""
-    if not isinstance(source, (str, Path)) or not Path(source).is_dir():
+    if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
         return {}
     inside = {path.name: path for path in sorted(Path(source).iterdir()) if split_of(path.name)}
     folders = {"train": Path(source)} if (Path(source) / "instances").is_dir() else inside
@@ -384,22 +402,20 @@ def _arrays(
 ) -> SegmentedImages:
     """Returns pictures and targets in memory; pictures without a segment are left out.
 
-    `classes` and `names` are as in `open_segments`. Raises ValueError if there are not as many of both, or a label or
-    the shape of masks does not fit; KeyError for a target without `masks` or `labels`.
+    `classes` and `names` are as in `open_segments`. Raises ValueError if there are not as many of both, a label is not
+    whole or none of the classes, or the shape of masks does not fit; KeyError for a target without `masks` or `labels`.
     """
-    labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
+    given = [to_numpy(target["labels"]) for target in targets]
+    labels = [of.astype("int32") for of in given]
     count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
     if len(pictures) != len(labels):
-        raise ValueError(
-            f"There must be as many pictures as targets, but {len(pictures)} and {len(labels)} were given."
-        )
+        raise ValueError(f"There must be as many pictures as targets, but {len(pictures)} and {len(labels)} are given.")
     for i, (of, target) in enumerate(zip(labels, targets, strict=True)):
-        if len(of) and not 0 <= of.min() <= of.max() < count:
-            raise ValueError(
-                f"targets must have the labels 0 to {count - 1}, but those of picture {i} are {of.tolist()}."
-            )
-        if np.shape(target["masks"]) != (len(of), *np.shape(pictures[i])[:2]):
-            shape = (len(of), *np.shape(pictures[i])[:2])
+        if len(of) and not ((of == given[i]).all() and 0 <= of.min() <= of.max() < count):
+            found = f"those of picture {i} are {given[i].tolist()}"
+            raise ValueError(f"targets must have the labels 0 to {count - 1}, but {found}.")
+        shape = (len(of), *np.shape(pictures[i])[:2])
+        if np.shape(target["masks"]) != shape:
             raise ValueError(f"masks of picture {i} must be {shape}, but their shape is {np.shape(target['masks'])}.")
     kept = [i for i, of in enumerate(labels) if len(of)]
 
@@ -422,16 +438,8 @@ def _bytes(picture: np.ndarray) -> np.ndarray:
 class SegmentStream(ImageStream):
     """Batches of pictures with segments: of training data crops, without end; of test data whole pictures, in order.
 
-    `batch(n)` returns pictures of 0..255 and for each `{"masks", "labels"}`.
-
-    Args:
-        source: The pictures.
-        image_size: Height and width of the crops.
-        batch_size: Pictures in a batch.
-        augmentation: Of training data; None for test data.
-        seed: Decides the order and the crops: batch n is a function of it.
-        shard: Part i of n of each batch.
-        prefetch: How many batches are made ahead.
+    `batch(n)` returns pictures of 0..255 and for each `{"masks", "labels"}`. Arguments are as in `open_data`; without
+    an augmentation it is test data.
     """
 
     def __init__(
@@ -462,11 +470,6 @@ class SegmentStream(ImageStream):
         )
         self._readers = ThreadPoolExecutor(min(16, cores()), "keras_vit_read")
         super().__init__(1, prefetch)
-
-    def close(self) -> None:
-        """Ends the threads that read. A stream may be closed more than once."""
-        super().close()
-        self._readers.shutdown(cancel_futures=True)
 
     def _make(self, step: int) -> tuple[Any, Any]:
         """Returns the pictures and targets of a step: in training float32 `(pictures, *image_size, 3)`, else lists.
@@ -677,23 +680,3 @@ def read_ids(png: Path) -> np.ndarray:
     """
     red, green, blue = np.moveaxis(read_picture(png).astype("int64"), -1, 0)
     return red + 256 * green + 65536 * blue
-
-
-def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """Returns the mask of an instance, booleans: of COCO's polygons `(height, width)`, of run lengths at their size.
-
-    Raises ImportError if pycocotools is not installed, and ValueError if they are neither.
-    """
-    require_packages("COCO's masks", ("pycocotools",), "coco")
-    from pycocotools import mask
-
-    try:
-        runs = segmentation
-        if not isinstance(runs, Mapping):
-            runs = mask.merge(mask.frPyObjects(segmentation, height, width))
-        elif isinstance(runs["counts"], list):
-            runs = mask.frPyObjects(segmentation, height, width)
-        return mask.decode(runs).astype(bool)
-    except Exception as error:  # pycocotools raises what the wrong form leads it to
-        words = f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)}"
-        raise ValueError(words) from error

@@ -15,7 +15,6 @@ import functools
 import itertools
 import math
 import operator
-import os
 import queue
 import threading
 import weakref
@@ -38,15 +37,12 @@ from keras_vit.data.augmentation import (
 )
 from keras_vit.data.examples import (
     BadImage,
-    EndOfData,
     Examples,
     Reading,
     Worker,
     check_labels,
     count_steps,
-    one_hot,
     sampled,
-    shuffled,
 )
 from keras_vit.preprocessing import check_pixels
 
@@ -54,6 +50,10 @@ MANY_CORES = 8  # from here on, threads of one Python process wait for each othe
 TOO_MANY = 100  # bad batches or examples, one after another, end it
 IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")
 PIECES = 4  # that each worker's share of a batch is divided into, because images take different times
+
+
+class EndOfData(IndexError):
+    """Test data has no such batch. A class of its own: an `IndexError` that a pipeline raises is no end of data."""
 
 
 class Stream(Protocol):
@@ -125,7 +125,7 @@ class ImageStream(Stream):
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
         classes: How many there are; 0 of test data that does not say it; 1 for regression.
-        target: What the labels are: `"class"`, `"multilabel"` or `"number"`, as in `open_data`.
+        target: What the labels are, as in `open_data`; also `"mask"` and `"segments"`.
         labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
         name: From an index in the data's order to what the image is called, such as its path; None of pipelines.
         examples: How many there are, or `None` if the data does not say.
@@ -150,9 +150,11 @@ class ImageStream(Stream):
     examples: int | None = None
     bad: list[BadImage]
     converted: list[BadImage]
-    # What only streams themselves read: what the data is, and the number of batches where it is known to end there.
+    # What only streams themselves read: what the data is, the number of batches where it is known to end there, and the
+    # threads that read files.
     _origin: dict[str, Any]
     _last: int | None = None
+    _readers: ThreadPoolExecutor | None = None
 
     def __init__(self, threads: int, prefetch: int) -> None:
         """Starts the threads that make batches; subclasses have set all other attributes before."""
@@ -190,7 +192,8 @@ class ImageStream(Stream):
         Raises:
             IndexError: if test data has no such batch, or the step is below 0.
             TypeError: if the step is no integer, or a pipeline yields what is no numbers; its own errors are raised.
-            ValueError: if an image or label is bad and bad images are not skipped, or the stream is closed.
+            ValueError: if an image or label is bad and bad images are not skipped, single examples of a pipeline differ
+                in shape, or the stream is closed.
             RuntimeError: if a worker process has ended.
             OSError: if a picture of segments cannot be opened, or a worker process cannot be started.
             ImportError: if a package that reads the images is missing.
@@ -220,6 +223,8 @@ class ImageStream(Stream):
         """Ends what reads ahead, after the batches in work. A stream may be closed more than once."""
         self._closed = True
         self._threads.shutdown(cancel_futures=True)
+        if self._readers is not None:
+            self._readers.shutdown(cancel_futures=True)
 
     def _report(self) -> None:
         """Warns once of bad images, when the first are found."""
@@ -249,7 +254,8 @@ class ExampleStream(ImageStream):
     ) -> None:
         """Starts the threads that read; the arguments are those of `open_data`, which has checked them.
 
-        Raises ValueError without images, for worker processes without files, and for `sampling` without classes.
+        Raises ValueError without images, for worker processes without files, for `sampling` without classes, and for
+        variables of a launcher that make no sense.
         """
         self._data, self._transform, self._skip = examples, transform, reading.skip
         self._origin = {"source": examples.kind, "fingerprint": examples.fingerprint}
@@ -271,7 +277,7 @@ class ExampleStream(ImageStream):
         self._processes: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
-        draw = shuffled(examples) if sampling is None else sampled(examples, sampling)
+        draw = operator.methodcaller("permutation", self.examples) if sampling is None else sampled(examples, sampling)
         self._order = functools.lru_cache(2)(lambda epoch: draw(np.random.default_rng([transform.seed, ORDER, epoch])))
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
@@ -283,7 +289,6 @@ class ExampleStream(ImageStream):
     def close(self) -> None:
         """Ends the threads and processes that read. A stream may be closed more than once."""
         super().close()
-        self._readers.shutdown(cancel_futures=True)
         self._close_processes()
 
     def _make(self, step: int) -> tuple[Any, Any]:
@@ -415,39 +420,16 @@ def is_pipeline(source: Any) -> bool:
     return hasattr(source, "__iter__") and not isinstance(source, (str, bytes, Mapping, tuple, list, np.ndarray, set))
 
 
-class Slices:
-    """Arrays of what a model takes, and their labels, as a pipeline of batches."""
+def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Returns int64 labels `(n,)` as float32 rows `(n, classes)`, 1 in the column of each class; others as given.
 
-    def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
-        """Keeps both as arrays; ValueError unless they have one length, and images two axes or more."""
-        self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
-        shapes = self._images.shape, self._labels.shape
-        if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
-            raise ValueError(
-                f"Images and labels must be of one length, but have the shapes {shapes[0]} and {shapes[1]}."
-            )
-
-    def __len__(self) -> int:
-        return count_steps(len(self._images), self._batch_size, training=False)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start in range(0, len(self._images), self._batch_size):
-            rows = slice(start, start + self._batch_size)
-            yield self._images[rows], self._labels[rows]
-
-
-def inputs_of(source: Any, batch_size: int) -> Any:
-    """Returns a pipeline of what a model takes: arrays `(images, labels)` in slices, other iterables as given.
-
-    Raises ValueError if images and labels are not as many, TypeError for paths, dicts, single arrays, other tuples and
-    what cannot be iterated over.
+    Raises IndexError for a label that is not below `classes`, which `check_labels` has refused.
     """
-    if isinstance(source, tuple) and len(source) == 2:
-        return Slices(*source, batch_size)
-    if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
-        given = f"not a {type(source).__name__}. Of files, say the image_size"
-        raise TypeError(f"data must be (images, labels) or yield such batches one by one, {given}.")
-    return source
+    if labels.ndim >= 2:
+        return labels
+    rows = np.zeros((len(labels), classes), dtype="float32")
+    rows[np.arange(len(labels)), labels] = 1
+    return rows
 
 
 class PipelineStream(ImageStream):
@@ -514,16 +496,15 @@ class PipelineStream(ImageStream):
         """Returns the images and labels of a step, in training with all that the augmentation adds to pipelines.
 
         Goes forward to the step, from the start for an earlier one, and notes the length of the batch; one thread at a
-        time may call it. Raises EndOfData after the last batch of test data, ValueError if a pipeline ends in training,
-        cannot start anew, or has a bad batch that is not skipped; TypeError for what is no numbers; and what the
-        pipeline raises.
+        time may call it. Raises EndOfData after the last batch of test data, ValueError if a pipeline ends in training
+        or cannot start anew, and as `_good_batches`.
         """
         if step < self._next:
             self._restart()
         images, labels = self._pull(step)
         while self._next <= step:
             images, labels = self._pull(step)
-        if self.classes:
+        if self.classes and self.target != "mask":
             labels = one_hot(labels, self.classes)
         if self.endless:
             augmentation, seed = self._transform.augmentation, self._transform.seed
@@ -556,8 +537,9 @@ class PipelineStream(ImageStream):
     def _good_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields batches of good images and checked labels, epoch after epoch in training.
 
-        Single examples are put together. Raises ValueError for what is no pair, for bad batches unless they are
-        skipped, and after 100 of these in a row; TypeError for what is no numbers; and what the pipeline raises.
+        Single examples are put together, test pictures and masks as lists; what is bad and skipped is added to `bad`.
+        Raises ValueError for what is no pair, for bad batches unless they are skipped, after 100 of these in a row, and
+        for single examples that differ in shape; TypeError for what is no numbers; and what the pipeline raises.
         """
         waiting: list[tuple[np.ndarray, np.ndarray]] = []
         bad_in_a_row = 0
@@ -576,12 +558,25 @@ class PipelineStream(ImageStream):
                     continue
                 waiting.append((self._resized(images), checked))
                 if not self._single or len(waiting) == self.batch_size:
-                    yield np.concatenate([x for x, _ in waiting]), np.concatenate([y for _, y in waiting])
+                    yield self._joined(waiting)
                     waiting = []
             if waiting and not self.endless:
-                yield np.concatenate([x for x, _ in waiting]), np.concatenate([y for _, y in waiting])
+                yield self._joined(waiting)
             if not self.endless or number < 0:
                 return
+
+    def _joined(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[Any, Any]:
+        """Returns images and labels, or masks, of some parts as a batch: lists of test pictures and their masks.
+
+        Raises ValueError for single examples that differ in shape.
+        """
+        if self.target == "mask" and not self.endless:
+            return [image for images, _ in parts for image in images], [mask for _, masks in parts for mask in masks]
+        shapes = sorted({(images.shape[1:], labels.shape[1:]) for images, labels in parts})
+        if len(shapes) > 1:
+            found = " and ".join("{} with labels {}".format(*shape) for shape in shapes[:2])
+            raise ValueError(f"Single examples of {found} make no batch: give batch_size=1, or batches of one shape.")
+        return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
     def _resized(self, images: np.ndarray) -> np.ndarray:
         """Returns images as a stream does: float32 at the size, with masks at theirs; without a transform as given."""
@@ -593,9 +588,10 @@ class PipelineStream(ImageStream):
         return images.astype("float32")
 
     def _checked(self, images: np.ndarray, labels: np.ndarray, where: str) -> np.ndarray | None:
-        """Returns labels as `check_labels` does, masks as given, or None for a bad batch, which is added to `bad`.
+        """Returns labels as `check_labels` does, masks as numbers of classes, or None for a bad batch.
 
-        Raises ValueError for a bad batch unless such are skipped, and TypeError for what is no numbers.
+        A bad one is added to `bad`, once. Raises ValueError for it unless such are skipped, and TypeError for what is
+        no numbers.
         """
         try:
             if self._transform is not None:
@@ -606,10 +602,11 @@ class PipelineStream(ImageStream):
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self._transform.image_size))
                 hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."
                 raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
-            if len(images) != len(labels):
-                raise ValueError(f"There are {len(images)} images but {len(labels)} labels in {where}.")
-            if self.target == "mask":  # checked by `open_masks`
-                return labels
+            if self.target == "mask":
+                return self._source.checked(labels, images.shape[:-1], where)
+            if not images.ndim or not labels.ndim or len(images) != len(labels):
+                counts = [len(of) if of.ndim else "one" for of in (images, labels)]
+                raise ValueError(f"There are {counts[0]} images but {counts[1]} labels in {where}.")
             return check_labels(labels, self.classes or None, where, target=self.target)[0]
         except ValueError as error:
             if not self._skip:

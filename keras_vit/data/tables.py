@@ -19,11 +19,8 @@ from keras_vit._arguments import (
     require_packages,
     warn_caller,
 )
-from keras_vit.data.examples import IN_PLACE_OF, TARGETS, Examples, Reading, fingerprint, split_of
-from keras_vit.data.folders import good_files
+from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, fingerprint, good_files, split_of
 from keras_vit.preprocessing import load_image
-
-LARGEST = float(np.finfo(np.float32).max)  # of a number in a table: labels are float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,9 +61,10 @@ class LabelTable:
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
         """Returns the images of a split, in the order of the rows; all rows for each split if the table has none.
 
-        With `class_names` the classes come in that order; the name of a number stays. Raises ValueError if there are no
-        rows, a class is unknown or has no row to train on, there is one class to train on, or a file cannot be read and
-        is not to be skipped.
+        With `class_names` the classes come in that order, and a number is called so. Test and validation rows take each
+        other's place. Raises ValueError if there are no rows, a label is none of the classes, there is one class to
+        train on, or without `class_names` one has no row to train on, and for a file that cannot be read unless it is
+        to be skipped; ImportError without Pillow.
         """
         splits = self.splits or [split] * len(self)
         chosen = split if split in splits else IN_PLACE_OF.get(split)
@@ -76,9 +74,8 @@ class LabelTable:
         called = [f"{self.files[i]} ({self.rows[i]})" for i in rows]
         keep, bad, converted = good_files([self.files[i] for i in rows], reading, called.__getitem__)
         rows, called = [rows[i] for i in keep], [called[i] for i in keep]
-        names, labels = list(self.class_names), self.labels[rows]
+        names, labels = class_names or list(self.class_names), self.labels[rows]
         if self.target != "number":
-            names = class_names or names
             labels = self._columns(rows, names)
             if split == "train" and len(names) < 2 and self.target == "class":
                 raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
@@ -146,8 +143,9 @@ def open_table(
         OSError: if there is no such table (FileNotFoundError), or it cannot be read.
         TypeError: if the source is of another kind.
         ValueError: if the file is no table in UTF-8, has no rows, two columns of one name or columns of different
-            lengths; if a column is missing, a row has no file or label, or cells beyond the columns, a cell holds no
-            such value, or two rows say different things of one file; or if an argument makes no sense.
+            lengths; if a column is missing, a row has no file or label, or no row any label, cells lie beyond the
+            columns or hold no such value, or two rows say different things of one file; or if an argument makes no
+            sense.
         ImportError: if pyarrow is needed and missing.
 
     Examples:
@@ -183,8 +181,12 @@ def open_table(
         classes, values = labels, [[cells.number(name, i, several) for name in labels] for i in count]
     else:
         found = [cells.names(labels[0], i, target, separator) for i in count]
-        classes = _in_order({name for of_row in found for name in of_row})
+        names = {name for of_row in found for name in of_row}
+        are_numbers = all(map(str.isdecimal, names))
+        classes = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
         values = [[name in of_row for name in classes] for of_row in found]
+        if not classes:
+            raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}.")
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
     alike = _spelled_alike(classes)
@@ -201,13 +203,6 @@ def open_table(
     )
     _check_repeated(table)
     return table
-
-
-def _in_order(names: set[str]) -> list[str]:
-    """Returns the names of classes, sorted: by number where all are whole numbers."""
-    if all(map(str.isdecimal, names)):
-        return sorted(names, key=lambda name: (int(name), name))
-    return sorted(names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,8 +273,8 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
 def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
     """Returns the columns of a table by name, what it is called, the number of its first row, and its folder.
 
-    Raises FileNotFoundError for a missing file, ImportError for Parquet without pyarrow, and ValueError or TypeError
-    for what is no table.
+    Raises OSError for a file that is missing (FileNotFoundError) or cannot be read, ImportError for Parquet without
+    pyarrow, and ValueError or TypeError for what is no table.
     """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
@@ -297,8 +292,8 @@ def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     """Returns the columns of a CSV file as lists of text; its separator is the most frequent in its first line.
 
-    Cells that a row lacks are empty. Raises FileNotFoundError without the file, ValueError if it is empty or no UTF-8,
-    two columns have one name, or a row has more cells than there are columns.
+    Cells that a row lacks are empty. Raises FileNotFoundError without the file, OSError if it cannot be read, and
+    ValueError if it is empty or no UTF-8, two columns have one name, or a row has more cells than there are columns.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
@@ -308,8 +303,7 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
             names, *rows = reader
     except (csv.Error, UnicodeDecodeError, ValueError) as error:
         raise ValueError(f"{printable(path)} is no table in UTF-8 with names of columns: {error}.") from error
-    if len(set(names)) < len(names):
-        raise ValueError(f"{printable(path)} has two columns of one name: {listing(names, 20)}.")
+    _check_differ(names, printable(path))
     while rows and not rows[-1]:
         rows.pop()
     for i, row in enumerate(rows, start=2):
@@ -323,12 +317,13 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
 def _columns(table: Any) -> dict[str, Sequence[Any]]:
     """Returns the columns of a pandas, polars or Arrow table, or of a dict, as lists.
 
-    Raises TypeError for anything else, ValueError if they are not equally long.
+    Raises TypeError for anything else, ValueError if they are not equally long or two have one name.
     """
     names = table if isinstance(table, dict) else getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
         kinds = "a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns"
         raise TypeError(f"source must be {kinds}, but {type(table).__name__} was given.")
+    _check_differ(list(names), "The table")
     columns = {}
     for name in names:
         column = table[name]
@@ -337,6 +332,12 @@ def _columns(table: Any) -> dict[str, Sequence[Any]]:
     if len({len(column) for column in columns.values()}) > 1:
         raise ValueError("The columns of the table must be equally long.")
     return columns
+
+
+def _check_differ(names: list[Any], where: str) -> None:
+    """Raises ValueError, which names the table `where`, if two of its columns have one name."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where} has two columns of one name: {listing(names, 20)}.")
 
 
 def _text(cell: Any) -> str:

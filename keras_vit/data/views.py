@@ -11,8 +11,17 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, check_flag, pair, printable, whole_number
 from keras_vit.data.augmentation import IMAGE, check_between, check_limits
-from keras_vit.data.examples import Examples, Reading, fingerprint, pick_split, split_of
-from keras_vit.data.folders import good_files, image_files
+from keras_vit.data.examples import (
+    Examples,
+    Reading,
+    fingerprint,
+    good_files,
+    image_files,
+    is_folder,
+    pick_split,
+    split_of,
+    visible,
+)
 from keras_vit.data.mask_augmentation import CHANGES, adjusted
 from keras_vit.data.opening import open_arrays
 from keras_vit.data.streams import ExampleStream
@@ -151,13 +160,8 @@ def view(
 ) -> np.ndarray:
     """Returns a view of a uint8 picture `(height, width, 3)`: a random crop at a size, with other colours, uint8.
 
-    Args:
-        picture: uint8 `(height, width, 3)`; it is not changed.
-        size: Height and width of the view.
-        area: The least and the largest share of the picture that it shows.
-        views: Its `flip`, colours, `grey` and `blur` count.
-        solarize: How often bright pixels are inverted, a share.
-        generator: Of the random numbers.
+    It shows a share of the picture between the two of `area`. Of `views`, `flip`, colours, `grey` and `blur` count;
+    `solarize` says how often bright pixels are inverted.
     """
     top, left, height, width = crop_box(*picture.shape[:2], area, generator)
     image = torchvision_resized(picture[top : top + height, left : left + width], size, "bilinear_antialias")
@@ -237,16 +241,14 @@ def open_views(
 
     `source` is a folder, of which all pictures are taken, in whatever folders they lie, or where it has `train/` those
     in it; an array or a list of pictures, also `(pictures, labels)`; or a dict with `"train"`. Raises TypeError for
-    other sources, OSError if a folder is missing (FileNotFoundError) or cannot be read, ValueError without good
-    pictures or for one that cannot be read and is not to be skipped, ImportError without Pillow.
+    other sources or an image size that is no pair, OSError if a folder is missing (FileNotFoundError) or cannot be
+    read, ValueError without good pictures, for one that cannot be read and is not to be skipped, or an option that
+    makes no sense, ImportError without Pillow.
     """
     reading = Reading(on_bad_image=on_bad_image, processes=False)
-    examples = _examples(source, reading)
-    count = len(examples.labels)
-    examples = dataclasses.replace(examples, labels=np.zeros(count, "int64"), classes=1, class_names=None)
+    examples = dataclasses.replace(_examples(source, reading), target=NO_TARGET)
     size = pair("image_size", image_size)
-    transform = ViewTransform(views, size, size, seed)
-    return ViewStream(dataclasses.replace(examples, target=NO_TARGET), transform, batch_size, reading, shard, None)
+    return ViewStream(examples, ViewTransform(views, size, size, seed), batch_size, reading, shard, None)
 
 
 def _examples(source: Any, reading: Reading) -> Examples:
@@ -270,14 +272,15 @@ def _examples(source: Any, reading: Reading) -> Examples:
 def _folder(root: Path, reading: Reading) -> Examples:
     """Returns all pictures below a folder, or below its `train/`; their labels are all 0.
 
-    Raises FileNotFoundError without the folder, OSError if one cannot be read, ValueError without pictures, or for one
-    that cannot be read unless `reading` skips it, ImportError without Pillow.
+    Raises FileNotFoundError without the folder, OSError if one cannot be read, ValueError without pictures, for two
+    training folders, a link to a folder above it, or a picture that cannot be read unless `reading` skips it,
+    ImportError without Pillow.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")
-    splits = [(split_of(entry.name), entry) for entry in sorted(root.iterdir()) if entry.is_dir()]
-    training = [entry for split, entry in splits if split is not None and split[0] == "train"]
-    folder = training[0] if training else root
+    folders = [Path(entry.path) for entry in visible(root) if is_folder(entry)]
+    training = {path.name: path for path in folders if (split_of(path.name) or ("",))[0] == "train"}
+    folder = pick_split(training, "train") if training else root
     paths = image_files(folder)
     if not paths:
         raise ValueError(f"data must be a folder of pictures, but there are none in {printable(folder)}.")

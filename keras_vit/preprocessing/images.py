@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import math
 import os
 import sys
@@ -151,7 +150,7 @@ class Pipeline:
         return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
 
     def normalized(self, pixels: np.ndarray) -> np.ndarray:
-        """Returns `(pixels / 255 - mean) / std` in float32, as a new array."""
+        """Returns `(pixels / 255 - mean) / std`, a new float32 array; ValueError if `mean` or `std` do not fit."""
         return normalized(pixels, self.mean, self.std)
 
 
@@ -206,6 +205,10 @@ def load_image(
     if crop_fraction is not None and not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction must lie in (0, 1], but {crop_fraction!r} was given.")
     size = None if image_size is None else pair("image_size", image_size)
+    if size is None and (resize, interpolation) != ("squash", "bilinear"):
+        raise ValueError(f"resize={resize!r} and interpolation={interpolation!r} are for a size: give image_size.")
+    if pipeline is not None and size is not None:
+        raise ValueError(f"pipeline brings a size of its own: leave image_size={image_size!r} out.")
     pixels = _read_rgb(file, orient)
     if pipeline is not None:
         hint = "model.preprocess(file) does it all; pipeline.resized(file)[0] returns the pixels."
@@ -280,11 +283,9 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
     For three channels they are those of `load_image`, uint8. For others they have the file's own values and dtype:
     Pillow reads one channel as grey and four with transparency, tifffile a TIFF, whose channels may come first.
 
-    Raises:
-        ImportError: if Pillow, or tifffile for a TIFF of other channels than three, is missing.
-        OSError: if the file cannot be opened, such as FileNotFoundError.
-        TypeError: if it is neither a path, a binary file object nor a PIL image.
-        ValueError: if the file has other channels or cannot be decoded, or an address is given.
+    Raises ImportError if Pillow, or tifffile for such a TIFF, is missing, OSError if the file cannot be opened (such as
+    FileNotFoundError), TypeError for no path, binary file object or PIL image, and ValueError if the file has other
+    channels or cannot be decoded, or for an address.
     """
     if channels == 3:
         return load_image(file)
@@ -333,13 +334,15 @@ def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
 
 @functools.cache
 def _simplejpeg() -> Any:
-    """Returns the module simplejpeg, where it is installed and Pillow decodes with libjpeg-turbo as well; else None."""
+    """Returns the module simplejpeg, where it is there and Pillow decodes with libjpeg-turbo as well; else None."""
     from PIL import features
 
-    if importlib.util.find_spec("simplejpeg") is None or not features.check_feature("libjpeg_turbo"):
+    if not features.check_feature("libjpeg_turbo"):
         return None
-    import simplejpeg
-
+    try:
+        import simplejpeg
+    except ImportError:  # also where it is installed, but a library of it is missing
+        return None
     return simplejpeg
 
 
@@ -506,10 +509,11 @@ def bring_to_size(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
 ) -> np.ndarray:
-    """Returns one image `(height, width, 3)` at a size, float32, resized as one of `RESIZES`.
+    """Returns one image `(height, width, channels)` at a size, float32, resized as one of `RESIZES`.
 
-    Options are those of `load_image`, which has checked them: `interpolation` is for `"squash"`; `crop_fraction`, for
-    the others, is the share of a side that the crop keeps, None for that in `RESIZES`.
+    Options are those of `load_image`, and have been checked: `interpolation` is for `"squash"`; `crop_fraction`, for
+    the others, is the share of a side that the crop keeps, None for that in `RESIZES`. These make uint8 of pixels
+    first: rounded, and cut to 0..255.
     """
     if resize == "squash":
         return resize_images(pixels, size, interpolation)

@@ -22,6 +22,14 @@ def batches(data, size=4):
     return [(images[i : i + size], labels[i : i + size]) for i in range(0, len(images), size)]
 
 
+class Iterable:
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
 class Sequence(keras.utils.PyDataset):
     """The batches as Keras has them."""
 

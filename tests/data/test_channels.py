@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit import data, training
 from keras_vit.evaluation import evaluate
 
+pytestmark = pytest.mark.once
+
 CONFIG = keras_vit.ViTConfig(
     image_size=8,
     patch_size=4,
@@ -56,7 +58,6 @@ def test_tiffs(folder):
     assert 0 <= evaluate(done.model, folder).accuracy <= 1
 
 
-@pytest.mark.once
 def test_crops_are_those_of_three_channels():
     """What happens to a channel does not depend on how many there are."""
     pixels, labels = np.random.default_rng(0).integers(0, 256, (4, 20, 30, 13), dtype="uint8"), [0, 1, 0, 1]
@@ -73,7 +74,6 @@ def test_crops_are_those_of_three_channels():
         assert stream.batch(0)[0].shape == (4, 20, 20, 1)
 
 
-@pytest.mark.once
 def test_grey_pictures_and_errors(folder, monkeypatch):
     from PIL import Image
 

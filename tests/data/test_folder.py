@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.data import Augmentation, has_test_split, open_data
+from keras_vit.data import Augmentation, ViewAugmentation, has_test_split, open_data
+from keras_vit.data.views import open_views
 from keras_vit.preprocessing import load_image
 
 Image = pytest.importorskip("PIL.Image")
@@ -143,6 +144,13 @@ def test_splits_by_their_names(tmp_path, splits, train_images, test_images):
         with open_data(tmp_path, image_size=SIZE, batch_size=4, split="validation") as stream:
             assert stream.examples in (7, 13) and (stream.examples == 7) == ("val" not in splits)
         assert has_test_split(tmp_path) and not has_test_split(tmp_path / next(iter(splits)))
+    if "Training" in splits and "train" in splits:
+        options = {"seed": 0, "shard": (0, 1), "on_bad_image": "stop"}
+        with pytest.raises(ValueError, match="more than one train split"):
+            open_views(tmp_path, ViewAugmentation(), image_size=SIZE, batch_size=4, **options)
+    if splits.get("train") == {"ant": 3}:
+        with pytest.raises(ValueError, match="two classes or more.*only 'ant'"):
+            train(tmp_path, class_names=["ant"])
 
 
 def test_what_is_no_data(root):
@@ -185,7 +193,7 @@ def test_class_names_give_the_order(root):
     [
         (["test/ant/0.png", "ant/0.png", "bee/0.png"], "'test', which is called like a split, beside other .*: 'ant'"),
         (["Training/a.png", "Testing/a.png"], "Training is called like a split, but has no folders of classes"),
-        (["bus/a.png", "train/a.png"], "If 'train' is a class itself, say so"),
+        (["bus/a.png", "train/a.png"], "If it is a class itself, say so"),
         (["a.png"], "has none.*one folder of pictures for each class"),
     ],
 )

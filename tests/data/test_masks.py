@@ -172,6 +172,17 @@ def test_pipelines_are_used_as_they_are(library):
         assert [len(labels) for _, labels in opened] == [2, 2]
 
 
+def test_pictures_of_a_pipeline_keep_their_sizes_and_bad_masks_can_be_left_out():
+    images, masks = pictures()
+    masks[1] = masks[1][:-1]
+    pairs = list(zip(images, masks, strict=True))
+    with pytest.raises(ValueError, match="example 1: its mask must be as large"):
+        stream(pairs, "test")
+    with pytest.warns(UserWarning, match="example 1"), stream(pairs, "test", on_bad_image="skip") as opened:
+        sizes = [[mask.shape for mask in labels] for _, labels in opened]
+    assert sizes == [[(20, 30), (24, 24)], [(16, 40)]] and len(opened.bad) == 1
+
+
 def bad_folder(tmp_path, change):
     images, masks = pictures()
     change(masks)
@@ -191,6 +202,16 @@ def test_what_is_wrong_with_a_mask_is_said(tmp_path, fault):
     change, message = FAULTS[fault]
     with pytest.raises(ValueError, match=message), stream(bad_folder(tmp_path, change), "test") as opened:
         list(opened)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    write(tmp_path, *pictures())
+    Image.fromarray(np.zeros((24, 24), "uint8")).save(tmp_path / "masks/1.tif")
+    with pytest.raises(ValueError, match=r"1.png and 1.tif differ by their endings only"):
+        stream(tmp_path, "test")
+    (tmp_path / "classes.txt").write_text("")
+    with pytest.raises(ValueError, match="classes.txt is empty"):
+        open_masks(tmp_path)
 
 
 def test_bad_masks_can_be_left_out(tmp_path):
@@ -243,6 +264,7 @@ def test_classes_are_matched_by_name():
     assert data.in_order(None) is data and data.in_order(("a", "b", "c")) is data
     other = data.in_order(("c", "x", "a", "b"))
     assert (other.classes, other.class_names) == (4, ("c", "x", "a", "b"))
+    assert other.in_order(("b", "x", "a", "c")).numbers == data.in_order(("b", "x", "a", "c")).numbers == (2, 0, 3)
     with open_data(other, split="test", image_size=16, batch_size=4) as opened:
         labels = opened.batch(0)[1]
     expected = [np.array([2, 3, 0, *[255] * 253], "int32")[mask] for mask in masks]

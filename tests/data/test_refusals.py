@@ -1,5 +1,7 @@
 """What data refuses, with the words that name it: augmentations, labels, arrays, pipelines, masks, options."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -15,20 +17,13 @@ from keras_vit.data import (
 )
 from keras_vit.data.augmentation import OPERATIONS
 from keras_vit.data.examples import check_labels
+from tests.data.sources import Iterable
 
 pytestmark = pytest.mark.once
 
 X, Y = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype="uint8"), np.arange(12) % 3
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype="uint8")
 SMALL = (np.full((2, 8, 8, 3), 9, "uint8"), np.zeros((2, 8, 8), "uint8"))
-
-
-class Iterable:
-    def __init__(self, items):
-        self.items = items
-
-    def __iter__(self):
-        return iter(self.items)
 
 
 def forever():
@@ -136,6 +131,7 @@ REFUSED = [
             ({"labels": [[0, 0.5]], "target": "multilabel"}, ValueError, "image 0 of x .* other than 0 and 1"),
             ({"labels": [0, 1], "target": "multilabel"}, ValueError, r"\(n, classes\) with 0 and 1"),
             ({"labels": [1, np.inf], "target": "number"}, ValueError, "image 1 of x has the label inf"),
+            ({"labels": [1, 1e39], "target": "number"}, ValueError, r"image 1 of x has the label 1e\+39"),
             ({"labels": [[1, 2]], "target": "number"}, ValueError, r"\(n,\) or \(n, 1\)"),
             ({"labels": [1, 2], "target": "number", "classes": 2}, ValueError, "2 classes, but target='number'"),
         ],
@@ -166,7 +162,13 @@ REFUSED = [
             ({"check": True}, ValueError, "check must be one of"),
             ({"resize": "crop"}, ValueError, "resize must be one of"),
             ({"prefetch": -1}, ValueError, "prefetch must be"),
+            ({"resize": "timm"}, ValueError, "resize='timm' is for images in order"),
+            ({"resize": "timm", "split": "test", "channels": 4}, ValueError, "have a size and three channels"),
             ({"shard": (2, 2)}, ValueError, r"shard must be \(i, n\)"),
+            ({"shard": (0.5, 2)}, ValueError, r"shard must be \(i, n\)"),
+            ({"classes": 0}, ValueError, "classes must be a whole number of at least 1"),
+            ({"source": (X[:, :0], Y)}, ValueError, "one has no pixels"),
+            ({"source": (X[:2], [1, 2]), "target": "number", "holdout": 0.9}, ValueError, "cannot be held out"),
             ({"class_names": ["a"], "classes": 2}, ValueError, "1 class_names, but classes=2"),
             ({"class_names": ["a", "a"]}, ValueError, "differ from each other"),
             ({"class_names": ["a", 3]}, TypeError, "class_names must be strings"),
@@ -190,9 +192,12 @@ REFUSED = [
     (lambda: pipeline(np.zeros((4, 8, 8, 3))), ValueError, "not a ndarray"),
     (lambda: pipeline({"image": 1, "target": 2}), ValueError, r"yields \['image', 'target'\]"),
     (lambda: pipeline((np.zeros((4, 8, 8, 3)), [0, 1, 2, 0]), classes=None), ValueError, "say how many classes"),
+    (lambda: pipeline((X[:1], 3)), ValueError, "1 images but one labels in batch 0"),
     (lambda: opened(forever(), classes=3, on_bad_image="skip"), ValueError, "100 in a row are bad.*scaled already"),
     (lambda: next(iter(opened())), TypeError, "has no end"),
     (lambda: inputs(np.zeros((3, 2)), [0, 1]), ValueError, r"one length, but have the shapes \(3, 2\) and \(2,\)"),
+    (lambda: inputs([(np.zeros(3), 0), (np.zeros(4), 1)]), ValueError, "make no batch: give batch_size=1"),
+    (lambda: inputs(np.zeros((2, 2)), [0, 1], resize="timm"), ValueError, "resize='timm' is for images in order"),
     (lambda: inputs(np.zeros((2, 2)), [0, -1]), ValueError, "has the label -1"),
     (lambda: inputs("photos"), TypeError, "not a str. Of files, say the image_size"),
     (lambda: inputs(np.zeros((2, 2)), [0, 1], split="train"), ValueError, "is gone through once"),
@@ -201,6 +206,8 @@ REFUSED = [
     (lambda: open_table({"file": ["a"], "a": [1]}, label=["a", "a"]), ValueError, "label must be a column or several"),
     (lambda: open_table({"file": ["a"], "a": [1]}, label=["a"], separator="|"), ValueError, r"separator='\|' must be"),
     (lambda: open_table({"file": ["a"], "a": [1]}, label="a", separator=""), ValueError, "separator='' must be"),
+    (lambda: open_table({"file": ["a", "b"], "label": ["", ""]}, separator="|"), ValueError, "No row of the table has"),
+    (lambda: open_table(SimpleNamespace(columns=["a", "a"])), ValueError, "The table has two columns of one name: 'a'"),
     (lambda: masks("nowhere", {}), FileNotFoundError, "nowhere"),
     (lambda: masks(None, {}), TypeError, "NoneType"),
     (lambda: masks((), {}), TypeError, "tuple"),
@@ -213,6 +220,8 @@ REFUSED = [
     (lambda: masks(SMALL, {"classes": 0}), ValueError, "classes"),
     (lambda: masks(SMALL, {"classes": 300}), ValueError, "ignore=255 is one"),
     (lambda: masks((SMALL[0], SMALL[1] + 3), {"ignore": 1}), ValueError, "ignore=1 is one of the 4 classes"),
+    (lambda: masks(SMALL, resize="timm", split="test"), ValueError, "resize='timm' is for images in order, without"),
+    (lambda: masks((SMALL[0][:, :0], SMALL[1][:, :0])), ValueError, "and have pixels"),
     (lambda: masks(SMALL, sampling="balanced"), ValueError, "the labels are masks"),
     (lambda: masks([SMALL], target="number"), ValueError, "are not those of the masks"),
     (lambda: masks([SMALL], classes=4), ValueError, "are not those of the masks"),

@@ -31,6 +31,8 @@ def test_semantic_targets():
     assert data.mask_targets(np.full((2, 2), 255))["masks"].shape == (0, 2, 2)
     with pytest.raises(TypeError, match="labels must be integers"):
         data.mask_targets(labels / 2)
+    with pytest.raises(ValueError, match="reduce_zero_label=True is not used by maps of ids"):
+        data.mask_targets(labels, reduce_zero_label=True, segments=[])
 
 
 @pytest.fixture
@@ -50,6 +52,13 @@ def test_augmented_masks(picture):
     corner, found = data.augment_masks(picture, target, 10, size=(20, 30), top=10, left=20)
     np.testing.assert_array_equal(corner, picture[10:, 20:])
     assert found["labels"].tolist() == [5]
+    for options, message in (({"top": -1}, "top must be"), ({"size": (0, 4)}, "size must be")):
+        with pytest.raises(ValueError, match=message):
+            data.augment_masks(picture, target, 10, **{"size": (20, 30)} | options)
+    with pytest.raises(ValueError, match=r"their shape is \(3, 20, 30\)"):
+        data.augment_masks(picture[1:], target, 10, size=(20, 30))
+    with pytest.raises(TypeError, match="float64"):
+        data.augment_masks(picture / 2, target, 10, size=(20, 30))
 
 
 def test_changes_of_colours(picture):
@@ -323,6 +332,11 @@ def test_targets_that_make_no_sense():
     pictures, targets = scenes(1)
     with pytest.raises(ValueError, match="labels 0 to 0, but those of picture 0"):
         data.open_segments((pictures, targets), classes=1)
+    with pytest.raises(ValueError, match=r"but those of picture 0 are \[0.5, 1.0\]"):
+        data.open_segments((pictures, [targets[0] | {"labels": [0.5, 1]}]))
+    for name, value in {"classes": 0, "split": "val"}.items():
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            data.open_segments((pictures, targets), **{name: value})
     with pytest.raises(ValueError, match="as many pictures as targets"):
         data.open_segments((pictures * 2, targets))
     with pytest.raises(ValueError, match=r"masks of picture 0 must be \(2, 20, 24\)"):

@@ -89,8 +89,9 @@ def test_numbers_and_splits(photos):
         assert (stream.target, stream.classes, stream.class_names) == ("number", 1, ["age"])
         numbers, labels = contents(stream)
     assert numbers == [8, 9, 10, 11] and labels.tolist() == [[4], [4.5], [5], [5.5]]
-    with open_data(table, class_names=["years"], **OPTIONS) as stream:  # of a column that is called otherwise
-        assert stream.examples == 6 and stream.labels.tolist() == [[i / 2] for i in range(6)]
+    with open_data(table, class_names=["years"], **OPTIONS) as stream:  # what the number is to be called
+        assert (stream.examples, stream.class_names) == (6, ["years"])
+        assert stream.labels.tolist() == [[i / 2] for i in range(6)]
 
 
 @pytest.mark.parametrize(
