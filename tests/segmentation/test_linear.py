@@ -216,18 +216,17 @@ def by_hand(model, picture, scales, flip):
 
 
 @pytest.mark.parametrize("pictures", ["dinov2", "dinov3"])
-@pytest.mark.parametrize("scales, flip", [((1.0,), False), ((1.0, 1.32, 1.73), True)])
-@pytest.mark.parametrize("size", [(40, 61), (70, 33)])
+@pytest.mark.parametrize("scales, flip", [((1.0,), False), ((1.0, 1.32), True)])
+@pytest.mark.parametrize("size, batch_size", [((40, 61), 1), ((70, 33), 3)])
 @pytest.mark.once
-def test_scales_and_mirror_images_are_averaged(pictures, scales, flip, size, model):
+def test_scales_and_mirror_images_are_averaged(pictures, scales, flip, size, batch_size, model):
     small = model.with_config(pictures=pictures, short_side=45, crop_size=(42, 45), stride=(20, 31))
     picture = np.random.default_rng(2).integers(0, 256, (*size, 3)).astype("uint8")
     expected = by_hand(small, picture, scales, flip)
-    for batch_size in (1, 3):
-        found = segmentation.segment(small, picture, scales=iter(scales), flip=flip, batch_size=batch_size).map
-        best = np.sort(expected, -1)
-        differ = found != expected.argmax(-1)
-        assert not differ[best[..., -1] - best[..., -2] > 1e-4].any() and differ.mean() <= 1e-3
+    found = segmentation.segment(small, picture, scales=iter(scales), flip=flip, batch_size=batch_size).map
+    best = np.sort(expected, -1)
+    differ = found != expected.argmax(-1)
+    assert not differ[best[..., -1] - best[..., -2] > 1e-4].any() and differ.mean() <= 1e-3
 
 
 @pytest.mark.once
