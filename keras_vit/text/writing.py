@@ -82,7 +82,8 @@ def save_image_text(
         return
     folder = Path(path)
     sidecars = _image_layout(layout, image_start).sidecars(both.image_encoder.config)
-    texts = {"huggingface": _huggingface, "clip": _open_clip, "pe": lambda *_: {}}[layout](both, sidecars, names)
+    jsons = {"huggingface": lambda: _huggingface(both, sidecars), "clip": lambda: _open_clip(both, sidecars, names)}
+    texts = jsons.get(layout, dict)()
     weights = folder / ("open_clip_model.safetensors" if layout == "clip" else "model.safetensors")
     copies = () if both.tokenizer is None else both.tokenizer.files
     note = note_of(both.image_encoder.config, LAYOUTS[layout]) if layout == "pe" else None  # which has no JSON files
@@ -221,11 +222,8 @@ def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwr
 _CLASSES = {"clip": "CLIP", "siglip": "Siglip", "siglip2": "Siglip2", "tipsv2": "Tipsv2"}
 
 
-def _huggingface(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
-    """Returns the JSON files of transformers for both towers, by name; `sidecars` are those of the image tower.
-
-    `names` is not used: `_open_clip` has the same arguments.
-    """
+def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
+    """Returns the JSON files of transformers for both towers, by name; `sidecars` are those of the image tower."""
     config, vision = both.text_encoder.config, dict(sidecars["config.json"])
     if config.causal:
         family = "clip"

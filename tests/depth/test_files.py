@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import depth
-from keras_vit.checkpoints.files import open_file
+from tests.checkpoints.test_tips import arrays_of
 from tests.compute import deviations
 
 # The largest differences measured are 5e-6 of values around 1 and 7; the originals' own rounding is as large.
@@ -37,11 +37,6 @@ def test_the_originals_numbers(name, ends, models, golden, record_property):
         far = depth.estimate(model.with_config(max_depth=80.0), ref["picture"]).depth
         np.testing.assert_allclose(far, ref["depth_map_other"], rtol=0, atol=8 * DEPTH)
         assert not np.allclose(far, depth.estimate(model, ref["picture"]).depth, atol=1)
-
-
-def arrays_of(folder, name):
-    file = open_file(folder / name)
-    return {key: file[key].read() for key in file}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +94,7 @@ def in_the_authors_names(arrays):
     ("name", "metric"), [("depth_anything_v2_vits", 0), ("depth_anything_v2_metric_vkitti_vits", 80)]
 )
 def test_the_authors_names(name, metric, golden, models, written):
-    path = written(in_the_authors_names(arrays_of(golden(HUB).folder, "model.safetensors")), f"{name}.npz")
+    path = written(in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors")), f"{name}.npz")
     suggested = "its name has 'vkitti', so its depth is taken to reach 80 m; max_depth=80 or another number settles it"
     with pytest.warns(UserWarning, match=suggested if metric else "no published model has 4 blocks"):
         model = keras_vit.load(path, heads=3)
@@ -117,7 +112,7 @@ def test_the_authors_names(name, metric, golden, models, written):
 @pytest.mark.once
 def test_the_name_only_suggests_how_far_depth_reaches(golden, written):
     """What the user says counts, whatever the file is called; what a config.json says is not asked."""
-    arrays = in_the_authors_names(arrays_of(golden(HUB).folder, "model.safetensors"))
+    arrays = in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors"))
     for name in ("any.npz", "depth_anything_v2_metric_hypersim_vits.npz"):
         path = written(arrays, name)
         for given, expected in ((35, (True, 35.0)), ("relative", (False, 1.0))):
@@ -166,7 +161,7 @@ def dinov2_dpt(golden):
     convolution("project.conv", fused, fused, 3, 3)
     for i, shape in ((0, (8, fused, 3, 3)), (2, (hidden, 8, 3, 3)), (4, (1, hidden, 1, 1))):
         convolution(f"conv_depth.head.{i}", *shape)
-    backbone = arrays_of(golden(LINEAR).folder, "dinov2_vits14_pretrain.pth")
+    backbone = arrays_of(golden(LINEAR).folder / "dinov2_vits14_pretrain.pth")
     copied = {n.replace("blocks.2.", "blocks.3."): v for n, v in backbone.items() if n.startswith("blocks.2.")}
     return backbone | copied, head
 
@@ -266,8 +261,8 @@ def test_saved_and_copied_models_answer_the_same(models, golden, tmp_path):
 def test_written_for_transformers(models, golden, tmp_path):
     """Every array comes back bit for bit, but for those that compute nothing, which are zeros."""
     keras_vit.to_checkpoint(models[HUB], tmp_path / "back")
-    before = arrays_of(golden(HUB).folder, "model.safetensors")
-    after = arrays_of(tmp_path / "back", "model.safetensors")
+    before = arrays_of(golden(HUB).folder / "model.safetensors")
+    after = arrays_of(tmp_path / "back" / "model.safetensors")
     dead = [name for name in after if "layers.0.residual_layer1" in name]
     assert before.keys() - after.keys() == {"backbone.embeddings.mask_token"} and not after.keys() - before.keys()
     assert len(dead) == 4 and not any(after[name].any() for name in dead)
@@ -282,18 +277,17 @@ def test_written_for_transformers(models, golden, tmp_path):
     assert keras_vit.load(tmp_path / "metric").config == metric.config
 
 
-def _without(arrays, pattern):
-    return {name: value for name, value in arrays.items() if pattern not in name}
-
-
 @pytest.mark.once
 def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
-    hub, folder = arrays_of(golden(HUB).folder, "model.safetensors"), golden(HUB).folder
+    hub, folder = arrays_of(golden(HUB).folder / "model.safetensors"), golden(HUB).folder
     config, pictures = (json.loads((folder / f"{n}.json").read_text()) for n in ("config", "preprocessor_config"))
     backbone, head = dinov2_dpt
     linear = {f"{HEAD}weight": np.zeros((256, 128, 1, 1), "f4"), f"{HEAD}bias": np.zeros(256, "f4")}
     wide = {f"{HEAD}weight": np.zeros((256, 384, 1, 1), "f4"), f"{HEAD}bias": np.zeros(256, "f4")}
     changed = {"config": config, "preprocessor_config": pictures}
+
+    def without(pattern):
+        return {name: value for name, value in hub.items() if pattern not in name}
 
     def stated(**fields):
         return {**changed, "config": {**config, **fields}}
@@ -313,14 +307,14 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
         (hub, "m.npz", prepared(keep_aspect_ratio=False), None, "keep_aspect_ratio=False"),
         (hub, "m.npz", prepared(ensure_multiple_of=32), None, "ensure_multiple_of=32"),
         (hub, "m.npz", prepared(size={"height": 0, "width": 518}), None, "size="),
-        (_without(hub, "backbone."), "m.npz", changed, None, "no backbone"),
-        (_without(hub, "head.conv2"), "m.npz", changed, None, "head.conv2"),
+        (without("backbone."), "m.npz", changed, None, "no backbone"),
+        (without("head.conv2"), "m.npz", changed, None, "head.conv2"),
         ({**hub, "neck.more.weight": np.zeros(3, "f4")}, "m.npz", changed, None, "neck.more.weight"),
         (in_the_authors_names(hub), "nyu_head.npz", {}, backbone, "leave head=... out"),
         (linear, "nyu_linear_head.npz", {}, None, "no backbone"),
         (linear, "linear_head.npz", {}, backbone, "Pass max_depth: 10 for heads trained on NYU"),
         (wide, "nyu_linear_head.npz", {}, backbone, "reads 384 numbers"),
-        (head, "nyu_dpt_head.npz", {}, arrays_of(folder, "model.safetensors"), "head|depth"),
+        (head, "nyu_dpt_head.npz", {}, arrays_of(folder / "model.safetensors"), "head|depth"),
     ]
     for arrays, name, beside, below, message in cases:
         path = written(arrays, name, **beside)
@@ -341,7 +335,7 @@ def test_what_is_said_of_the_backbone_is_used_or_refused(golden, written):
     for key in ("out_indices", "out_features"):
         config = {"model_type": "depth_anything", "backbone_config": {**backbone, "out_indices": None, key: 4}}
         with pytest.raises(ValueError, match="four numbers of blocks were expected"):
-            keras_vit.inspect_checkpoint(written(arrays_of(folder, "model.safetensors"), "x.npz", config=config))
+            keras_vit.inspect_checkpoint(written(arrays_of(folder / "model.safetensors"), "x.npz", config=config))
     long = (1, rows * columns)
     assert keras_vit.inspect_checkpoint(folder, grid_size=long).config.backbone.grid_size == long
 
