@@ -106,8 +106,8 @@ def test_what_one_query_does_not_see_does_not_change_it(model, images):
     allowed = rng.random((1, 7, 7)) < 0.5
     allowed[:, :, 0] = True
     outputs = ops.convert_to_numpy(attention(tokens, allowed=ops.convert_to_tensor(allowed)))
-    kernels = [ops.convert_to_numpy(getattr(attention, name).kernel) for name in ("query", "key", "value", "out")]
-    biases = [ops.convert_to_numpy(getattr(attention, name).bias) for name in ("query", "key", "value", "out")]
+    parts = attention.query, attention.key, attention.value, attention.out
+    kernels, biases = ([ops.convert_to_numpy(getattr(p, kind)) for p in parts] for kind in ("kernel", "bias"))
     query, key, value = (tokens[0].astype("float64") @ k + b for k, b in zip(kernels[:3], biases[:3], strict=True))
     scores = np.where(allowed[0], query @ key.T / np.sqrt(64 / attention.heads), -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))

@@ -25,7 +25,9 @@ def test_a_figure_has_each_segment_in_its_colour_and_by_name(tmp_path):
     assert (tmp_path / "masks.png").read_bytes()[:4] == b"\x89PNG"
     (image,) = figure.axes[0].images
     painted = np.asarray(image.get_array())
-    first, second = (np.array(colour) for _, colour in zip(range(2), safe_colours(), strict=False))
+    colours = [colour for _, colour in zip(range(21), safe_colours(), strict=False)]
+    assert len(set(colours)) == 21
+    first, second = map(np.array, colours[:2])
     assert (painted[20, 90] == first).all() and (painted[20, 20] == second).all()  # the largest first
     assert (painted[60, 90] == 100).all() and (painted[39, 20] < second).any()  # of none; an edge
     assert {text.get_text() for text in figure.axes[0].texts} == {"a", "b"}
@@ -62,11 +64,6 @@ def test_the_place_of_a_name_lies_inside():
     speck = np.zeros((400, 400), bool)
     speck[7, 3] = True
     assert _middle(speck) == (7, 3)
-
-
-def test_colours_differ():
-    colours = [colour for _, colour in zip(range(21), safe_colours(), strict=False)]
-    assert len(set(colours)) == 21
 
 
 IDS, PICTURE = [[0, 1]], np.zeros((1, 2, 3), "uint8")
