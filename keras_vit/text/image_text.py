@@ -119,8 +119,7 @@ class ImageText(keras.Model):
 
     def _add_number(self, name: str, value: float) -> keras.Variable:
         """Adds a weight of one number, and returns it."""
-        initializer = keras.initializers.Constant(value)
-        return self.add_weight(name=name, shape=(), initializer=initializer, dtype="float32", autocast=False)
+        return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
 
     @property
     def scale(self) -> float:

@@ -238,14 +238,6 @@ def test_pairs_train_the_tower_that_is_not_frozen(golden):
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.once
-def test_mixed_precision_leaves_the_temperature_its_digits():
-    towers, pixels = tiny_towers(), np.random.default_rng(0).integers(0, 3, (2, 8, 8, 3)).astype("float32")
-    mixed, full = (ImageText(*towers, scale=37.0, dtype=dtype) for dtype in ("mixed_bfloat16", "float32"))
-    logits = [keras.ops.convert_to_numpy(both((pixels, np.ones((1, 4), "int32")))) for both in (mixed, full)]
-    np.testing.assert_allclose(*logits, rtol=1e-6)
-
-
 # Mistakes
 
 
