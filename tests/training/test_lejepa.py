@@ -260,14 +260,14 @@ def run_on_characters(validation, **options):
 def test_unlabelled_characters_are_told_apart_better_than_by_random_weights_or_pixels():
     pictures, labels = characters(200, 2)
     pixels = neighbour_accuracy(pictures.reshape(200, -1).astype("float32") - pictures.mean(), labels)
-    random, done = run_on_characters((pictures, labels), weight=0.2, steps=150, every=50)
+    random, done = run_on_characters((pictures, labels), weight=0.2, steps=80, every=40, batch_size=48)
     assert done.log[-1]["val_accuracy"] > max(random + 0.15, pixels + 0.07), (random, pixels, figures(done))
     assert done.log[-1]["rank"] > done.log[0]["rank"] > 3
 
 
 @pytest.mark.once
 def test_a_collapse_is_seen_in_the_log():
-    log = run_on_characters(characters(40, 2), weight=0.0, steps=40, every=20)[1].log
+    log = run_on_characters(characters(40, 2), weight=0.0, steps=20, every=10)[1].log
     assert log[-1]["rank"] < 2 and log[-1]["deviation"] < 0.1
     assert log[-1]["sigreg"] > 15, "about 1 where embeddings are normally distributed"
     assert log[-1]["loss"] == pytest.approx(log[-1]["invariance"]) and log[-1]["invariance"] < 0.01

@@ -188,6 +188,7 @@ def test_costs_that_are_no_numbers():
     assert found.queries.tolist() == [0, 2] and found.cost[1].min() == np.finfo("float32").max
 
 
+@pytest.mark.once
 def test_masks_that_fill_up_change_nothing():
     """The padded form, whose programs JAX compiles once: no gradient, no share in any term."""
     loss, output = training.MaskClassificationLoss(3, points=6), one_prediction(3, 2)
