@@ -87,7 +87,7 @@ def changed(config, dtype, frozen, adapted, quantized):
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 @given(configs(tuple(OF_IMAGES)), options())
-@examples(40)
+@examples(25)
 def test_with_config_without_changes_is_the_identity(config, chosen):
     model = changed(config, **chosen)
     assert_same_model(model.with_config(), model)
@@ -128,7 +128,7 @@ PICTURES = ("pixel_mean", "pixel_std", "resize", "trim", "crop_ratio", "crop_rou
 
 @pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes:UserWarning")
 @given(configs(("VisionTransformer", "BiT")), st.sampled_from([*LAYOUTS]))
-@examples(150)
+@examples(100)
 def test_layouts_hold_the_whole_model_or_refuse_it(config, layout):
     chosen = config.replace(**{name: value for name, value in CHOSEN.items() if hasattr(config, name)})
     assume(isinstance(config, LAYOUTS[layout].config_type))
