@@ -10,10 +10,7 @@ import pytest
 pytestmark = [pytest.mark.once, pytest.mark.long]
 
 DOCS = Path(__file__).parents[1] / "docs"
-TITLE, HEADING = (
-    20,
-    8,
-)  # what a word there counts beside one in the text: a ranking of this test's own, near that of search engines
+TITLE, HEADING = 20, 8  # what a word there counts beside one in the text, near to how search engines rank
 WANTED = {
     "zero_shot.md": ["zero shot", "zero-shot classification", "clip", "siglip", "prompt templates"],
     "dense.md": ["segmentation", "depth estimation", "depth", "mIoU", "panoptic", "depth anything", "EoMT"],

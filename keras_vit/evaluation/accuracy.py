@@ -42,7 +42,7 @@ class Mistake(PlainData):
         label: What it shows.
         guess: The class that the model predicts.
         margin: By how much the output of the guess is above that of the label.
-        image: uint8 `(height, width, 3)`, as the model gets it.
+        image: uint8 `(height, width, 3)`, as the model gets it: the first three channels; of fewer, the first in grey.
         name: What the image is called: its path, or `"images[95]"`; None where that is not known.
 
     Examples:
@@ -342,17 +342,17 @@ def _worst_mistakes(
 
 
 def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
-    """Returns the input of a model as pixels to show, uint8 `(height, width, 3)`.
+    """Returns the input of a model as pixels to show, uint8 `(height, width, 3)`: of fewer channels, the first in grey.
 
-    Where it is no image of one or three channels, that is a single black pixel.
+    Where it is no image, that is a single black pixel.
     """
-    if image.ndim != 3 or image.shape[2] not in (1, 3):
+    if image.ndim != 3:
         return np.zeros((1, 1, 3), "uint8")
     pipeline = getattr(config, "pipeline", None)
     if pipeline is not None and not config.include_preprocessing:
         image = 255 * (image * np.asarray(pipeline.std) + np.asarray(pipeline.mean))
     pixels = np.clip(np.round(image), 0, 255).astype("uint8")
-    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    return np.broadcast_to(pixels[..., : 3 if pixels.shape[2] >= 3 else 1], (*pixels.shape[:2], 3))
 
 
 def _match(
@@ -478,14 +478,16 @@ def batches(
         `(batch, classes)`, for regression `(batch, 1)`.
 
     Raises:
-        TypeError: if `data` is none of these, or its labels are neither integers nor one-hot.
-        ValueError: if the lengths of images and labels differ, if a label is negative, or if there are no images.
+        TypeError: if `data` is none of these, or its labels are no numbers.
+        ValueError: if `data` is files, there are no images, or not as many as labels, a label does not fit the target,
+            rows are not one-hot, or an argument makes no sense.
+        OSError, ImportError: if a file of a stream cannot be read, or a package that reads it is missing.
 
     Examples:
         >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]
         [(3, 8, 8, 3), (1, 8, 8, 3)]
     """
-    known = None if isinstance(data, ImageStream) else target  # a stream has its own
+    known = None if isinstance(data, ImageStream) and target == "class" else target  # a stream has its own
     bar = title if progress else None
     with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=known) as opened:
         yield from opened.pairs
@@ -558,8 +560,8 @@ def open_batches(
         "target": target or "class",
     }
     if isinstance(data, ImageStream):
-        if class_names is not None:
-            raise ValueError(f"class_names={class_names!r} is for open_data, which has made this stream.")
+        if class_names is not None or on_bad_image != "stop":
+            raise ValueError("class_names and on_bad_image are for open_data, which made this stream: leave them out.")
         context: Any = contextlib.nullcontext(data)  # its owner closes it
     elif pixels:
         # Names of folders and tables say how many classes there are; the model may have others.

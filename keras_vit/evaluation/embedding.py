@@ -22,6 +22,7 @@ from keras_vit._arguments import (
     Message,
     Source,
     check_choice,
+    check_flag,
     listing,
     printable,
     to_numpy,
@@ -105,7 +106,7 @@ def embed(
         What is in the file, and whether it was there already.
 
     Raises:
-        TypeError: if `model` is no model of this package, or `images` are no paths.
+        TypeError: if `model` is no model of this package, `images` or `output` are no paths, or `overwrite` is no bool.
         ValueError: if an argument or an image makes no sense, features are not finite, or there is something else at
             `output` or beside it: features of other images, of another model, or with other settings.
         FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
@@ -126,12 +127,11 @@ def embed(
         "model": os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
         "images": os.fspath(images) if whole_folder else None,
     }
-    model = as_model(model)
-    _check_model(model)
     batch_size = whole_number("batch_size", batch_size, 1)
     check_choice("dtype", dtype, ("float32", "float16"))
     check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
-    files = _find(images)
+    check_flag("overwrite", overwrite)
+    files, model = _find(images), model_with_features(model)
     extractor = feature_extractor(model, [features])
     shares = batch_shares(model)
     length = math.ceil(min(batch_size, len(files)) / shares) * shares
@@ -162,8 +162,8 @@ def embed(
                 raise RuntimeError(f"Another process is writing {output} now. Choose another output, or wait for it.")
 
             with locked(path.with_suffix(".lock"), waiting=refuse):
-                part = _Part(path, settings, stop, overwrite)
                 first, last = settings["range"] if processes.count == 1 else _slice(len(names), length, processes.shard)
+                part = _Part(path, {**settings, "range": [first, last]}, stop, overwrite)
                 rest = names[first + part.images : last]
                 with ProgressBar("images", last - first, shown=progress and processes.first) as bar:
                     bar.advance(part.images)
@@ -200,19 +200,30 @@ class _Part:
     def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
         """Goes on where a run with these settings was stopped, or begins; rows that are not noted are cut off.
 
-        Raises ValueError for rows of other settings, or where images were skipped and `stop`, unless `overwrite`; also
-        if `PATH.json` is damaged, OSError if a file cannot be read or cut off.
+        Raises ValueError for rows of other settings, damaged files, or where images were skipped and `stop`, unless
+        `overwrite`; OSError if a file cannot be read or cut off.
         """
         self._rows, self._state, self._settings = path.with_suffix(".features"), path.with_suffix(".json"), settings
-        old = json.loads(self._state.read_text(encoding="utf-8")) if self._state.exists() else {}
-        if old and not overwrite:
+        row = math.prod(settings["shape"]) * np.dtype(settings["dtype"]).itemsize
+        begin: dict[str, Any] = {"settings": settings, "images": 0, "skipped": []}
+        try:
+            old = json.loads(self._state.read_text(encoding="utf-8")) if self._state.exists() else begin
+            old = {name: type(value)(old[name]) for name, value in begin.items()}
+            size = self._rows.stat().st_size if self._rows.exists() else 0
+            if old["settings"] == settings and not 0 <= (old["images"] - len(old["skipped"])) * row <= size:
+                raise ValueError(f"{self._rows.name} is cut short")
+        except (KeyError, TypeError, ValueError) as error:
+            if not overwrite:
+                words = f"{printable(self._state)} is damaged: {printable(error, 99)}. Choose another output, or give "
+                raise ValueError(Message(words, Code("overwrite=True"), ".")) from None
+            old = {"settings": None, "skipped": []}
+        if not overwrite:
             _check_same(path.parent, old["settings"], settings, old["skipped"] if stop else [])
-        if old.get("settings") != settings or (old["skipped"] and stop):
-            old = {"images": 0, "skipped": []}
+        if old["settings"] != settings or (old["skipped"] and stop):
+            old = begin
             self._state.unlink(missing_ok=True)
         self.images, self._skipped = old["images"], old["skipped"]
         if self._rows.exists():  # without what a kill has left of a batch
-            row = int(np.prod(settings["shape"], dtype="int64")) * np.dtype(settings["dtype"]).itemsize
             os.truncate(self._rows, (self.images - len(self._skipped)) * row)
 
     def append(self, rows: np.ndarray, skipped: list[str]) -> None:
@@ -326,7 +337,7 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
     try:
         with open(path, "rb") as stream, np.load(stream) as file:
             found = {name: file[name] for name in names}
-        texts = {name: json.loads(str(found[name])) for name in ("settings", "origin") if name in names}
+        texts = {name: dict(json.loads(str(found[name]))) for name in ("settings", "origin") if name in names}
     except (OSError, MemoryError):
         raise
     except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
@@ -381,13 +392,19 @@ def check_output(output: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _check_model(model: Any) -> None:
-    """Raises TypeError unless it is a model of this package, ValueError if it is spread over several processes."""
+def model_with_features(model: Any) -> VisionTransformer | BiT:
+    """Returns a model of this package, loaded if it is a name or a path.
+
+    Raises TypeError for any other, ValueError if it is spread over several processes, and what `keras_vit.load` raises:
+    OSError for one that is missing or cannot be read or fetched, ValueError for one that is damaged or no such name.
+    """
+    model = as_model(model)
     if not isinstance(model, (VisionTransformer, BiT)):
         kind = type(model).__name__
         raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but is {kind}.")
     if local_model(model) is not model:
         raise ValueError("The model is on devices of several processes: load it again, outside of keras.distribution.")
+    return model
 
 
 def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:

@@ -6,6 +6,7 @@ whitening, bias and targets, and the same closed form. It is all float64 NumPy, 
 
 import dataclasses
 import math
+import numbers
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -77,15 +78,18 @@ class LeastSquaresProbe:
     def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
         """Returns the probe of a training set: features `(examples, features)` and integer labels `(examples,)`.
 
-        `classes` is how many there are; a label beyond them counts as none. Raises ValueError if features are not
-        finite, or there is not a label for each example.
+        `classes` is how many there are; a label beyond them counts as none. Raises ValueError if features are not rows,
+        one or more, of finite numbers, or there is not a label for each.
         """
-        x = np.asarray(features, "float64")
+        x, labels = np.asarray(features, "float64"), np.asarray(labels)
+        if x.ndim != 2 or not len(x) or labels.shape != x.shape[:1]:
+            wanted = "features must be (examples, features), one or more, and labels (examples,)"
+            raise ValueError(f"{wanted}, but {x.shape} and {labels.shape} were given.")
         if not np.isfinite(x).all():
             raise ValueError("features must be finite, but some are NaN or infinite.")
         mean, std = x.mean(0), x.std(0) + WHITENING_EPSILON
         x = _with_bias((x - mean) / std)
-        y = np.where(np.arange(classes) == np.asarray(labels)[:, None], 1.0, -1.0)
+        y = np.where(np.arange(classes) == labels[:, None], 1.0, -1.0)
         if len(x) >= x.shape[1]:
             eigenvalues, q = np.linalg.eigh(x.T @ x)
             return cls(mean, std, eigenvalues, q, q.T @ (x.T @ y))
@@ -101,8 +105,14 @@ class LeastSquaresProbe:
         return (self.lhs / (self.eigenvalues + l2)) @ self.rhs
 
     def scores(self, features: np.ndarray, l2: Sequence[float]) -> list[np.ndarray]:
-        """Returns scores float64 `(examples, classes)` for each strength; the largest of a row is the guess."""
-        x = _with_bias((np.asarray(features, "float64") - self.mean) / self.std) @ self.lhs
+        """Returns scores float64 `(examples, classes)` for each strength; the largest of a row is the guess.
+
+        Raises ValueError for features of another shape than `(examples, features)`.
+        """
+        x = np.asarray(features, "float64")
+        if x.shape[1:] != self.mean.shape:
+            raise ValueError(f"features must be (examples, {len(self.mean)}), but {x.shape} was given.")
+        x = _with_bias((x - self.mean) / self.std) @ self.lhs
         return [(x / (self.eigenvalues + strength)) @ self.rhs for strength in l2]
 
 
@@ -241,7 +251,7 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
         2
     """
     shots = whole_numbers("shots", shots, 1)
-    seeds = whole_numbers("seeds", range(seeds) if isinstance(seeds, int) else seeds, 0)
+    seeds = whole_numbers("seeds", range(seeds) if isinstance(seeds, numbers.Integral) else seeds, 0)
     strengths = (float(l2),) if np.isscalar(l2) else tuple(map(float, l2))
     if not strengths or not all(0 < strength < np.inf for strength in strengths):
         raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
@@ -315,9 +325,8 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
     classes = max(int(known.labels.max()) + 1, len(names or ()))
     k = min(k, len(known.features))
     votes = knn(known.features, known.labels, unseen.features, k, temperature, classes)
-    return evaluate(
-        _as_they_are, (votes, unseen.labels), top=top, class_names=names, distribution=ALONE_BY_NAME, progress=False
-    )
+    found = evaluate(_as_they_are, (votes, unseen.labels), top=top, distribution=ALONE_BY_NAME, progress=False)
+    return dataclasses.replace(found, class_names=None if names is None else tuple(names))  # in the order of the votes
 
 
 def extract_features(  # noqa: D417 (the others are those of `few_shot`)
@@ -379,7 +388,8 @@ def _features_of_both(
     has classes that train lacks, or their numbers of features differ, OSError if a file cannot be read or fetched,
     ImportError without a package to read it, RuntimeError or ConnectionError if processes cannot work together.
     """
-    if _is_one_source(train, test) and not has_test_split(train):
+    paths = isinstance(train, (str, os.PathLike)) and str(train) == str(test)
+    if (paths or (hasattr(train, "open_examples") and train is test)) and not has_test_split(train):
         name = getattr(train, "source", train)
         raise ValueError(f"{name} has no test/ folder or rows: the probe would be tested on what it was fitted to.")
     processes = connect(distribution)  # before anything is computed
@@ -394,13 +404,6 @@ def _features_of_both(
     if counts[0] != counts[1]:
         raise ValueError(f"train has {counts[0]} features and test {counts[1]}: they must be the same.")
     return known, unseen
-
-
-def _is_one_source(train: Any, test: Any) -> bool:
-    """Returns whether training and test images are of one table, one data set or one path."""
-    if hasattr(train, "open_examples"):  # a table or a data set, as an object
-        return train is test
-    return isinstance(train, (str, os.PathLike)) and str(train) == str(test)
 
 
 def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any) -> _Features:

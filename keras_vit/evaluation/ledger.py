@@ -15,10 +15,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, whole_number
 from keras_vit._files import write_text
 from keras_vit._terminal import Table
-from keras_vit.checkpoints import find_checkpoint, list_weights
+from keras_vit.checkpoints import find_checkpoint, list_weights, resolve_source
 from keras_vit.checkpoints.files import shards_of
 from keras_vit.evaluation.published import figures_on, list_figures, published_answers, verify, verify_figures
 from keras_vit.zoo import load
@@ -55,14 +55,14 @@ def smallest_checkpoints(count: int) -> list[str]:
         Names that `load` takes.
 
     Raises:
-        ValueError: if `count` is less than 1, or the catalogue has fewer.
+        ValueError: if `count` is no integer from 1 on, or the catalogue has fewer.
 
     Examples:
         >>> evaluation.smallest_checkpoints(1)
         ['hf://timm/test_vit.r160_in1k']
     """
     rows = sorted((row for row in list_weights() if row["params"]), key=lambda row: row["params"])
-    if not 0 < count <= len(rows):
+    if whole_number("count", count, 1) > len(rows):
         raise ValueError(f"count must be from 1 to {len(rows)}, but {count} was given.")
     return [row["name"] for row in rows[:count]]
 
@@ -84,8 +84,8 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
         >>> evaluation.read_ledger("absent.jsonl").agrees
         True
     """
-    lines = Path(path).read_text(encoding="utf-8").splitlines() if os.path.exists(path) else []
     try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n") if os.path.exists(path) else []
         rows = [json.loads(line) for line in lines if line]
         if not all(isinstance(row, dict) and {"name", "result", "date"} <= row.keys() for row in rows):
             raise ValueError("a line is not a row")
@@ -104,7 +104,7 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
     Args:
         names: What `load` takes, one or several; of repositories in the catalogue also `"owner/name"`.
         path: The ledger, JSON lines; it is made where it is missing.
-        data: As in `verify_figures`: figures that were published are measured on it, too. None for none.
+        data: As in `verify_figures`: of rows that are added, published figures are measured on it, too. None for none.
 
     Returns:
         The rows of these names: `name`, `repository`, `commit`, `files` (SHA-256 by name), `beside` (the publisher's
@@ -115,18 +115,19 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
         FileNotFoundError: if there is no folder for the ledger, or no `data`. All that goes wrong with a checkpoint is
             a row whose `result` begins with "failed", also if the ledger cannot be written.
         ValueError: if `path` is another file.
+        TypeError: if a name is no string or path.
         OSError: if the ledger is there and cannot be read.
 
     Examples:
         >>> evaluation.write_ledger("glyphs", "ledger.jsonl")[0]["result"]
         'read'
     """
-    names = [_source(name) for name in ([names] if isinstance(names, str) else names)]
-    path = Path(path)
+    names = map(os.fspath, [names] if isinstance(names, (str, os.PathLike)) else names)
+    listed, path = {row["name"] for row in list_weights()}, Path(path)
+    names = [f"hf://{name}" if f"hf://{name}" in listed else name for name in names]
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"There is no folder {path.absolute().parent} to write a ledger in.")
-    if data is not None and isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
-        raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
+    figures_on(data)  # which checks it
     known = {row["name"]: row for row in read_ledger(path)}
     rows = LedgerTable()
     for name in dict.fromkeys(names):
@@ -142,17 +143,12 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
     return rows
 
 
-def _source(name: str) -> str:
-    """Returns a name as `load` takes it: `hf://owner/name` for a repository of the catalogue, others as they are."""
-    return f"hf://{name}" if f"hf://{name}" in {row["name"] for row in list_weights()} else name
-
-
 def _row(name: str, data: Any) -> dict[str, Any]:
     """Returns the row of a checkpoint: its hashes, how far it is from its publisher's code, and published figures.
 
     Raises any error that keeps the model from being fetched, loaded or compared, of other packages too.
     """
-    path = find_checkpoint(name)
+    path = find_checkpoint(resolve_source(name))
     model: Any = load(name)
     commit = path.parts[path.parts.index("snapshots") + 1] if "snapshots" in path.parts else None
     is_hub = name.startswith("hf://")
@@ -188,8 +184,8 @@ def _published(name: str, data: Any) -> list[dict[str, Any]]:
     rows = []
     if any(answer.repository == repository for answer in published_answers()):
         rows += verify(repository)
-    measured = {row["repository"] for row in list_figures() if row["figure"] in figures_on(data)} if data else set()
-    if repository in measured:
+    measured = set() if data is None else figures_on(data)
+    if measured and any(row["repository"] == repository and row["figure"] in measured for row in list_figures()):
         rows += verify_figures(repository, data)
     published = []
     for row in rows:

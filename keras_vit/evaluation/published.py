@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from keras_vit._arguments import Source, did_you_mean, printable
+from keras_vit._arguments import Source, did_you_mean, printable, whole_number
 from keras_vit._files import weights_folder
 from keras_vit._terminal import Table
 from keras_vit.checkpoints import find_checkpoint, list_weights
@@ -113,6 +113,7 @@ def verify(
 
     Raises:
         TypeError, ValueError: if there are no published answers under a name, or no names.
+        OSError: if the package's table of answers cannot be read.
 
     Examples:
         >>> evaluation.verify("nobody/nothing")
@@ -237,9 +238,10 @@ def verify_figures(
         not be measured is a row that does not agree, with the reason in `error`.
 
     Raises:
-        FileNotFoundError: if there is no such folder.
+        OSError: if there is no such folder (FileNotFoundError), it cannot be read, or the package's data are missing.
         TypeError, ValueError: if there are no published figures under a name, or no names; if the figure of a name is
-            measured on other data, or not in batches. No weights are fetched before.
+            measured on other data, or not in batches, or `batch_size` is less than 1. No weights are fetched before.
+        KeyError: if one of `rows` lacks `name` or `figures`.
 
     Examples:
         >>> evaluation.verify_figures("nobody/nothing", "photos")
@@ -248,8 +250,7 @@ def verify_figures(
     """
     listed = list_figures(rows)
     chosen = _chosen(names, [row["repository"] for row in listed], "figures")
-    if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
-        raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
+    batch = 64 if batch_size is None else whole_number("batch_size", batch_size, 1)
     figures = figures_on(data)
     measured = [row for row in listed if row["repository"] in chosen and row["figure"] in figures]
     others = set(chosen) - {row["repository"] for row in measured}  # whose figures are of other data
@@ -259,7 +260,7 @@ def verify_figures(
         raise ValueError(f"data is for {', '.join(sorted(figures))}, but {', '.join(wanted)} was to be measured.")
     if batch_size is not None and all(row["figure"] not in _ACCURACIES for row in measured):
         raise ValueError(f"batch_size={batch_size!r} is for accuracies, but {measured[0]['figure']} is measured.")
-    return VerificationTable(_measure(row, data, batch_size or 64) for row in measured)
+    return VerificationTable(_measure(row, data, batch) for row in measured)
 
 
 def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
@@ -285,10 +286,13 @@ def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[s
 def figures_on(data: Any) -> set[str]:
     """Returns the names of the figures that are measured on such data, by what lies in its folder.
 
-    For other data, and where nothing tells, these are accuracies.
+    For other data, `"tfds:NAME"` too, and where nothing tells, these are accuracies. Raises FileNotFoundError where
+    there is no such folder, OSError where it cannot be read.
     """
-    if not isinstance(data, (str, os.PathLike)):
+    if not isinstance(data, (str, os.PathLike)) or str(data).startswith("tfds:"):
         return set(_ACCURACIES)
+    if not os.path.exists(data):
+        raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
     from keras_vit.segmentation.panoptic import panoptic_files
 
     def has(*names: str) -> bool:

@@ -12,17 +12,7 @@ import numpy as np
 from keras_vit._arguments import whole_number
 from keras_vit._files import write_text
 from keras_vit._page import html_table, html_tiles, image_address, tag, thumbnail, write_page
-from keras_vit._pictures import (
-    BAD,
-    GOOD,
-    INK,
-    MUTED,
-    block_maxima,
-    figure_for,
-    need_matplotlib,
-    rgb,
-    tile_axes,
-)
+from keras_vit._pictures import BAD, GOOD, INK, MUTED, block_maxima, figure_for, need_matplotlib, rgb, tile_axes
 from keras_vit._terminal import TableResult
 from keras_vit.evaluation.accuracy import AccuracyResult, Mistake
 from keras_vit.evaluation.targets import MultilabelResult
@@ -49,7 +39,7 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
         float64 `(classes, classes)`; rows sum to 1, or are 0 where there are no images.
 
     Raises:
-        ValueError: if `confusion` is not square, or has negative counts.
+        ValueError: if `confusion` is not square, has no classes, or negative counts.
 
     Examples:
         >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]]))
@@ -57,7 +47,8 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
                [0.  , 0.  ]])
     """
     confusion = np.asarray(confusion)
-    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or confusion.min(initial=0) < 0:
+    square = confusion.ndim == 2 and confusion.shape[0] == confusion.shape[1] > 0
+    if not square or confusion.min() < 0:
         raise ValueError(f"confusion must be counts (classes, classes), but {confusion.shape} was given.")
     return confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
 
@@ -122,7 +113,7 @@ def draw_confusion(
     if len(class_names) != len(shares):
         raise ValueError(f"There are {len(class_names)} names for {len(shares)} classes.")
     names = [name if len(name) <= 18 else f"{name[:17]}…" for name in map(str, class_names)]
-    names = [name.replace("$", r"\$") for name in names]  # matplotlib would read formulas
+    names = [name.replace("$", r"\$") for name in names]  # matplotlib would read formulas, as in the title
     mistakes = getattr(result, "mistakes", ())[:PICTURED]
     with figure_for(path, 13, 10.2 if mistakes else 8.4) as whole:
         figure: Any = whole
@@ -130,7 +121,7 @@ def draw_confusion(
             figure, below = whole.subfigures(2, 1, height_ratios=(8.4, 1.8), hspace=0)
             _draw_mistakes(below, mistakes, names)
         total, right = int(confusion.sum()), int(np.trace(confusion))
-        figure.text(0.035, 0.945, title, size=19, weight="bold")
+        figure.text(0.035, 0.945, title.replace("$", r"\$"), size=19, weight="bold")
         words = f"{right:,} of {total:,} images are right ({right / max(total, 1):.2%}), {len(shares):,} classes"
         figure.text(0.035, 0.908, words, size=11, color=MUTED)
         _draw_matrix(figure.add_axes((0.13, 0.145, 0.49, 0.72)), shares, confusion, names)

@@ -12,15 +12,15 @@ from keras_vit._arguments import Source, printable, to_numpy, whole_number
 from keras_vit._page import html_tiles, small_image, thumbnail, write_page
 from keras_vit._pictures import plot_map
 from keras_vit._terminal import Table
-from keras_vit.evaluation.embedding import model_fingerprint, read_embeddings
+from keras_vit.evaluation.embedding import model_fingerprint, model_with_features, read_embeddings
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.preprocessing import load_image
-from keras_vit.zoo import as_model
 
 PathLike = str | os.PathLike[str]
 _CONTENT = ("settings", "origin", "names", "features")  # of a file of `embed`
 ROWS = 4096  # features at a time: few enough to stay in a processor's cache between their norm and their products
 QUERIES = 1024  # at a time: with `ROWS`, 16 MiB of similarities
+COLDEST = 0.002  # temperature: of lower ones, votes overflow
 
 
 def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +111,7 @@ def knn(
         float64 `(queries, classes)`; the largest of a row is the answer.
 
     Raises:
-        ValueError: as for `search`, and if labels, temperature or classes make no sense.
+        ValueError: as for `search`, and if labels or classes make no sense, or the temperature is below 0.002.
 
     Examples:
         >>> evaluation.knn(np.eye(4), np.array([0, 0, 1, 1]), np.eye(4)[1:3], k=1).argmax(axis=1)
@@ -125,8 +125,8 @@ def knn(
         )
     most = int(labels.max(initial=-1)) + 1
     classes = most if classes is None else whole_number("classes", classes, most)
-    if not 0 < temperature < np.inf:
-        raise ValueError(f"temperature must be a number above 0, but {temperature!r} was given.")
+    if not COLDEST <= temperature < np.inf:
+        raise ValueError(f"temperature must be a number of at least {COLDEST}, but {temperature!r} was given.")
     indices, similarities = search(features, queries, k)
     votes = np.zeros((*indices.shape[:-1], classes))
     weights = np.exp(similarities / np.float64(temperature))
@@ -222,8 +222,8 @@ def find_similar(
             cannot be fetched (DownloadError).
         ValueError: if it is no file of `embed`, has no images, is of another model, or does not say which, if a `query`
             has another length than the features, `k` is less than 1, or not one of `image` and `query` is given; if the
-            image cannot be decoded, or the name of a model is unknown.
-        TypeError: if `image` is no image, or the name of a file no path.
+            image cannot be decoded, or the name of a model is unknown or its file damaged.
+        TypeError: if `image` is no image, `model` none of this package, or the name of a file no path.
         ImportError: if the image is a file and Pillow is not installed.
 
     Examples:
@@ -237,7 +237,7 @@ def find_similar(
     vectors, paths = _features_and_paths(file, folder)
     source = file["origin"]["model"] if model is None else model
     if source is not None and (model is not None or query is None):
-        model = as_model(source)
+        model = model_with_features(source)
         if model_fingerprint(model) != file["settings"]["model"]:
             raise ValueError(f"{printable(features)} has the features of another model than {printable(source)}.")
     if query is None:

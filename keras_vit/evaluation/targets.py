@@ -56,14 +56,15 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
         float64 `(classes,)`; NaN for a class that no image has, and that is predicted for none.
 
     Raises:
-        ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, values are not finite, or
-            labels are other than 0 and 1.
+        ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, or values other than 0 and 1.
 
     Examples:
         >>> evaluation.f1_scores(np.array([[1], [1], [0]]), np.array([[1], [0], [1]]))
         array([0.5])
     """
     chosen, labels = _pair("chosen", chosen, labels)
+    if not np.isin(chosen, (0, 1)).all():
+        raise ValueError("chosen must be 0 and 1, such as scores >= threshold, but it has other values.")
     both, total = (chosen * labels).sum(0), (chosen + labels).sum(0)
     return np.where(total > 0, 2 * both / np.maximum(total, 1), np.nan)
 

@@ -34,7 +34,7 @@ def attention_maps(
         TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
             several models are inside, or the last block is read of one that was optimized for inference.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
@@ -62,7 +62,7 @@ def patch_attention(
         TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
             several models are inside, or the last block is read of one that was optimized for inference.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.patch_attention(model, images).shape
@@ -90,7 +90,7 @@ def patch_attention_of_blocks(
         TypeError: if the model has no attention, a block is no number, or the images are no numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
             several models are inside, or the last block is read of one that was optimized for inference.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
@@ -125,7 +125,7 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
         TypeError: if the model has no attention, or the images are no numbers.
         ValueError: if the images do not fit the model, `batch_size` is no positive integer, several models are inside,
             or the one inside was optimized for inference.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.attention_rollout(model, images).shape
@@ -167,7 +167,7 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
         TypeError: if the model has no attention, or the images are no numbers.
         ValueError: if the images do not fit the model, `batch_size` is no positive integer, several models are inside,
             or the one inside was optimized for inference.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
@@ -202,7 +202,7 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
         float64 `(heads,)`, pixels.
 
     Raises:
-        ValueError: if `weights` has other axes, or fewer tokens than patches.
+        ValueError: if `weights` has other axes or is empty, or has fewer tokens than patches.
 
     Examples:
         >>> inspection.attention_distance(np.full((1, 2, 4, 4), 0.25), grid_size=(2, 2), patch_size=(4, 4)).round(2)
@@ -210,7 +210,7 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
     """
     rows, columns = grid_size
     weights = np.asarray(weights)
-    if weights.ndim != 4 or min(weights.shape[2:]) < rows * columns:
+    if weights.ndim != 4 or not weights.size or min(weights.shape[2:]) < rows * columns:
         wanted = f"(batch, heads, tokens, tokens) with {rows} x {columns} patches among the tokens"
         raise ValueError(f"weights must be {wanted}, but the shape {weights.shape} was given.")
     weights = weights[:, :, -rows * columns :, -rows * columns :].astype("float64")
@@ -239,7 +239,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     Raises:
         TypeError: if the model is none of this package.
         ValueError: if `components` is no positive integer, there are not as many, or several models are inside.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.patch_filters(model, components=5).shape
@@ -282,7 +282,7 @@ def position_similarity(model: ModelSource) -> np.ndarray:
     Raises:
         TypeError: if the model is no Vision Transformer with attention.
         ValueError: if it has no position embeddings, or several models are inside.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.position_similarity(model).shape

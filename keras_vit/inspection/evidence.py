@@ -31,7 +31,7 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         TypeError: if the model has none of this package inside, or the images are no numbers.
         ValueError: if it has no head or several models inside, its output is not one number for each class, it does not
             take such images, or `batch_size` is no positive integer.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.class_scores(model, images).shape
@@ -39,7 +39,8 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
     """
     probe = Probe(model)
     with no_gradients():
-        return np.concatenate([to_numpy(_scores(probe, batch)) for batch in in_batches(images, batch_size)])
+        scores = [to_numpy(_scores(probe, batch)) for batch in in_batches(images, batch_size)]
+    return np.concatenate(scores, dtype="float32")
 
 
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
@@ -60,7 +61,7 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
         ValueError: if the model has no head with one number for each class or several models inside, it does not take
             such images, `classes` are no integers, one or one for each image, there is no such class, or `batch_size`
             is no positive integer.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.saliency(model, images).shape
@@ -98,7 +99,7 @@ def gradient_attention(
         ValueError: if the model has no head with one number for each class, several models inside or was optimized for
             inference, it does not take such images, `classes` are no integers, one or one for each image, there is no
             such class, or `batch_size` is no positive integer.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
@@ -115,7 +116,10 @@ def gradient_attention(
 
         def total(offsets: list[Tensor], batch: np.ndarray = batch, chosen: np.ndarray = chosen) -> Tensor:
             """Returns the sum of the scores with these offsets added to the attention weights of all blocks."""
-            calls = {layer: _with_offset(offset) for layer, offset in zip(layers, offsets, strict=True)}
+            calls: dict[str, Call] = {
+                layer: lambda one, *args, offset=offset, **kwargs: one(*args, attention_offset=offset, **kwargs)
+                for layer, offset in zip(layers, offsets, strict=True)
+            }
             return _sum_of(_scores(probe, batch, calls), chosen)
 
         slopes = gradients(total, [np.zeros_like(values) for values in weights])
@@ -150,7 +154,7 @@ def class_evidence(
         ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model has several models
             inside, was optimized for inference or does not take such images, `classes` are no integers, one or one for
             each image, there is no such class, or `batch_size` is no positive integer.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape
@@ -232,11 +236,6 @@ def _with_classes(
         yield batch, chosen
 
 
-def _with_offset(offset: Tensor) -> Call:
-    """Returns a call of a block or of attention pooling that adds `offset` to its attention weights."""
-    return lambda layer, *args, **kwargs: layer(*args, attention_offset=offset, **kwargs)
-
-
 # Which patches are alike
 
 
@@ -269,7 +268,7 @@ def nearest_patches(
         ValueError: if the model has several models inside or does not take such images, there is no such patch or
             layer, the layer has no places, it lacks patches because the model was optimized for inference, `count` is
             no positive integer below the number of patches, or `batch_size` is none.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
@@ -324,7 +323,7 @@ def feature_map(
         ValueError: if the model has several models inside or does not take such images, there is no such layer, it has
             no places, it lacks patches because the model was optimized for inference, or `batch_size` is no positive
             integer.
-        OSError: if the model is a name or a path that cannot be loaded.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> inspection.feature_map(model, images).shape

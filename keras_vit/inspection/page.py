@@ -85,11 +85,11 @@ def write_page(
         The path.
 
     Raises:
-        TypeError: if `model` is something else, or images hold no integers or floats.
+        TypeError: if `model` is something else, `images` no dict, or one holds no integers or floats.
         ValueError: if the path does not end with `.html` or `.htm`, the images are no pixels or not such as the model
-            takes, or there are images and the model was optimized for inference.
+            takes, there are images and the model was optimized for inference, or its name is unknown or file damaged.
         ImportError: if Pillow is not installed.
-        OSError: if the file cannot be written, or the model cannot be read.
+        OSError: if the page cannot be written, or the model's file is missing, or cannot be read or fetched.
 
     Examples:
         >>> inspection.write_page(small, "report.html").name
@@ -98,12 +98,16 @@ def write_page(
     model = as_model(model)
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
+    if not isinstance(images, Mapping | None):
+        raise TypeError(f"images must be a dict from names to pixels, but {type(images).__name__} was given.")
     path = check_page_path(path)
     require_packages("The page", ("PIL",), "images")
     style, sections = "", []
     if images:
-        names = _without_shared_folders(list(images))
+        names = _without_shared_folders([*map(str, images)])
         batch = np.concatenate([model.preprocess(image) for image in images.values()])
+        if len(batch) != len(names):
+            raise ValueError(f"images must be one for each of the {len(names)} names, but {len(batch)} were given.")
         style = _style_of_images(shown_pixels(model, batch))
         sections.append(_predictions(model, names, batch))
         if _has_attention(model):
@@ -175,9 +179,11 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
         return Section("Images", "This model has no head for whole images: it predicts no classes.", tiles)
-    probabilities = softmax(class_scores(model, batch).astype("float64"))
-    top = min(5, probabilities.shape[1])
-    decoded = decode_predictions(probabilities, top=top, class_names=model.config.class_names)
+    scores = class_scores(model, batch).astype("float64")
+    each = model.config.classifier_activation == "sigmoid"  # class by itself
+    probabilities = np.exp(-np.logaddexp(0, -scores)) if each else softmax(scores)
+    top = min(5, scores.shape[1])
+    decoded = decode_predictions(probabilities, top, model.config.class_names, threshold=0.0)  # whatever their sum
     parts = {"looks": "Where it looks"} if _has_attention(model) else {}
     parts["goes"] = "What it goes by"
     cards = []

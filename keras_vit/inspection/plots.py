@@ -371,7 +371,8 @@ def plot_nearest_patches(
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, images are no pixels, or the path has another ending.
+        ValueError: if shapes do not fit, a place lies outside of the images, these are no pixels, or the path has
+            another ending.
         OSError: if the file cannot be written.
 
     Examples:
@@ -379,11 +380,13 @@ def plot_nearest_patches(
         >>> grid_size = model.config.grid_size
         >>> figure = inspection.plot_nearest_patches(places, cosines, (0, 2, 3), pixels, grid_size, "nearest.png")
     """
-    places = _array("places", places, ("count", "3"))
+    places = np.array([patch, *_array("places", places, ("count", "3"))])
     pixels = [_pixels(image) for image in images]
+    if places.dtype.kind not in "iu" or (places < 0).any() or (places >= (len(pixels), *grid_size)).any():
+        wanted = f"of {len(pixels)} images with {grid_size[0]} x {grid_size[1]} patches"
+        raise ValueError(f"patch and places must be (image, row, column) {wanted}, but one is not.")
     names = ["the patch", *(f"{cosine:.2f}" for cosine in cosines)]
-    chosen = [pixels[image] for image, _, _ in (patch, *places)], (patch, *places)
-    tiles = [_neighbourhood(image, place[1:], grid_size) for image, place in zip(*chosen, strict=True)]
+    tiles = [_neighbourhood(pixels[image], place, grid_size) for image, *place in places]
     title, words = title or "Patches that it takes for alike", "the patch in its frame, and the cosine"
     return plot_map([*zip(names, tiles, strict=True)], path, title=title, words=words, gap=0.22, side=1.5)
 
@@ -415,14 +418,14 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Raises:
         TypeError: if the image holds no integers or floats.
-        ValueError: if the image has another shape, or values that are no pixels.
+        ValueError: if the image or the map has another shape, or the image values that are no pixels.
 
     Examples:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape
         (24, 24, 3)
     """
-    image = _pixels(image)
-    heat = _stretched(np.asarray(weights) / max(float(np.max(weights)), 1e-12), image)
+    image, weights = _pixels(image), _array("weights", weights, ("rows", "columns"))
+    heat = _stretched(weights / max(float(weights.max()), 1e-12), image)
     return np.clip(0.68 * HEADS.colours(0.04 + 0.9 * heat, (0, 1)) + 0.42 * _grey(image), 0, 1)
 
 

@@ -35,8 +35,8 @@ class Probe:
 
     Raises:
         TypeError: if it is none of these, or with `attention` has none.
-        ValueError: if there are several inside.
-        OSError: if it is a path or a name that `keras_vit.load` cannot read or fetch.
+        ValueError: if there are several inside, or it is no name that is known, or a damaged file.
+        OSError: if its file is missing, or cannot be read or fetched.
     """
 
     def __init__(self, model: ModelSource, *, attention: bool = False) -> None:
@@ -144,8 +144,8 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
 
     Raises:
         TypeError: if the model has no config of ours, or the images are no numbers.
-        ValueError: if the images are no batch, or have other channels than the model takes.
-        OSError: if the model is a name or a path that cannot be loaded.
+        ValueError: if the images are none, no batch, or have other channels than the model takes.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
@@ -154,8 +154,8 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     config = getattr(as_model(model), "config", None)
     if not hasattr(config, "pipeline"):  # a model that is around one of ours has none
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {model!r} was given.")
-    images = np.asarray(images, "float32")
-    if images.ndim != 4 or images.shape[3] != config.channels:
+    images = np.concatenate([*in_batches(images, BATCH_SIZE)])
+    if images.shape[3] != config.channels:
         wanted = f"(batch, height, width, {config.channels})"
         raise ValueError(f"images must have the shape {wanted}, but {images.shape} was given.")
     if not config.include_preprocessing:

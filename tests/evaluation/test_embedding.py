@@ -12,6 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit._files import locked
+from keras_vit._processes import Processes
 from keras_vit.evaluation import embed, embedding
 from tests.compute import forward
 from tests.small_models import small_bit, small_vit
@@ -102,19 +103,19 @@ def test_shards_are_slices(model, photos, tmp_path):
 
 
 @pytest.mark.once
-def test_what_is_complete_is_not_made_again_but_replaced_images_are(photos, tmp_path):
+def test_what_is_complete_is_not_made_again_but_replaced_images_are(model, photos, tmp_path):
     folder, output = tmp_path / "photos", tmp_path / "x.npz"
     shutil.copytree(photos / "b", folder)
     Image.open(photos / "a0.png").convert("RGB").save(folder / "a0.bmp")
-    done = embed("glyphs", folder, output, **QUIET)
+    done = embed(model, folder, output, **QUIET)
     written = output.stat().st_mtime_ns
-    assert embed("glyphs", folder, output, **QUIET) == dataclasses.replace(done, already_complete=True)
+    assert embed(model, folder, output, **QUIET) == dataclasses.replace(done, already_complete=True)
     assert not done.already_complete and done.count == 3 and output.stat().st_mtime_ns == written
     # Another image of the same size in bytes.
     Image.fromarray(255 - np.asarray(Image.open(folder / "a0.bmp"))).save(folder / "a0.bmp")
     with pytest.raises(ValueError, match=r"x.npz holds other features: not the same images"):
-        embed("glyphs", folder, output, **QUIET)
-    assert not embed("glyphs", folder, output, overwrite=True, **QUIET).already_complete
+        embed(model, folder, output, **QUIET)
+    assert not embed(model, folder, output, overwrite=True, **QUIET).already_complete
 
 
 @pytest.mark.once
@@ -149,6 +150,12 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
     ]:
         with pytest.raises(ValueError, match=f"x.npz.unfinished holds other features: {message}"):
             embed(*arguments, output, batch_size=4, **QUIET, **options)
+    parts = [output.with_name("x.npz.unfinished") / f"0-of-1.{kind}" for kind in ("json", "features")]
+    rows = parts[1].read_bytes()
+    for path, content in ((parts[1], rows[:-1]), *((parts[0], text) for text in (b"[]", b"{}", b"\xff", b"{"))):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="0-of-1.json is damaged.* or give overwrite=True"):
+            embed(model, photos, output, batch_size=4, **QUIET)
     embed(model, photos, output, batch_size=4, dtype="float16", overwrite=True, **QUIET)
     assert read(output)["features"].dtype == np.float16
     with pytest.raises(ValueError, match="x.npz holds other features: dtype was 'float16', not 'float32'"):
@@ -158,6 +165,19 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
         with pytest.raises(ValueError, match=r"x.npz is damaged, or not a file that embed wrote"):
             embed(model, photos, output, **QUIET)
         assert output.read_bytes() == content
+
+
+@pytest.mark.once
+def test_the_part_of_a_process_is_of_the_images_that_it_had(model, photos, tmp_path, stopped, monkeypatch):
+    """With batches of another size, processes have other slices: rows would be those of other images."""
+
+    class Second(Processes):
+        check_same = from_first = lambda self, value=None, *_: value
+
+    monkeypatch.setattr(embedding, "connect", lambda distribution: Second(1, 2))
+    stopped(1, model, photos, tmp_path / "x.npz", batch_size=4)
+    with pytest.raises(ValueError, match=r"x.npz.unfinished holds other features: range was \[4, 11\], not \[6, 11\]"):
+        embed(model, photos, tmp_path / "x.npz", batch_size=2, **QUIET)
 
 
 @pytest.mark.once

@@ -40,9 +40,20 @@ def source(request, backend, tmp_path, monkeypatch):
     return make(DATA, tmp_path, monkeypatch)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
     return model_of(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def headless():
+    """The head has no say in a probe."""
+    return VisionTransformer(CONFIG.replace(classes=2, class_names=None))
+
+
+@functools.cache
+def features_of_arrays(headless):
+    return evaluation.extract_features(headless, DATA, preprocess=True)
 
 
 @functools.cache
@@ -53,6 +64,7 @@ def trained_on_arrays(count):
     return done.log[-1]["loss"], done.model.get_weights()
 
 
+@functools.cache
 def confusion_of(model):
     scores = model.predict(model.preprocess(DATA[0]), verbose=0)
     confusion = np.zeros((3, 3), "int64")
@@ -66,13 +78,11 @@ def test_evaluate(source, model):
     assert result.class_names == tuple(NAMES)
 
 
-def test_few_shot(source, model):
-    headless = VisionTransformer(CONFIG.replace(classes=2, class_names=None))  # the head has no say in a probe
+def test_few_shot(source, headless):
     result = evaluation.few_shot(headless, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
     assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
-    (features, labels), (wanted, wanted_labels) = (
-        evaluation.extract_features(model, data, preprocess=True) for data in (source, DATA)
-    )
+    features, labels = evaluation.extract_features(headless, source, preprocess=True)
+    wanted, wanted_labels = features_of_arrays(headless)
     order, wanted_order = (np.lexsort(np.round(x.T, 3)) for x in (features, wanted))
     np.testing.assert_allclose(features[order], wanted[wanted_order], rtol=0, atol=1e-5)  # sums in another order
     np.testing.assert_array_equal(labels[order], wanted_labels[wanted_order])
@@ -80,10 +90,10 @@ def test_few_shot(source, model):
 
 # A pipeline keeps batches of its own size: here 4 of the 12 images.
 @pytest.mark.filterwarnings("ignore:The pipeline makes batches of 4, not of batch_size=12:UserWarning")
-def test_finetune(source, model, request):
+def test_finetune(source, request):
     pipeline = request.node.callspec.params["source"] in ("list", "tf.data", "torch", "PyDataset")
     loss, weights = trained_on_arrays(4 if pipeline else len(DATA[0]))
-    done = training.finetune(model, source, RECIPE, classes=3, verbose=False)
+    done = training.finetune(model_of(CONFIG), source, RECIPE, classes=3, verbose=False)
     assert done.log[-1]["loss"] == pytest.approx(loss, rel=1e-5)
     for weight, same in zip(done.model.get_weights(), weights, strict=True):
         np.testing.assert_allclose(weight, same, rtol=0, atol=1e-5)  # sums in another order
@@ -144,8 +154,6 @@ def test_names_that_do_not_match(root, model, tmp_path):
         evaluation.few_shot(model, root, root, shots=[1], progress=False)
     with pytest.raises(ValueError, match="images reach 2.., but the model takes values of -1..1.*preprocess=True"):
         evaluation.evaluate(model, DATA, progress=False)
-    with pytest.raises(ValueError, match="preprocess=False is for data that holds what the model"):
-        evaluation.evaluate(model, "x", preprocess=False, progress=False)
 
 
 @pytest.mark.once
@@ -155,8 +163,6 @@ def test_names_that_are_given_known_or_neither(root, model):
     np.testing.assert_array_equal(result.confusion, confusion_of(model))
     nameless = VisionTransformer(CONFIG.replace(class_names=None))
     assert evaluation.evaluate(nameless, root, progress=False).class_names == tuple(NAMES)
-    with pytest.raises(ValueError, match="have 3 names, but the model has 4 outputs, and does not know"):
-        evaluation.evaluate(VisionTransformer(CONFIG.replace(classes=4, class_names=None)), root, progress=False)
     for name, wnid in zip(NAMES, ("n01440764", "n02099601", "n15075141"), strict=True):  # as WordNet and ImageNet do
         (root / name).rename(root / wnid)
     result = evaluation.evaluate(

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation.few_shot import L2_SWEEP, LeastSquaresProbe, extract_features, few_shot
+from keras_vit.data import open_data
+from keras_vit.evaluation.few_shot import L2_SWEEP, LeastSquaresProbe, extract_features, few_shot, knn_accuracy
+from keras_vit.preprocessing import imagenet1k_classes
 from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
 
@@ -42,16 +44,6 @@ def test_equals_an_independent_solution(examples, l2):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("examples", [15, 200])  # both decompositions
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_that_are_not_finite_are_refused(examples, value):
-    x, y = planted(np.random.default_rng(0), features=60)
-    x[3, 2] = value
-    with pytest.raises(ValueError, match="features must be finite"):
-        LeastSquaresProbe.fit(x[:examples], y[:examples], 5)
-
-
-@pytest.mark.once
 def test_the_draw_is_big_visions():
     """For a seed the very examples of big_vision: per class a permutation of default_rng(seed), and its beginning."""
     x, y = planted(np.random.default_rng(0))
@@ -62,6 +54,17 @@ def test_the_draw_is_big_visions():
         drawn = np.concatenate([indices[:shots] for indices in order])
         scores = LeastSquaresProbe.fit(x[drawn], y[drawn], 5).scores(x, [1024.0])[0]
         assert result.accuracy[i, 0, 0] == np.mean(scores.argmax(1) == y)
+    assert few_shot(None, (x, y), (x, y), shots=1, seeds=np.int64(2), progress=False).seeds == (0, 1)
+
+
+@pytest.mark.once
+def test_votes_are_for_the_classes_of_the_data_in_its_order():
+    """Also where these are the 1,000 of ImageNet in another order than that of its models."""
+    names = [wnid for wnid, _ in imagenet1k_classes()][::-1]
+    pairs = np.random.default_rng(0).normal(size=(1000, 8)), np.arange(1000)
+    options = {"image_size": None, "batch_size": 500, "split": "test", "class_names": names}
+    result = knn_accuracy(None, open_data(pairs, **options), open_data(pairs, **options), k=1, progress=False)
+    assert result.accuracy == 1 and result.class_names == tuple(names)
 
 
 @pytest.mark.once

@@ -75,13 +75,17 @@ def test_errors_beside_the_publishers_code(catalogue, tmp_path, monkeypatch):
         }
 
     monkeypatch.setattr(ledger, "_publisher", lambda path: ("torch", ask))
-    (row,) = write_ledger(str(tmp_path / "model.npz"), tmp_path / "a.jsonl")
+    (row,) = write_ledger(tmp_path / "model.npz", tmp_path / "a.jsonl")
     assert row["result"] == "agrees" and row["error"] == 0 and row["answer"] == "it" and row["commit"] is None
     assert row["pixels"] == pytest.approx(2, rel=1e-3) and row["beside"].startswith("torch 2.")
     off = 0.01
     table = write_ledger(str(tmp_path / "model.npz"), tmp_path / "b.jsonl")
     assert table[0]["result"] == "differs" and not table.agrees
     assert table[0]["error"] * table[0]["largest"] == pytest.approx(0.01, rel=1e-3)
+    asked = []  # a variant, too, stands for a checkpoint
+    monkeypatch.setattr(ledger, "find_checkpoint", lambda name: asked.append(name) or tmp_path / "model.npz")
+    monkeypatch.setattr(ledger, "load", lambda name: model)
+    assert write_ledger("ViT-B/16", tmp_path / "c.jsonl")[0]["result"] == "differs" and "B_16" in asked[0]
 
 
 @pytest.mark.filterwarnings("ignore")  # theirs
@@ -97,14 +101,18 @@ def test_the_publishers_code(package, case, golden, tmp_path):
 
 def test_what_makes_no_sense(tmp_path, capsys):
     (tmp_path / "notes.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(ValueError, match="is not a ledger of checkpoints"):
-        write_ledger("glyphs", tmp_path / "notes.jsonl")
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff")
+    for name in ("notes", "bytes"):
+        with pytest.raises(ValueError, match="is not a ledger of checkpoints"):
+            write_ledger("glyphs", tmp_path / f"{name}.jsonl")
     with pytest.raises(FileNotFoundError, match="no folder"):
         write_ledger("glyphs", tmp_path / "absent" / "ledger.jsonl")
     with pytest.raises(FileNotFoundError, match="to measure on"):
         write_ledger("glyphs", tmp_path / "ledger.jsonl", data=str(tmp_path / "absent"))
     with pytest.raises(ValueError, match="count must be from 1 to "):
         smallest_checkpoints(10**6)
+    with pytest.raises(ValueError, match="count must be a whole number"):
+        smallest_checkpoints(2.5)
     assert main(["verify"]) == 1 and "one of both" in capsys.readouterr().err
     assert main(["verify", "--smallest", "3"]) == 1 and "--smallest is for --ledger" in capsys.readouterr().err
 

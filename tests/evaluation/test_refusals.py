@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_vit import evaluation
+from keras_vit import data, evaluation
 from tests.small_models import small_vit
 
 pytestmark = pytest.mark.once
@@ -43,6 +43,20 @@ def embed(**changes):
     return evaluation.embed(**options)
 
 
+def fit(x, y):
+    return evaluation.LeastSquaresProbe.fit(x, y, 2)
+
+
+def stream():
+    return data.open_data((ROWS, LABELS), image_size=None, batch_size=2, split="test")
+
+
+def similar(origin, **options):
+    with open("photos/x.npz", "wb") as file:
+        np.savez(file, settings="{}", origin=origin.decode(), names=["z.png"], features=np.ones((1, 3)))
+    return evaluation.find_similar("photos/z.png", "photos/x.npz", **options)
+
+
 # A call, words of the error, and its type where that is not ValueError.
 REFUSED = [
     (lambda: evaluate(data=(ROWS, np.arange(4))), "a label 3, but the model has 3 outputs"),
@@ -66,11 +80,7 @@ REFUSED = [
     (lambda: evaluate(threshold=5), "threshold must be a probability"),
     (lambda: evaluate(target="several"), "target must be one of"),
     (lambda: evaluate(views="flip"), "views='flip' needs images"),
-    (lambda: evaluate(views="crops"), "views='crops' needs images"),
-    (
-        lambda: evaluate(data=(MANY, SEVERAL[:, :4]), target="multilabel", outputs="logits"),
-        "rows of 4, but .* 5 outputs",
-    ),
+    (lambda: evaluate(data=(MANY, SEVERAL[:, :4]), target="multilabel", outputs="logits"), "rows of 4, but .* 5 out"),
     (lambda: few_shot(shots=50), "50 shots need 50 training images of each class"),
     (lambda: few_shot(shots=[]), "shots must be integers"),
     (lambda: few_shot(l2=0.0), "l2 must be positive"),
@@ -81,6 +91,12 @@ REFUSED = [
     (lambda: few_shot(test=(X[:, :2], Y)), "3 features and test 2"),
     (lambda: few_shot(train=(X, Y[:7])), "must be of one length"),
     (lambda: few_shot(train=(X * np.nan, Y)), "not finite"),
+    (lambda: fit(X * np.nan, Y), "features must be finite"),
+    (lambda: fit(X * np.inf, Y), "features must be finite"),
+    (lambda: fit(X[:0], Y[:0]), "features must be .* one or more"),
+    (lambda: fit(X, Y[:1]), r"but \(8, 3\) and \(1,\) were given"),
+    (lambda: fit(X, Y).scores(X[:, :1], [1.0]), r"features must be \(examples, 3\), but \(8, 1\)"),
+    (lambda: [*evaluation.batches(stream(), target="number")], "labels of the data are of the kind 'class'"),
     (
         lambda: evaluation.extract_features(small_vit(classes=None, pooling="none"), (np.zeros((1, 8, 8, 3)), [0])),
         "one vector per image.*pooling",
@@ -92,17 +108,21 @@ REFUSED = [
     (lambda: evaluation.search(EYE, [[1, 2, 3], [1, np.nan, 0]], 1), "Row 1 of queries has no direction"),
     (lambda: evaluation.knn(EYE, LABELS[:2], EYE, 1), "labels must be 3 integers"),
     (lambda: evaluation.knn(EYE, LABELS[:3] / 2, EYE, 1), "labels must be 3 integers"),
-    (lambda: evaluation.knn(EYE, LABELS[:3], EYE, 1, temperature=0), "temperature must be"),
+    (lambda: evaluation.knn(EYE, LABELS[:3], EYE, 1, temperature=0.001), "temperature must be"),
     (lambda: evaluation.knn(EYE, LABELS[:3], EYE, 1, classes=1), "classes must be"),
     (lambda: evaluation.near_duplicates(EYE, 95), "threshold must be"),
     (lambda: evaluation.confusion_shares(np.ones((2, 3))), "confusion must be counts"),
     (lambda: evaluation.most_confused(np.ones((2, 3))), "confusion must be counts"),
+    (lambda: evaluation.draw_confusion(np.ones((0, 0))), "confusion must be counts"),
     (lambda: evaluation.most_confused(np.ones((2, 2)), -1), "count must be a whole number"),
     (lambda: evaluation.draw_confusion(np.eye(3), class_names=["ant", "bee"]), "2 names for 3 classes"),
     (lambda: evaluation.draw_confusion(np.eye(3), "x.txt"), "must end with one of .*png"),
     (lambda: evaluation.write_report(evaluate(), "page.txt"), "path must end with .html"),
     (lambda: evaluation.find_similar(None, "x.npz"), "Give either"),
     (lambda: evaluation.find_similar("x", "x.npz", query=EYE[0]), "Give either"),
+    (lambda: similar(b'{"images": null}', model=same), "model must be .* but is function", TypeError),
+    (lambda: similar(b"[3]"), "damaged, or not a file that embed wrote"),
+    (lambda: embed(overwrite="no"), "overwrite must be True or False", TypeError),
     (lambda: embed(model=None), "model must be a VisionTransformer, a BiT or .* but is NoneType", TypeError),
     (lambda: embed(output="x.csv"), "end with .npz"),
     (lambda: embed(output="no/x.npz"), "no folder .* for x.npz", FileNotFoundError),
@@ -115,6 +135,7 @@ REFUSED = [
     (lambda: embed(images=None), "images must be a folder, or a list of files", TypeError),
     (lambda: embed(images="photos/none"), "no file or folder .*none", FileNotFoundError),
 ]
+REFUSED.append((lambda: evaluation.f1_scores(MANY + 0.5, SEVERAL), "chosen must be 0 and 1"))
 for function in (evaluation.average_precision, evaluation.f1_scores, evaluation.best_thresholds):
     REFUSED += [
         (functools.partial(function, MANY, SEVERAL[:5]), "must both be"),

@@ -105,7 +105,7 @@ def test_distances_of_patterns_that_are_computed_by_hand():
     close(inspection.attention_distance(right, (2, 3), (4, 10)), [10 * 2 / 3], 1e-12)
 
 
-@pytest.mark.parametrize("kind", ["plain", "hybrid"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.once)])
 def test_the_mean_distance_is_over_images_and_in_pixels(kind):
     model = make(kind)
     images = images_for(model, 3 if kind == "plain" else 2)  # two batches, one of them short

@@ -80,10 +80,12 @@ def test_images_of_two_channels_are_shown_as_the_first_in_grey(tmp_path):
     np.testing.assert_array_equal(shown[0], pixels[..., [0, 0, 0]])
 
 
-def test_names_begin_where_paths_differ(tmp_path):
-    photo = next(iter(photos().values()))
-    page, _ = write(tmp_path, make("tanh"), {f"far/away/{name}": photo for name in ("cats/1.jpg", "dogs/1.jpg")})
+def test_names_begin_where_paths_differ_and_classes_are_one_of_all_or_each_by_itself(tmp_path):
+    photo, model = next(iter(photos().values())), make(classifier_activation="sigmoid")
+    page, _ = write(tmp_path, model, {f"far/away/{name}": photo for name in ("cats/1.jpg", "dogs/1.jpg")})
     assert "cats/1.jpg" in page and "dogs/1.jpg" in page and "far/away" not in page
+    best = 100 * model.predict(model.preprocess(photo), verbose=0).max()
+    assert f'class="value">{best:.1f} %' in page
 
 
 @pytest.mark.parametrize("kind", ["tanh", "gap", "map", "hybrid", "dynamic"])

@@ -62,8 +62,12 @@ def nearest(*arguments, **options):
     return inspection.nearest_patches(plain(), images_for(plain(), 3), *arguments, **options)
 
 
-def drawn_nearest(places):
-    return inspection.plot_nearest_patches(places, np.ones(2), (0, 0, 0), PIXELS, (2, 3))
+def drawn_nearest(places, patch=(0, 0, 0)):
+    return inspection.plot_nearest_patches(places, np.ones(len(places)), patch, PIXELS, (2, 3))
+
+
+def shown(images):
+    return inspection.shown_pixels(plain(), images)
 
 
 def page(**changes):
@@ -92,6 +96,7 @@ REFUSED = [
     (lambda: inspection.position_similarity(bit()), "model must be a VisionTransformer", TypeError),
     (lambda: inspection.position_similarity(small_vit(position_embedding="none")), "has no position embeddings"),
     (lambda: inspection.attention_distance(np.ones((1, 1, 7, 7)), (2, 4), (4, 10)), r"2 x 4 patches .* \(1, 1, 7, 7\)"),
+    (lambda: inspection.attention_distance(np.ones((0, 1, 6, 6)), (2, 3), (4, 10)), r"but the shape \(0, 1, 6, 6\)"),
     (lambda: inspection.patch_filters(plain()), "components must be from 1 to 16, because .* 16 filters of 48 values"),
     (lambda: saliency(-1), "classes must be from 0 to 2"),
     (lambda: saliency([0, 3]), "classes must be from 0 to 2"),
@@ -107,10 +112,7 @@ REFUSED = [
     (lambda: nearest((0, 0, 0), 18), "count must be from 1 to 17"),
     (lambda: nearest((0, 0, 0), layer="encoded"), "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
     (lambda: nearest((0, 0, 0), layer="head"), "'head' of .* has no places"),
-    (
-        lambda: inspection.plot_mean_attention_distance(np.ones((3, 2)), "x"),
-        "path must end with one of .*'.png', '.svg'",
-    ),
+    (lambda: inspection.plot_mean_attention_distance(np.ones((3, 2)), "x"), "must end with one of .*'.png', '.svg'"),
     (lambda: inspection.plot_mean_attention_distance(np.ones(3)), r"numbers \(blocks, heads\), but float64 \(3,\)"),
     (lambda: inspection.plot_attention_heads(np.ones((0, 2, 3)), PIXELS[0]), "attention must be numbers"),
     (lambda: inspection.plot_attention_rollout(MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
@@ -118,8 +120,12 @@ REFUSED = [
     (lambda: inspection.plot_feature_map(MAPS, PIXELS), r"colours must be numbers \(batch, rows, columns, 3\)"),
     (lambda: inspection.plot_feature_map(np.ones((2, 2, 3, 5)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 5\)"),
     (lambda: inspection.plot_feature_map(np.ones((2, 2, 3, 1)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 1\)"),
+    (lambda: drawn_nearest(np.array([[0, 0, 0], [2, 0, 0]])), "of 2 images with 2 x 3 patches, but one is not"),
+    (lambda: drawn_nearest(np.array([[0, 1, 3]])), "patch and places must be"),
+    (lambda: drawn_nearest(np.zeros((1, 3), int), (0, -1, 0)), "patch and places must be"),
     (lambda: drawn_nearest(np.zeros((2, 4), int)), r"places must be numbers \(count, 3\), but int64 \(2, 4\)"),
     (lambda: inspection.plot_position_similarity(np.ones((2, 3, 3, 2))), r"columns\), but float64 \(2, 3, 3, 2\)"),
+    (lambda: inspection.overlay(PIXELS[0], MAPS), r"weights must be numbers \(rows, columns\)"),
     (lambda: inspection.overlay(np.full((4, 4, 1), 256, "uint16"), MAPS[0]), "image must hold values in 0..255"),
     (lambda: inspection.overlay(np.full((4, 4, 1), -1, "int16"), MAPS[0]), "image must hold values in 0..255"),
     (lambda: inspection.overlay(np.ones((4, 4, 1), bool), MAPS[0]), "image must hold integers or floats", TypeError),
@@ -127,6 +133,13 @@ REFUSED = [
     (lambda: inspection.plot_class_evidence(MAPS, PIXELS, class_names=["cat"]), "class_names must name the class"),
     (lambda: page(path="page.pdf"), "path must end with .html"),
     (lambda: page(model=3), "model must be a VisionTransformer or a BiT, but int", TypeError),
+    (lambda: page(images=[PIXELS[0]]), "images must be a dict from names to pixels, but list", TypeError),
+    (lambda: page(images={"two": PIXELS}), "one for each of the 1 names, but 2"),
+    (lambda: shown(np.zeros((8, 8, 3), "float32")), "images must be one or more"),
+    (lambda: shown(np.zeros((1, 8, 8, 1), "float32")), "images must have the shape"),
+    (lambda: shown(np.full((1, 8, 8, 3), "a")), "images must be an array of numbers", TypeError),
+    (lambda: inspection.shown_pixels(wrapped(), PIXELS), "model must be a VisionTransformer or a BiT", TypeError),
+    (lambda: inspection.feature_map(plain(), PIXELS, layer="images"), "layer must be the name of a layer"),
     (lambda: page(images={"grey": np.zeros((4, 4, 1), "uint8")}), r"images must have shape .*\(4, 4, 1\)"),
 ]
 
@@ -138,16 +151,3 @@ def test_what_makes_no_sense_is_refused(case, tmp_path, monkeypatch):
     with pytest.raises(*error or [ValueError], match=words):
         call()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_pixels_to_be_shown_are_a_batch_of_the_channels_of_the_model():
-    for shape in ((8, 8, 3), (1, 8, 8, 1)):
-        with pytest.raises(ValueError, match="images must have the shape"):
-            inspection.shown_pixels(plain(), np.zeros(shape, "float32"))
-    with pytest.raises(TypeError, match="model must be a VisionTransformer or a BiT"):
-        inspection.shown_pixels(wrapped(), np.zeros((1, 8, 8, 3), "float32"))
-
-
-def test_the_input_is_no_layer_with_places():
-    with pytest.raises(ValueError, match="layer must be the name of a layer"):
-        inspection.feature_map(plain(), images_for(plain()), layer="images")
