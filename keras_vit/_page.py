@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, require_packages
 from keras_vit._files import write_text
+from keras_vit._pictures import FORMATS, need_matplotlib
 
 _TEMPLATE = Path(__file__).parent / "_page.html"
 _VOID = ("img", "input")  # elements without content
@@ -102,6 +103,16 @@ def check_page_path(path: str | os.PathLike[str]) -> Path:
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
     return Path(path)
+
+
+def check_sheet_path(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError unless a path ends as a page or a figure does, ImportError where what draws it is missing."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".html", ".htm", *FORMATS):
+        raise ValueError(f"path must end with one of {('.html', *FORMATS)}, but {os.fspath(path)!r} was given.")
+    require_packages("A contact sheet", ("PIL",), "images")
+    if suffix in FORMATS:
+        need_matplotlib()
 
 
 def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[Html], style: str = "") -> Path:

@@ -39,6 +39,17 @@ def test_preprocess_tensors_of_the_backend(dtype, rng):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(out), scaled(pixels), rtol=0, atol=2e-7)
 
 
+def test_means_of_channels_leave_a_tensor_a_tensor(rng):
+    """PyTorch would leave the product with an array to NumPy: no gradients, and nothing on a GPU."""
+    pixels, mean, std = rng.uniform(0, 255, (2, 5, 4, 3)).astype("float32"), (0.5, 0.4, 0.3), (0.2, 0.3, 0.2)
+    tensor = keras.ops.convert_to_tensor(pixels)
+    if hasattr(tensor, "requires_grad_"):
+        tensor.requires_grad_()
+    out = preprocess_input(tensor, mean=mean, std=std)
+    assert type(out) is type(tensor)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(out), preprocess_input(pixels, mean=mean, std=std))
+
+
 def test_preprocess_symbolic_tensors(rng):
     inputs = keras.Input((None, None, 3), dtype="uint8")
     outputs = preprocess_input(inputs)

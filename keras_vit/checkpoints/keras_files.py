@@ -120,11 +120,15 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
     """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package.
 
-    Raises OSError if the file cannot be opened, ValueError if it is damaged or its config makes no sense.
+    Raises OSError if the file cannot be opened, ValueError if it is damaged, or its config makes no sense or is of a
+    model that is larger than the file.
     """
     path = pathlib.Path(path)
-    description, _ = _describe(path)
-    return None if description is None else _config_of(path, description)
+    description, size = _describe(path)
+    config = None if description is None else _config_of(path, description)
+    if config is not None:
+        check_size(path, config, size)  # counting the weights of a hostile config would take all memory
+    return config
 
 
 def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:

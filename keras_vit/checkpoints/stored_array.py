@@ -328,10 +328,13 @@ def kind_of(path: pathlib.Path) -> str | None:
 def what_it_is(path: pathlib.Path) -> str:
     """Returns a sentence that guesses what a file is, for messages; OSError if it cannot be read."""
     head, kind = _head(path), kind_of(path)
+    cut_off = "its end is missing or it holds something else. It was probably not fetched completely"
     if kind == "npz":
         if b"metadata.json" in head or b"config.json" in head:
             return "it looks like a .keras file; load it with keras.saving.load_model"
-        return "its end is missing or it holds something else. It was probably not fetched completely"
+        return cut_off
+    if kind == "torch" and head.startswith(b"PK") and not zipfile.is_zipfile(path):
+        return cut_off
     if is_web_page(head):
         return "it is a web page, probably the error message of a download"
     for start, meaning in _BEGINNINGS.items():

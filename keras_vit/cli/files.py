@@ -80,7 +80,8 @@ def info(options: Namespace) -> Result:
 def _keras_file(path: str) -> dict[str, Any]:
     """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`.
 
-    Raises ValueError if it is missing, damaged or of no model of this package, OSError if it cannot be read.
+    Raises FileNotFoundError if it is missing, OSError if it cannot be read, ValueError if it is damaged or of no model
+    of this package. Needs no Keras.
     """
     from keras_vit.checkpoints import config_in_file
     from keras_vit.models import count_weights, variant_of

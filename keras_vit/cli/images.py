@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit._files import check_folder
+from keras_vit._page import check_sheet_path
 from keras_vit._terminal import Table
 from keras_vit.cli.inputs import (
     OVERWRITE,
@@ -447,6 +448,8 @@ def similar(options: Namespace) -> Result:
     if options.text is not None and options.weights is None:
         raise ValueError("--text needs --weights with an image and a text tower; the features are of the image tower.")
     check_exists(options.image, options.features, options.folder)
+    if options.output:
+        check_sheet_path(options.output)
     start_keras()
     from keras_vit import evaluation
 
@@ -482,6 +485,8 @@ def duplicates(options: Namespace) -> Result:
     another ending, ImportError without a backend of Keras or, to draw, matplotlib or Pillow.
     """
     check_exists(options.features, options.folder)
+    if options.output:
+        check_sheet_path(options.output)
     start_keras()
     from keras_vit import evaluation
 

@@ -6,6 +6,7 @@ COCO's annotations are panoptic, with PNGs of ids, or of instances, as polygons 
 import dataclasses
 import functools
 import json
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,8 +137,11 @@ class SegmentedImages:
     target: str = "segments"
 
     def part(self, numbers: Iterable[int]) -> Self:
-        """Returns some of the pictures, by their numbers; IndexError for one that there is not."""
-        chosen = [int(number) for number in numbers]
+        """Returns some of the pictures, by their numbers, which count from the end where they are negative.
+
+        Raises IndexError for one that there is not, TypeError for what is no whole number.
+        """
+        chosen = [operator.index(number) for number in numbers]
         names = tuple(self.names[i] for i in chosen)
         return dataclasses.replace(
             self, names=names, read=lambda i: self.read(chosen[i]), digest=(*self.digest, *chosen)

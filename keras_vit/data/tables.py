@@ -3,6 +3,7 @@
 import collections
 import csv
 import dataclasses
+import decimal
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -262,8 +263,9 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
 
     def plain(name: str) -> Any:
         try:
-            return float(name)
-        except ValueError:
+            number = decimal.Decimal(name)  # not a float, in which long numbers become alike
+            return number if number.is_finite() else name.casefold()
+        except decimal.InvalidOperation:
             return name.casefold()
 
     counts = collections.Counter(map(plain, classes))

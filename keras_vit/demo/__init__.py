@@ -66,7 +66,7 @@ def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
 
     Raises:
         ImportError: if scikit-learn is not installed.
-        ValueError: if `train_images` is less than 10, or more than there are.
+        ValueError: if `train_images` is no whole number from 10 to 1,297.
     """
     require_packages("The digits", ("sklearn",), "demo")
     from sklearn import datasets
@@ -78,9 +78,9 @@ def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
     train, test = train_test_split(
         np.arange(len(labels)), test_size=TEST_IMAGES, random_state=0, shuffle=True, stratify=labels
     )
-    train_images = len(train) if train_images is None else whole_number("train_images", train_images, 0)
-    if not 10 <= train_images <= len(train):
-        raise ValueError(f"train_images must be between 10 and {len(train)}, but {train_images} was given.")
+    train_images = len(train) if train_images is None else whole_number("train_images", train_images, 10)
+    if train_images > len(train):
+        raise ValueError(f"train_images must be at most {len(train)}, but {train_images} was given.")
     train = train[:train_images]
     return Digits(pixels[train], labels[train]), Digits(pixels[test], labels[test])
 
@@ -100,7 +100,8 @@ def run(
         seed: Decides the order of the images and the weights of the model that starts from scratch.
         epochs: How often each of the two models sees the training images.
         train_images: How many of the 1,297 training images to use; None for all.
-        console: Where progress and the table are shown; None for standard output.
+        console: Where headings and tables are shown; None for standard output. Training shows its progress on standard
+            error, unless this is quiet.
 
     Returns:
         What `demo.json` holds: `"accuracy"` on the test images and `"seconds"` of training, each for `"transfer"`
@@ -108,13 +109,15 @@ def run(
 
     Raises:
         ImportError: if a package of the extra `demo` is missing.
-        ValueError: if `seed` is none of 0 to 2**32 - 1, `epochs` no whole number of at least 1, or `train_images` out
-            of range.
+        ValueError: if `seed` is none of 0 to 2**32 - 1, `epochs` no whole number of at least 1, or `train_images` none
+            of 10 to 1,297.
         OSError: if the folder or a file cannot be written.
         RuntimeError: if a file cannot be made, or its outputs are not those of the model.
     """
     require_packages("The demo", NEEDS, "demo")
     seed, epochs = whole_number("seed", seed, 0), whole_number("epochs", epochs, 1)
+    if seed >= 2**32:
+        raise ValueError(f"seed must be below 2**32, but {seed} was given.")
     train, test = load_digits(train_images)
     console = console or Console()
     started = time.perf_counter()
@@ -129,7 +132,7 @@ def run(
     data = {"train": train, "test": test}
     steps = RECIPE.replace(epochs=epochs).total_steps(len(train.labels))
     options: dict[str, Any] = {"steps": steps, "every": math.ceil(steps / epochs), "seed": seed}
-    options["class_names"] = [str(digit) for digit in range(10)]
+    options |= {"class_names": [str(digit) for digit in range(10)], "verbose": not console.quiet}
     console.print("From the checkpoint:")
     transfer = training.finetune(weights_folder() / "glyphs.npz", data, RECIPE, **options)
     console.print("The same model from random weights:")

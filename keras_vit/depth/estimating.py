@@ -194,7 +194,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
 def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
     """Returns the output of a model for the first of some images, float32 `(height, width)`.
 
-    Raises ValueError, or the backend's own error, if the model is built for another size.
+    Raises ValueError if the model is built for another size.
     """
     return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
 

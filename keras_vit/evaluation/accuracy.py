@@ -300,7 +300,8 @@ def _with_outputs(
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
     """Yields batches of one size: the images; for `"flip"` also their mirror images; for `"crops"` ten crops instead.
 
-    These are five crops, and after them the mirror images of the five.
+    These are five crops, and after them the mirror images of the five. For them images without pixels are a ValueError,
+    and any that are no integers or floats a TypeError.
     """
     cuts = [*_crops(images)] if views == "crops" else [images]
     yield from cuts

@@ -107,8 +107,8 @@ def embed(
 
     Raises:
         TypeError: if `model` is no model of this package, `images` or `output` are no paths, or `overwrite` is no bool.
-        ValueError: if an argument or an image makes no sense, features are not finite, or there is something else at
-            `output` or beside it: features of other images, of another model, or with other settings.
+        ValueError: if an argument makes no sense, an image cannot be read, features are not finite, or there is
+            something else at `output` or beside it: features of other images, of another model or with other settings.
         FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
         RuntimeError: if another job is writing this output now, or the processes cannot work together.
         OSError, ConnectionError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or
@@ -332,8 +332,10 @@ def _write(
 def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
     """Returns what a file of `embed` has under these names: arrays, and dicts for `settings` and `origin`.
 
-    Raises FileNotFoundError without the file, OSError if it cannot be read, ValueError for any other file.
+    Raises TypeError for no path, FileNotFoundError without the file, OSError if it cannot be read, ValueError for any
+    other file.
     """
+    path = os.fspath(path)
     try:
         with open(path, "rb") as stream, np.load(stream) as file:
             found = {name: file[name] for name in names}

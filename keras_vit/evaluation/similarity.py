@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import Source, printable, to_numpy, whole_number
-from keras_vit._page import html_tiles, small_image, thumbnail, write_page
+from keras_vit._page import check_sheet_path, html_tiles, small_image, thumbnail, write_page
 from keras_vit._pictures import plot_map
 from keras_vit._terminal import Table
 from keras_vit.evaluation.embedding import model_fingerprint, model_with_features, read_embeddings
@@ -302,6 +302,7 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
     """
     if not rows:
         raise ValueError("There is nothing to draw: no images were found.")
+    check_sheet_path(path)
     files: list[tuple[str, PathLike]] = [] if image is None else [("searched for", image)]
     for row in rows[:200]:
         files.append((f"{row['similarity']:.3f}  {Path(row['image']).name}", row["image"]))

@@ -369,7 +369,10 @@ def _check_options(
         raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
     if tolerance is not None:
         check_number("tolerance", tolerance)
-    if model.inputs[0].shape[1] is None:
+    free = model.inputs[0].shape[1] is None
+    if free != (model.inputs[0].shape[2] is None):
+        raise ValueError(f"{model.name} takes images of any height or any width, but not both. Fix both, or none.")
+    if free:
         config = input_config(model)
         if config is None or (row.any_size and isinstance(config, ViTConfig)):
             why = row.any_size or "nothing says which sizes fit"

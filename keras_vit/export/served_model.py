@@ -362,8 +362,8 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
     floats, low, high = images.dtype.kind == "f", images.min(), images.max()
     if floats and signature.dtype == "uint8":
         raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
-    if floats and not np.isfinite([low, high]).all():
-        raise ValueError(f"{name} must be finite, but some of the values are NaN or infinite.")
+    if floats and not max(abs(low), abs(high)) <= np.finfo("float32").max:
+        raise ValueError(f"{name} must be finite in float32, but some of the values are NaN, infinite or beyond it.")
     if not floats and not 0 <= low <= high <= 255:
         raise ValueError(f"{name} must be in 0..255, but reach from {low} to {high}.")
     return images.astype("float32" if floats else "uint8")

@@ -439,7 +439,7 @@ def _below_images(
 ) -> "Figure":
     """Returns a figure of images in rows of at most 8, each with its name above it and its map below it."""
     columns = min(len(images), 8)
-    named = list(zip(names or [""] * len(images), images, strict=True))
+    named = list(zip([""] * len(images) if names is None else names, images, strict=True))
     tiles: list[tuple[str, np.ndarray | None]] = []
     for start in range(0, len(images), columns):
         part = slice(start, start + columns)

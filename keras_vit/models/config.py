@@ -185,6 +185,7 @@ def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
     return names
 
 
+MOST_CHANNELS = 2**16  # of images; a file may name any number, and each has a mean and a deviation
 Positive = Annotated[int, AtLeast(1)]
 Count = Annotated[int, AtLeast(0)]
 Length = Annotated[int, AtLeast(1, "Use None for no such layer.")]
@@ -608,8 +609,10 @@ def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     """Returns a float for each channel, from a number for all or one for each; equal ones fit any number of channels.
 
-    Raises TypeError unless they are numbers, ValueError unless there are as many as channels.
+    Raises TypeError unless they are numbers, ValueError unless there are as many as channels, or for too many of these.
     """
+    if channels > MOST_CHANNELS:
+        raise ValueError(f"channels must be at most {MOST_CHANNELS:,}, but {channels:,} was given.")
     values = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
         raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.")

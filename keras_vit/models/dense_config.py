@@ -126,9 +126,10 @@ class EoMTConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:
-        """Raises ValueError for more blocks with queries than there are, or a backbone for images of any size.
+        """Raises ValueError for a backbone with a head, pooling, `patch_drop`, another final norm or a free image size.
 
-        TypeError or ValueError also for class names that are none.
+        ValueError also for more blocks with queries than there are, TypeError or ValueError for class names that are
+        none.
         """
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
@@ -180,7 +181,8 @@ class LinearSegmenterConfig(NamedClasses):
     def _check_together(self) -> None:
         """Raises ValueError unless blocks, crops, dropout and `zero_shot` fit each other and the backbone.
 
-        TypeError or ValueError also for class names that are none.
+        ValueError also for a backbone with a head, pooling, `patch_drop` or another final norm, TypeError or ValueError
+        for class names that are none.
         """
         super()._check_together()
         self._check_blocks(self.blocks)
@@ -215,7 +217,10 @@ class DepthConfig(DenseConfig):
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth`."""
+        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth`.
+
+        ValueError also for a backbone with a head, pooling, `patch_drop` or another final norm.
+        """
         super()._check_together()
         self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth:
@@ -262,7 +267,10 @@ class DPTConfig(DepthConfig):
     model: ClassVar[str] = "DPT"
 
     def _check_together(self) -> None:
-        """Raises ValueError unless there are four blocks, an even width, and for DINOv2 a class token and metres."""
+        """Raises ValueError unless there are four blocks, an even width, and for DINOv2 a class token and metres.
+
+        TypeError or ValueError also as `DepthConfig`, for a backbone, blocks or depths that do not fit.
+        """
         super()._check_together()
         Integers(least=0, count=4)("blocks", self.blocks)
         if self.fusion_width % 2:
@@ -292,7 +300,10 @@ class LinearDepthConfig(DepthConfig):
     model: ClassVar[str] = "LinearDepth"
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the backbone has a class token and depth is in metres."""
+        """Raises ValueError unless the backbone has a class token and depth is in metres.
+
+        ValueError also as `DepthConfig`, for a backbone, blocks or depths that do not fit.
+        """
         super()._check_together()
         if not (self.metric and self.backbone.class_token):
             raise ValueError("A linear depth head reads the backbone's class token and predicts metres: metric=True.")

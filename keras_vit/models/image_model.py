@@ -6,7 +6,6 @@ import functools
 import json
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -14,7 +13,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._arguments import check_flag
+from keras_vit._arguments import check_flag, warn_caller
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
@@ -41,8 +40,10 @@ _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDicti
 def _checking_images(method: Callable[..., Any]) -> Any:
     """Returns a method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
 
-    It raises ValueError for None and for images that the model does not take. One thread at a time runs it for a model,
-    but for `predict` and its like on TensorFlow and PyTorch, which keep no state.
+    It raises ValueError for None and for images of a shape that the model does not take, and warns, once for a model,
+    of values that look wrong. Arrays and tensors are looked at, of a `tf.data.Dataset` the `element_spec`, of
+    generators nothing. One thread at a time runs it for a model, but for `predict` and its like on TensorFlow and
+    PyTorch, which keep no state.
     """
 
     @functools.wraps(method)
@@ -54,7 +55,14 @@ def _checking_images(method: Callable[..., Any]) -> Any:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
         is_free = checking.__name__.startswith("predict") and keras.backend.backend() != "jax"
         turn = contextlib.nullcontext() if is_free else _TURNS.setdefault(self, threading.RLock())
-        with turn, self._checked(x):
+        batch = getattr(x, "element_spec", x)  # of tf.data
+        if batch is not x and isinstance(batch, tuple):  # with labels
+            batch = batch[0]
+        flat = keras.tree.flatten(batch)
+        if not flat or hasattr(flat[0], "shape"):
+            self._check_images(batch, batch_of_none=False)
+            self._check_values(batch)
+        with turn, self._kept_weights():
             return method(self, x, *args, **kwargs)
 
     return checking
@@ -187,19 +195,8 @@ class ImageModel(ConfiguredModel):
     predict_on_batch = _checking_images(keras.Model.predict_on_batch)
 
     @contextlib.contextmanager
-    def _checked(self, x: Any) -> Iterator[None]:
-        """A context that checks images, and on JAX restores the weights where something fails while Keras has them.
-
-        Raises ValueError for images that the model does not take. Of a `tf.data.Dataset` the `element_spec` is checked,
-        of other batches nothing.
-        """
-        batch = getattr(x, "element_spec", x)  # of tf.data
-        if batch is not x and isinstance(batch, tuple):  # with labels
-            batch = batch[0]
-        flat = keras.tree.flatten(batch)
-        if not flat or hasattr(flat[0], "shape"):
-            self._check_images(batch, batch_of_none=False)
-            self._check_values(batch)
+    def _kept_weights(self) -> Iterator[None]:
+        """A context that on JAX restores the weights where something fails while Keras has them; it raises nothing."""
         if keras.backend.backend() != "jax":
             yield
             return
@@ -241,7 +238,7 @@ class ImageModel(ConfiguredModel):
         if given is not None:
             self._warned = True
             advice = f"or take model.with_config(include_preprocessing={not inside})"
-            warnings.warn(f"{self.name} {given}, {advice}.", stacklevel=3)
+            warn_caller(f"{self.name} {given}, {advice}.")
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Returns as `ConfiguredModel.call`; ValueError for images that the model does not take."""

@@ -184,8 +184,8 @@ def load_image(
         pipeline: Deprecated: `pipeline.resized(file)[0]` returns the same.
 
     Returns:
-        uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255, not
-        rounded after `"squash"`. `preprocess_input` takes either.
+        uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255. After
+        `"squash"` they are not rounded, and cubic filters may reach beyond 0..255. `preprocess_input` takes either.
 
     Raises:
         OSError: if the file cannot be opened, such as FileNotFoundError.
@@ -372,6 +372,8 @@ def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence
     """
     shift, scale = _in_grey_levels(mean), _in_grey_levels(std)
     if not isinstance(images, np.ndarray):
+        if hasattr(images, "new_tensor"):  # PyTorch's, which leaves a product with an array to NumPy
+            shift, scale = (images.new_tensor(x) if isinstance(x, np.ndarray) else x for x in (shift, scale))
         return (images - shift) / scale
     pixels = images.astype("float32")
     pixels -= shift
@@ -484,7 +486,9 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
 
 
 def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
-    """Returns images scaled to a size, whatever their aspect ratio: float32 in the range of the input, not rounded.
+    """Returns images scaled to a size, whatever their aspect ratio: float32, not rounded.
+
+    The values are in the range of the input, but that cubic filters may reach beyond it.
 
     Args:
         images: `(batch, height, width, channels)` or `(height, width, channels)`, with any number of channels.

@@ -126,7 +126,8 @@ def check_share(name: str, value: Any) -> None:
 
 def check_classes(name: str, given: Any, classes: int) -> list[int]:
     """Returns numbers of classes, one or several, sorted, each once; ValueError unless integers in 0..classes - 1."""
-    labels = list(given) if isinstance(given, Iterable) else [given]
+    given = given.tolist() if isinstance(given, np.ndarray) else given
+    labels = list(given) if isinstance(given, Iterable) and given != "" else [given]
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
             raise ValueError(f"{name} must be numbers of 0 to {classes - 1}, but {labels!r} was given.")
@@ -255,7 +256,7 @@ def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int,
 
 
 def _middle(mask: np.ndarray) -> tuple[int, int]:
-    """Returns the row and column of a place far inside a mask, which has a pixel or more.
+    """Returns the row and column of a place far inside a mask, which has a pixel or more (IndexError without one).
 
     The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
     """

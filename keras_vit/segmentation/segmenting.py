@@ -115,7 +115,7 @@ def segment(
         raise ValueError("scales and flip are for models with a linear head: an EoMT sees pictures in one size.")
     side = getattr(config, "short_side", 1)
     if not scales or not all(isinstance(scale, numbers.Real) and 1 <= side * scale < math.inf for scale in scales):
-        raise ValueError(f"scales must be numbers above 0 such as (1.0, 1.32), but {scales!r} was given.")
+        raise ValueError(f"scales must be numbers from 1 / {side} on, such as (1.0, 1.32), but {scales!r} was given.")
     pixels = read_picture(picture, config.channels)
     height, width = pixels.shape[:2]
     if max(height, width) > LONGEST * min(height, width):

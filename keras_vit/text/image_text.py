@@ -171,7 +171,7 @@ class ImageText(keras.Model):
                 "part. Train in one process on one device, or on JAX inside training.data_parallel().scope()."
             )
         held = kwargs.get("validation_data")
-        if isinstance(held, tuple):
+        if isinstance(held, tuple) and held:
             # Keras takes (x, y), where x is itself a pair; a pair alone is x.
             pair, *rest = held if isinstance(held[0], tuple) and not any(map(is_file, held[0])) else (held,)
             kwargs["validation_data"] = (self._pair(pair), *rest)
@@ -235,7 +235,8 @@ class ImageText(keras.Model):
         """Returns embeddings of images, float32 `(images, D)`, each of length 1.
 
         Args:
-            images: What `image_encoder.predict` takes; or paths and PIL images, which are prepared first.
+            images: What `image_encoder.predict` takes, such as an array or a `tf.data.Dataset`; or a path, a PIL image,
+                or a list or tuple of them or of pixels of 0..255, which are prepared first.
             batch_size: How many are computed at a time.
 
         Raises:
@@ -246,7 +247,7 @@ class ImageText(keras.Model):
             ImportError: if there are files and Pillow, or tifffile for a TIFF of other channels than three, is missing.
         """
         whole_number("batch_size", batch_size, 1)
-        if not hasattr(images, "shape"):
+        if isinstance(images, (list, tuple)) or is_file(images):
             images = self.image_encoder.preprocess(images)
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 

@@ -42,16 +42,21 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
 
     Targets that are padded already are returned as they are. T is the largest number of masks, at least 1, rounded up
     to a multiple of `multiple`: programs are compiled for each T. Raises ValueError where masks and labels do not fit,
-    pictures differ in size, or a label is negative; KeyError where a picture has no `masks` or `labels`.
+    pictures differ in size, or a label is negative or no whole number; KeyError where a picture has no `masks` or no
+    `labels`.
     """
     if isinstance(targets, Mapping):
         return dict(targets)
     masks = [to_numpy(target["masks"]) for target in targets]
-    labels = [to_numpy(target["labels"]).astype("int32") for target in targets]
+    labels = [to_numpy(target["labels"]) for target in targets]
+    if any(of.dtype.kind == "f" and (of % 1).any() for of in labels):
+        raise ValueError(f"targets must have whole numbers as labels, but have {labels}.")
+    labels = [of.astype("int32") for of in labels]
     pairs = list(zip(masks, labels, strict=True))
     # A picture without masks may have them at any size.
-    sizes = {mask.shape[1:] for mask in masks if len(mask)} or {(1, 1)}
-    if len(sizes) > 1 or len(next(iter(sizes))) != 2 or any(len(mask) != len(of) for mask, of in pairs):
+    sizes = {mask.shape[1:] for mask in masks if mask.shape[:1] != (0,)} or {(1, 1)}
+    fit = all(of.ndim == 1 and mask.shape[:1] == of.shape for mask, of in pairs)
+    if not fit or len(sizes) > 1 or len(next(iter(sizes))) != 2:
         shapes = [(mask.shape, of.shape) for mask, of in pairs]
         raise ValueError(f"targets must have masks (T, height, width) of one size and labels (T,), but have {shapes}.")
     if any((of < 0).any() for of in labels):
@@ -68,7 +73,8 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
 def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
     """Returns padded masks and labels as tensors.
 
-    Raises ValueError or KeyError as `pad_targets`, ValueError also for labels that `output` has not.
+    Raises ValueError or KeyError as `pad_targets`, ValueError also for labels that `output` has not, unless the targets
+    are padded already.
     """
     padded, classes = pad_targets(targets), output["classes"].shape[-1] - 1
     if not isinstance(targets, Mapping) and padded["labels"].max(initial=PADDING) >= classes:

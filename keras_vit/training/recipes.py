@@ -448,7 +448,8 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
         The schedule: called with the number of an update, from 0, a float32 scalar.
 
     Raises:
-        ValueError: if the recipe counts epochs and `steps` is not given, or its warm-up takes all of its steps.
+        ValueError: if nothing says how many steps there are, `steps` is no positive integer, the warm-up takes all of
+            them, or the recipe has an `end` or a `power` that its schedule does not read.
 
     Examples:
         >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
@@ -457,7 +458,7 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
     from keras_vit.training.optimizers import WarmupDecay
 
     warmup = recipe.warmup_steps
-    if steps is not None and warmup > max(steps / 2, 1):
+    if steps is not None and warmup >= 1 and warmup > steps / 2:  # below 1 it is a share of them
         share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
         warmup = int(steps * share)
     total = recipe.total_steps() if steps is None else steps

@@ -135,7 +135,8 @@ def finetune(
         The model, the log and more (see `Trained`).
 
     Raises:
-        TypeError, ValueError: if an argument makes no sense, the data is damaged, or `output` holds another run.
+        TypeError, ValueError: if an argument makes no sense or is not that of the other processes, the data is damaged,
+            or `output` holds another run.
         FloatingPointError: if the loss is not finite any more.
         OSError: if what `model` or `data` names cannot be read or fetched (FileNotFoundError, DownloadError), a file
             cannot be written, or another process ends (ConnectionError). The last checkpoint is kept.
@@ -239,7 +240,7 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
         return on_devices_of(source, settings.distribution, processes)
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
-    path = Path(source).resolve()
+    path = Path(source).expanduser().resolve()  # as `load` finds it
     if output is not None and not settings.resume and path.exists() and Path(output).resolve() in path.parents:
         words = f" empties {output}, where {source} lies: choose another output, or move it."
         raise ValueError(Message(Code("resume=False"), words))
@@ -377,9 +378,10 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
 
 
 def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str:
-    """Returns what `compile(jit_compile=...)` takes: True for XLA on TensorFlow's CPUs if a trial is quicker.
+    """Returns what `compile(jit_compile=...)` takes: True on TensorFlow's CPUs if XLA takes less than 0.85 of the time.
 
-    Otherwise "auto". Raises RuntimeError for a TensorFlow strategy over several processes.
+    The trial is of one block and its gradients, with 8 images at most, and made for long runs alone. Otherwise "auto".
+    Raises RuntimeError for a TensorFlow strategy over several processes.
     """
     if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"

@@ -9,7 +9,7 @@ import h5py
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.checkpoints import class_names, read_keras, save_model
+from keras_vit.checkpoints import class_names, config_in_file, read_keras, save_model
 from keras_vit.zoo import load
 
 pytestmark = pytest.mark.once
@@ -91,6 +91,14 @@ def test_changed_words_about_the_model(files, tmp_path, kind, what):
     with pytest.raises(ValueError, match=f"{re.escape(str(path))} .*{message}") as caught:
         load(path)
     assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("kind", [".keras", ".weights.h5"])
+def test_a_config_larger_than_its_file_and_memory(files, tmp_path, kind):
+    """Ten thousand million channels in a file of some kB."""
+    for fields, words in (({"depth": 10**9}, "has only"), ({"channels": 10**10}, "channels must be at most 65,536")):
+        with pytest.raises(ValueError, match=words):
+            config_in_file(written(files, kind, tmp_path, changed_config(**fields)))
 
 
 def test_a_keras_file_with_other_members(files, tmp_path):

@@ -139,8 +139,9 @@ def test_tables_that_are_refused(photos, columns, options, message):
         open_data(open_table(write(photos, **columns), **options), **names, **OPTIONS)
 
 
-@pytest.mark.parametrize("names", [["Cat", "cat"], ["1", "1.0"]])
+@pytest.mark.parametrize("names", [["Cat", "cat"], ["1", "1.0"], ["NaN", "nan"]])
 def test_classes_that_are_spelled_alike(photos, names):
+    open_table(write(photos, label=["9007199254740992", "9007199254740993", "dog"] * 4))  # no warning
     with pytest.warns(UserWarning, match=f"The classes {names[0]!r}, {names[1]!r} of .* differ in spelling only"):
         open_table(write(photos, label=[*names, "dog"] * 4))
     assert open_table(write(photos, text="file,label\n0.png,a,\n1.png,b,\n")).class_names == ("a", "b")

@@ -119,6 +119,8 @@ REFUSED = [
     (lambda: evaluation.draw_confusion(np.eye(3), "x.txt"), "must end with one of .*png"),
     (lambda: evaluation.write_report(evaluate(), "page.txt"), "path must end with .html"),
     (lambda: evaluation.find_similar(None, "x.npz"), "Give either"),
+    (lambda: evaluation.find_duplicates(None), "expected str, bytes or os.PathLike", TypeError),
+    (lambda: evaluation.draw_similar([{"image": "z.png"}], "x.jpg"), "must end with one of"),
     (lambda: evaluation.find_similar("x", "x.npz", query=EYE[0]), "Give either"),
     (lambda: similar(b'{"images": null}', model=same), "model must be .* but is function", TypeError),
     (lambda: similar(b"[3]"), "damaged, or not a file that embed wrote"),

@@ -102,8 +102,9 @@ def test_values_that_cannot_be_meant_are_warned_of_once(entry):
         (True, "float32", "normalises pixels of 0..255 itself.*values in"),
     ):
         model, x = made(include_preprocessing=inside), images(2, 8, 8, 3, dtype=dtype)
-        with pytest.warns(UserWarning, match=words):
+        with pytest.warns(UserWarning, match=words) as warned:
             run(model, x)
+        assert warned[0].filename == __file__  # the line of the caller
         run(model, x)
 
 

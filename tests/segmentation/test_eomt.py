@@ -231,6 +231,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"stuff_classes": [99]}, "stuff_classes must be"),
         ({"stuff_classes": [1], "task": "instance"}, "is for task='panoptic'"),
         ({"stuff_classes": None}, "stuff_classes must be"),
+        ({"stuff_classes": ""}, "stuff_classes must be"),
         ({"threshold": 0.5, "task": "semantic"}, "threshold and overlap are for .* but task='semantic'"),
         ({"overlap": 0.5, "task": "instance"}, "threshold and overlap are for .* but task='instance'"),
         ({"task": ""}, "task must be"),

@@ -298,6 +298,13 @@ def test_sizes_of_batches(both, size):
             call("cat" if call == both.embed_texts else zeros(1, 32, 32, 3), size)
 
 
+def test_images_in_every_form_that_predict_takes(both):
+    tf = pytest.importorskip("tensorflow")
+    images = zeros(2, 32, 32, 3) + 0.5
+    wanted = both.embed_images(images)
+    np.testing.assert_array_equal(both.embed_images(tf.data.Dataset.from_tensors(images)), wanted)
+
+
 def test_towers_that_do_not_belong_together(both):
     wrong = [("averaging", "mean"), ("bias", np.nan)]
     wrong += [(name, value) for name in ("scale", "temperature") for value in (0, np.inf, np.nan, 1e-40)]

@@ -428,11 +428,14 @@ def test_the_biases_of_a_head_begin_as_the_recipe_says():
 
 
 @pytest.mark.once
-def test_starting_again_leaves_no_old_model_but_that_it_starts_from(tmp_path):
+def test_starting_again_leaves_no_old_model_but_that_it_starts_from(tmp_path, monkeypatch):
     options = {"steps": 2, "every": 1, "output": tmp_path}
     finetune(new_model(), **options)
-    with pytest.raises(ValueError, match="resume=False empties"):
-        finetune(tmp_path / "model.keras", resume=False, **options)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for path in (tmp_path / "model.keras", "~/model.keras"):
+        with pytest.raises(ValueError, match="resume=False empties"):
+            finetune(path, resume=False, **options)
     assert (tmp_path / "model.keras").exists()
     with pytest.raises(RuntimeError, match="in the middle"):
         finetune(new_model(), resume=False, callbacks=[Stop(1, fail)], **options)

@@ -230,8 +230,11 @@ def test_options_that_make_no_sense(options, message):
 def test_targets_that_make_no_sense():
     with pytest.raises(ValueError, match="targets must have masks"):
         pad_targets([corners(1), corners(1, size=6)])
-    with pytest.raises(ValueError, match="targets must have masks"):
-        pad_targets([{"masks": np.zeros((2, 4, 4)), "labels": [1]}])
+    for masks, labels in ((np.zeros((2, 4, 4)), [1]), (np.zeros((1, 4, 4)), 1), (np.zeros(()), [1])):
+        with pytest.raises(ValueError, match="targets must have masks"):
+            pad_targets([{"masks": masks, "labels": labels}])
+    with pytest.raises(ValueError, match="whole numbers as labels"):
+        pad_targets([{"masks": np.zeros((1, 4, 4)), "labels": [1.5]}])
     loss, output = training.MaskClassificationLoss(3, points=6), one_prediction()
     for labels, words in (([-1], "at least 0"), ([3], "labels of 0 to 2, but have 3")):
         target = corners(1) | {"labels": np.array(labels)}
