@@ -86,21 +86,21 @@ class Depth:
         return scale, offset
 
 
-def _covering(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
+def _covering(height: int, width: int, size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
     """Returns the (height, width) to resize to: in about the picture's aspect ratio, whole patches, at least `size`.
 
     As `Resize` of Depth Anything V2 with `lower_bound`.
     """
     factor = max(size[0] / height, size[1] / width)
 
-    def side(length: int, least: int) -> int:
-        rounded = round(factor * length / patch) * patch
-        return rounded if rounded >= least else math.ceil(factor * length / patch) * patch
+    def side(length: int, least: int, step: int) -> int:
+        rounded = round(factor * length / step) * step
+        return rounded if rounded >= least else math.ceil(factor * length / step) * step
 
-    return side(height, size[0]), side(width, size[1])
+    return side(height, size[0], patch[0]), side(width, size[1], patch[1])
 
 
-def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tuple[int, int]:
+def _nearest(height: int, width: int, size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
     """Returns the (height, width) to resize to: in about the picture's aspect ratio and whole patches, at least one.
 
     The side that changes less has about its `size`, as in `DPTImageProcessor` of transformers.
@@ -108,18 +108,19 @@ def _nearest(height: int, width: int, size: tuple[int, int], patch: int) -> tupl
     by_height, by_width = size[0] / height, size[1] / width
     factor = by_width if abs(1 - by_width) < abs(1 - by_height) else by_height
     # transformers fails where a side would have no patch.
-    return max(round(factor * height / patch), 1) * patch, max(round(factor * width / patch), 1) * patch
+    rows, columns = round(factor * height / patch[0]), round(factor * width / patch[1])
+    return max(rows, 1) * patch[0], max(columns, 1) * patch[1]
 
 
 def _authors(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
     """Returns the picture resized and normalised as Depth Anything's authors do, `(1, height, width, 3)`."""
-    size = _covering(*picture.shape[:2], size, vit.patch_size[0])
+    size = _covering(*picture.shape[:2], size, vit.patch_size)
     return normalized(resize_images(picture[None], size, "bicubic_hf"), vit.pixel_mean, vit.pixel_std)
 
 
 def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
     """Returns the picture resized and normalised as transformers does for Depth Anything, `(1, height, width, 3)`."""
-    size = _nearest(*picture.shape[:2], size, vit.patch_size[0])
+    size = _nearest(*picture.shape[:2], size, vit.patch_size)
     if picture.dtype == np.uint8:
         pixels = torchvision_resized(picture, size, "bicubic")[None]
     else:  # floats stay floats there

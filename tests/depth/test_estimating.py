@@ -36,8 +36,14 @@ SIZES = {
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_of_depth_anything(size):
     covering, nearest = SIZES[size]
-    assert estimating._covering(*size, (518, 518), 14) == covering
-    assert estimating._nearest(*size, (518, 518), 14) == nearest
+    assert estimating._covering(*size, (518, 518), (14, 14)) == covering
+    assert estimating._nearest(*size, (518, 518), (14, 14)) == nearest
+
+
+@pytest.mark.once
+def test_patches_that_are_no_squares():
+    for resized in (estimating._covering, estimating._nearest):
+        assert resized(50, 70, (56, 56), (14, 8)) == (56, 80)
 
 
 @pytest.mark.once

@@ -329,4 +329,4 @@ def test_a_tokenizer_of_other_weights_is_refused(both):
     assert checked(tokenizer, words, padded) is tokenizer
     for vocabulary in (words - 1, words + PADDING):
         with pytest.raises(ValueError, match=f"has {words} tokens, but the model knows {vocabulary}: it is of other"):
-            checked(tokenizer, words, config.replace(vocabulary=vocabulary))
+            checked(tokenizer, words, config.replace(vocabulary=vocabulary, end_id=0))

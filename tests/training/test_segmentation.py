@@ -227,7 +227,7 @@ def test_bad_input_is_refused(given, error, message):
         (dict(data=None), TypeError, "data must"),
         (dict(data=(SMALL[0], SMALL[1] + 9)), ValueError, "has the label"),
         (dict(data=(SMALL[0], SMALL[1] * 0 + 255)), ValueError, "255"),
-        (dict(data=data.open_masks(SMALL, class_names="abcd")), ValueError, "does not know: 'a', 'b'"),
+        (dict(data=data.open_masks(SMALL, class_names=[*"abcd"])), ValueError, "does not know: 'a', 'b'"),
         (dict(ignore=None), (TypeError, ValueError), "ignore"),
         (dict(reduce_zero_label=1), TypeError, "reduce_zero_label"),
         (dict(on_bad_image="go on"), ValueError, "on_bad_image"),
