@@ -48,6 +48,7 @@ CONFIG_TYPES: dict[str, type[Any]] = {
 }
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16
+_LONGEST_SIDE = 2**24  # pixels of an image
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = {"metadata.json", "config.json", _WEIGHTS}
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
@@ -188,6 +189,8 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
             raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks.")
         if is_vit and not trunk.dynamic and math.prod(trunk.grid_size) > _MOST_PATCHES:
             raise ValueError(f"{path} is damaged: its images have more than {_MOST_PATCHES:,} patches.")
+        if max(trunk.image_size) > _LONGEST_SIDE:
+            raise ValueError(f"{path} is damaged: its images have a side of more than {_LONGEST_SIDE:,} pixels.")
         least = count_weights(config) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from keras_vit.data.mask_augmentation import augment_masks as augment_masks
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import open_masks as open_masks
+    from keras_vit.data.opening import Batches as Batches
+    from keras_vit.data.opening import as_dataset as as_dataset
     from keras_vit.data.opening import open_data as open_data
     from keras_vit.data.segments import SegmentedImages as SegmentedImages
     from keras_vit.data.segments import mask_targets as mask_targets
     from keras_vit.data.segments import open_segments as open_segments
-    from keras_vit.data.streams import Batches as Batches
     from keras_vit.data.streams import ImageStream as ImageStream
     from keras_vit.data.streams import Stream as Stream
-    from keras_vit.data.streams import as_dataset as as_dataset
     from keras_vit.data.tables import LabelTable as LabelTable
     from keras_vit.data.tables import open_table as open_table
     from keras_vit.data.views import ViewAugmentation as ViewAugmentation

@@ -414,17 +414,17 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 
 
 def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
-    """Returns the name of a split in a folder or a dict, such as `"val"`; None without splits, and for other data.
+    """Returns the name of a split in a folder or a dict, such as `"val"`; None without it, and for other data.
 
     A folder that is called like one of `class_names` is no split. Raises ValueError if a split has two names or it
-    cannot be told what folders are, KeyError if there are splits, but not this one, and OSError if a folder cannot be
-    read.
+    cannot be told what folders are, OSError if a folder cannot be read.
     """
     if isinstance(source, Mapping):
-        return str(_splits(source, "data")[split])
+        name = _splits(source, "data").get(split)
+        return None if name is None else str(name)
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folder = split_folders(Path(source), class_names)[split]
-        return None if folder == Path(source) else folder.name
+        folder = split_folders(Path(source), class_names).get(split)
+        return None if folder in (None, Path(source)) else folder.name
     return None
 
 

@@ -1,6 +1,7 @@
 """`open_data`: labelled images of every kind as a stream; folders, arrays, and data sets of tensorflow-datasets."""
 
 import collections
+import contextlib
 import dataclasses
 import io
 import numbers
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+import keras
 import numpy as np
 
 from keras_vit._arguments import (
@@ -538,3 +540,63 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
         fingerprint=fingerprint(labels),
         class_names=names,
     )
+
+
+class Batches(keras.utils.PyDataset):
+    """Some batches, as `model.fit` and `model.evaluate` take them.
+
+    Args:
+        batch: From the number of a batch to `(inputs, targets)`, and weights where there are some.
+        steps: The numbers of the batches.
+
+    Examples:
+        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
+        >>> len(batches)
+        10
+    """
+
+    def __init__(self, batch: Callable[[int], tuple[Any, ...]], steps: Sequence[int]) -> None:
+        """Keeps the function and the numbers; Keras takes one batch after the other."""
+        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
+        self._batch, self._steps = batch, steps
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """Returns a batch; IndexError for a number out of range, and what the function raises, which is noted."""
+        try:
+            return self._batch(self._steps[index])
+        except Exception as error:
+            self._error = error
+            raise
+
+    @contextlib.contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """A context for Keras's loops that raises what a batch has raised, of which TensorFlow makes its own errors."""
+        try:
+            yield
+        except Exception as error:
+            if self._error is not None and error is not self._error:
+                raise self._error from None
+            raise
+
+
+def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
+    """Returns some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
+
+    Args:
+        stream: What `open_data` returns.
+        steps: The numbers of the steps, such as a `range`; their order is kept by `model.fit(..., shuffle=False)`.
+
+    Returns:
+        A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` returns them.
+
+    Examples:
+        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
+        >>> batch, targets = data.as_dataset(stream, range(3))[0]
+        >>> batch.shape
+        (2, 8, 8, 3)
+    """
+    return Batches(stream.batch, steps)

@@ -485,7 +485,8 @@ class PipelineStream(ImageStream):
         if length is not None and self._single:
             self.examples = length
             length = count_steps(length, batch_size, self.endless)
-        self.steps_per_epoch = length
+        # Without batches that are left out there may be fewer.
+        self.steps_per_epoch = None if reading.skip and not self.endless else length
         super().__init__(1, min(reading.prefetch, 1))
 
     def length(self, step: int) -> int:
@@ -649,47 +650,3 @@ def image_pair(element: Any, keys: Sequence[str] = LABELS) -> tuple[np.ndarray, 
 
 
 # For Keras
-
-
-class Batches(keras.utils.PyDataset):
-    """Some batches, as `model.fit` and `model.evaluate` take them.
-
-    Args:
-        batch: From the number of a batch to `(inputs, targets)`.
-        steps: The numbers of the batches.
-
-    Examples:
-        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
-        >>> len(batches)
-        10
-    """
-
-    def __init__(self, batch: Callable[[int], tuple[Any, Any]], steps: Sequence[int]) -> None:
-        """Keeps the function and the numbers; Keras takes one batch after the other."""
-        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
-        self._batch, self._steps = batch, steps
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return self._batch(self._steps[index])
-
-
-def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
-    """Returns some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
-
-    Args:
-        stream: What `open_data` returns.
-        steps: The numbers of the steps, such as a `range`; their order is kept by `model.fit(..., shuffle=False)`.
-
-    Returns:
-        A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` returns them.
-
-    Examples:
-        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
-        >>> batch, targets = data.as_dataset(stream, range(3))[0]
-        >>> batch.shape
-        (2, 8, 8, 3)
-    """
-    return Batches(stream.batch, steps)

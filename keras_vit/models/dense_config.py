@@ -126,10 +126,10 @@ class EoMTConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:
-        """Raises ValueError for a backbone with a head, pooling, `patch_drop`, another final norm or a free image size.
+        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class.
 
-        ValueError also for more blocks with queries than there are, TypeError or ValueError for class names that are
-        none.
+        Raises ValueError for a backbone with a head, pooling, `patch_drop`, another final norm or a free image size,
+        and for more blocks with queries than there are.
         """
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
@@ -179,10 +179,10 @@ class LinearSegmenterConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless blocks, crops, dropout and `zero_shot` fit each other and the backbone.
+        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class.
 
-        ValueError also for a backbone with a head, pooling, `patch_drop` or another final norm, TypeError or ValueError
-        for class names that are none.
+        Raises ValueError for a backbone with a head, pooling, `patch_drop` or another final norm, and unless blocks,
+        crops, dropout and `zero_shot` fit each other and the backbone.
         """
         super()._check_together()
         self._check_blocks(self.blocks)

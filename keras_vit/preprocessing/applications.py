@@ -37,7 +37,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
     Raises:
         ValueError: if images have another shape or values that are no pixels, `mean` or `std` is neither one number
             nor three, or not finite, or `std` is not above 0.
-        TypeError: if images hold no integers or floats.
+        TypeError: if images, `mean` or `std` hold no integers or floats.
 
     Examples:
         >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))

@@ -240,14 +240,16 @@ class ImageText(keras.Model):
             batch_size: How many are computed at a time.
 
         Raises:
-            ValueError: if `batch_size` is no positive integer, the model does not take such images, or a file cannot be
-                decoded.
+            ValueError: if `batch_size` is no positive integer, the model does not take such images, a file cannot be
+                decoded, or it is nothing that `predict` takes.
             OSError: if a file is not there (FileNotFoundError) or cannot be opened.
-            TypeError: for what is neither pixels nor a file.
+            TypeError: for a list or tuple that holds what is neither pixels nor a file, and for bytes.
             ImportError: if there are files and Pillow, or tifffile for a TIFF of other channels than three, is missing.
+
+        What a data set raises by itself is raised, too.
         """
         whole_number("batch_size", batch_size, 1)
-        if isinstance(images, (list, tuple)) or is_file(images):
+        if isinstance(images, (list, tuple, bytes)) or is_file(images):
             images = self.image_encoder.preprocess(images)
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 

@@ -32,6 +32,7 @@ from keras_vit._processes import (
     scope_of,
     share,
 )
+from keras_vit.data import Batches
 from keras_vit.layers import BatchNormalization
 from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_path
 from keras_vit.training.planning import MODEL, SPLIT, split_sizes
@@ -398,7 +399,7 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
         raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
 
 
-class FilledBatches(keras.utils.PyDataset):
+class FilledBatches(Batches):
     """All test images, once, in full batches: what is missing is filled up with images that count nothing.
 
     Devices can share full batches only, and a batch of another size costs a compilation. `batch` returns inputs and
@@ -406,21 +407,16 @@ class FilledBatches(keras.utils.PyDataset):
     """
 
     def __init__(self, batch: Batch, batches: int, batch_size: int, sharing: Sharing = UNSHARED) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)
-        self._batch, self._batches, self._batch_size, self._sharing = batch, batches, batch_size, sharing
+        super().__init__(self._filled, range(batches))
+        self._part, self._batch_size, self._sharing = batch, batch_size, sharing
         self._sizes: dict[int, tuple[int, int]] = {}  # of each batch: how many images, and how many that count
 
-    def __len__(self) -> int:
-        return self._batches
-
-    def __getitem__(self, index: int) -> tuple[Any, Any, np.ndarray]:
+    def _filled(self, index: int) -> tuple[Any, Any, np.ndarray]:
         """Returns inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest.
 
-        Raises IndexError for a number out of range, and what `batch` raises.
+        Raises what `batch` raises.
         """
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        inputs, targets = self._batch(index)
+        inputs, targets = self._part(index)
         count = len(targets)
         processes = self._sharing.processes
         # Batches of other libraries' pipelines may be longer than batch_size.
@@ -435,7 +431,8 @@ class FilledBatches(keras.utils.PyDataset):
 
         What `batch` raises for images that cannot be read is raised.
         """
-        logs = model.evaluate(self, verbose=0, return_dict=True)
+        with self.own_errors():
+            logs = model.evaluate(self, verbose=0, return_dict=True)
         processes = self._sharing.processes
         size, count = (sum(numbers) for numbers in zip(*self._sizes.values(), strict=True))
         counts = int(processes.total(count))

@@ -147,15 +147,17 @@ class Loop:
         """
         numbers = range(start * self.batches_per_step, self.steps * self.batches_per_step)
         together = _StopTogether(self.sharing.processes)
-        model.fit(
-            Batches(functools.lru_cache(2)(batch), numbers),  # Keras looks at the first two before it takes them
-            steps_per_epoch=self.every * self.batches_per_step,
-            initial_epoch=start // self.every,
-            epochs=start // self.every + math.ceil((self.steps - start) / self.every),
-            shuffle=False,
-            verbose=0,
-            callbacks=[recorder, *callbacks, together] if callbacks else [recorder],
-        )
+        batches = Batches(functools.lru_cache(2)(batch), numbers)  # Keras looks at the first two before it takes them
+        with batches.own_errors():
+            model.fit(
+                batches,
+                steps_per_epoch=self.every * self.batches_per_step,
+                initial_epoch=start // self.every,
+                epochs=start // self.every + math.ceil((self.steps - start) / self.every),
+                shuffle=False,
+                verbose=0,
+                callbacks=[recorder, *callbacks, together] if callbacks else [recorder],
+            )
         if callbacks and self.validation is not None:
             _mark_restored(recorder.log, recorder.step, _evaluate(model, self.validation))
 

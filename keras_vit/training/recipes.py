@@ -449,7 +449,8 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
 
     Raises:
         ValueError: if nothing says how many steps there are, `steps` is no positive integer, the warm-up takes all of
-            them, or the recipe has an `end` or a `power` that its schedule does not read.
+            the recipe's own steps (a share of them never does), or the recipe has an `end` or a `power` that its
+            schedule does not read.
 
     Examples:
         >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))
@@ -458,6 +459,7 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
     from keras_vit.training.optimizers import WarmupDecay
 
     warmup = recipe.warmup_steps
+    steps = None if steps is None else int(check_number("steps", steps))
     if steps is not None and warmup >= 1 and warmup > steps / 2:  # below 1 it is a share of them
         share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
         warmup = int(steps * share)

@@ -143,6 +143,8 @@ def finetune(
         RuntimeError: if another process trains in `output`, processes cannot work together, or one that reads ends.
         ImportError: if a package is missing, such as Pillow for a folder.
 
+    What a pipeline, tensorflow-datasets or a callback raises by itself is raised, too.
+
     Examples:
         >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
         >>> done = training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False)
@@ -188,7 +190,7 @@ def finetune(
         trained = compile_model(run, folder)
         verbose = settings.verbose and processes.first
         if verbose:
-            report(summary(run, evaluated))
+            report(summary(run, None if reading["holdout"] else evaluated))
         log = fit(run, trained, folder, settings.callbacks, verbose)
         class_names = list(model.config.class_names or ()) or None
         done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad))
@@ -429,8 +431,9 @@ def fit(
 
 
 def summary(run: Run, evaluated: Any) -> str:
-    """Returns the text that a run prints first: data, model, recipe. `evaluated` is data with images to evaluate on.
+    """Returns the text that a run prints first: data, model, recipe.
 
+    `evaluated` is data with images to evaluate on, whose split is named; None for a share of the training images.
     Raises OSError if a folder of that data cannot be read.
     """
     recipe, model = run.recipe, run.model
@@ -476,7 +479,7 @@ def _found_images(images: ImageStream) -> str:
 
 
 def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
-    """Returns as text how many images there are to evaluate on, and in which split of the data.
+    """Returns as text how many images there are to evaluate on, and in which split of the data `evaluated`, if in one.
 
     Raises OSError if a folder of the data cannot be read.
     """

@@ -127,12 +127,12 @@ REFUSED_TIMM = {
     "vit_base_mci_224": "not a checkpoint of a known layout",
     "vit_base_patch16_rope_224": "rotary embedding",
     "vit_base_patch16_rope_mixed_224": "rotary embedding",
-    "vit_base_patch16_rpn_224": "after each branch",
+    "vit_base_patch16_rpn_224": "normalises after branches",
     "vit_base_patch16_xp_224": "no array 'blocks.0.mlp.fc1.weight'",
     "vit_base_resnet26d_224": "pixel_mean must be",
     "vit_dlittle_patch16_reg1_gap_256": "lambda_k1",
     "vit_pwee_patch16_reg1_gap_256": "no array 'blocks.0.mlp.fc1.weight'",
-    "vit_relpos_small_patch16_224": "after each branch",
+    "vit_relpos_small_patch16_224": "normalises after branches",
     "vit_small_patch16_18x2_224": "no array 'blocks.0.mlp.fc1.weight'",
 }
 # What `create_model` is given beside a name.

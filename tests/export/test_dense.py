@@ -51,8 +51,9 @@ def test_int8(kind, values, tmp_path, backend):
     if backend != FORMATS["onnx"].backend:
         pytest.skip("once is enough, on the backend that writes ONNX without another process")
     skip_without("onnx")
-    pictures = np.random.default_rng(0).integers(0, 256, (8, 28, 28, 3)).astype("uint8")
+    model = test_dense_options.made(kind)
+    pictures = np.random.default_rng(0).integers(0, 256, (8, *model.config.image_size, 3)).astype("uint8")
     options = {"precision": "int8", "calibration": pictures, "uint8_input": True, "measure": False}
-    report = export(test_dense_options.made(kind), tmp_path / "model.onnx", "onnx", **options)
+    report = export(model, tmp_path / "model.onnx", "onnx", **options)
     # The integers are 1/254 of the largest values apart, in some twenty products one after another.
     assert 1e-4 * values < report.max_abs_error < 0.12 * values

@@ -100,8 +100,9 @@ def test_from_the_picture_to_segments(task, tmp_path, monkeypatch):
     if whole:
         np.testing.assert_array_equal(segment(ours, PICTURE).map, read(answers, [PICTURE.shape[:2]])[0].numpy())
         return
-    options, known = {"threshold": 0.4, "overlap": 0.2}, {"threshold": 0.4}
-    known |= {"overlap_mask_area_threshold": 0.2} if task == "panoptic" else {}
+    options, known = {"threshold": 0.4}, {"threshold": 0.4}
+    if task == "panoptic":
+        options, known = options | {"overlap": 0.2}, known | {"overlap_mask_area_threshold": 0.2}
     for stuff in ([], [0, 2, 4]) if task == "panoptic" else ([],):
         wanted = read(answers, [PICTURE.shape[:2]], **known, **({"stuff_classes": stuff} if stuff else {}))[0]
         result = segment(ours, PICTURE, task=task, stuff_classes=stuff, **options)

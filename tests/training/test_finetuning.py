@@ -560,3 +560,39 @@ def test_a_file_of_other_channels_trains_on_such_images(tmp_path, monkeypatch):
         for source in (tmp_path / "grey.npz", f"{hub.base}/grey.npz"):
             done = training.finetune(source, (pixels, np.array([0, 1, 0, 1])), recipe, verbose=False)
             assert done.model.config.channels == 1 and np.isfinite(done.log[-1]["loss"])
+
+
+def spoilt(number, batches=6):
+    """Batches of noise, of which one is no pixels."""
+    pixels = np.random.default_rng(0).uniform(0, 255, (batches, 2, 8, 8, 3)).astype("float32")
+    pixels[number, 0, 0, 0, 0] = np.nan
+    return [(one, np.array([0, 1])) for one in pixels]
+
+
+@pytest.mark.parametrize("where", ["data", "validation"])
+def test_the_error_of_a_late_batch_is_that_of_the_data(where):
+    """TensorFlow makes another of it; the first two batches are read before its loop begins."""
+    given = {"data": IMAGES, "validation": IMAGES} | {where: spoilt(4)}
+    options = {"classes": 3} if where == "data" else {}
+    with pytest.raises(ValueError, match="batch 4.* NaN"):
+        finetune(new_model(), steps=8, batch_size=2, **given, **options)
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore:A bad image is left out")
+def test_a_validation_of_fewer_good_batches():
+    done = finetune(new_model(), steps=1, validation=spoilt(4), on_bad_image="skip")
+    assert np.isfinite(done.log[-1]["val_loss"])
+
+
+@pytest.mark.once
+def test_the_summary_of_a_share(tmp_path, capsys):
+    """Nothing but images to train on; images in `val/` that are not evaluated on."""
+    Image = pytest.importorskip("PIL.Image")
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(tmp_path / split / name / f"{i}.png")
+        training.finetune(new_model(), tmp_path, RECIPE, steps=1, validation=0.25, classes=2)
+        assert "to evaluate on\n" in capsys.readouterr().err

@@ -179,6 +179,9 @@ def test_a_short_training_has_a_short_warm_up():
     assert build_schedule(found.replace(steps=200)).warmup_steps == 20
     assert build_schedule(found, 1).steps == 1
     assert build_schedule(found.replace(warmup_steps=1), 1).warmup_steps == 0
+    for steps in ("100", float("-inf"), 0):
+        with pytest.raises(ValueError, match="steps must be a whole number of at least 1"):
+            build_schedule(found, steps)
     asked = found.replace(steps=10, warmup_steps=9)
     assert build_schedule(asked).warmup_steps == 9
     with pytest.raises(ValueError, match="below steps=10"):
