@@ -184,7 +184,6 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         weights = find_recommended(variant)
     is_ours = weights is not None and os.fspath(weights).endswith(".weights.h5")
     config = variant_config(variant) if weights is None or is_ours else _config_of(weights, variant)
-    given = given | {name: given.get(name, False) for name in ("include_preprocessing", "remat")}
     if given.get("include_top", True) and (given.get("classes") or config.classes):
         given["classifier_activation"] = options.get("classifier_activation", "softmax") or "linear"
     if weights is None or is_ours:
@@ -217,6 +216,9 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     names = options.get("class_names")
     if "classes" not in options and include_top and isinstance(names, Sequence):
         options["classes"] = len(names)
+    size = options.get("image_size")
+    if getattr(config, "tokens_mlp_width", None) is not None and not isinstance(size, (str, type(None))):
+        config = config.replace(image_size=size)  # there are no weights that fit one grid alone
     config = changed_config(config, config_changes(config, options, variant))
     if representation_size is not None:
         config = config.replace(representation_size=representation_size)

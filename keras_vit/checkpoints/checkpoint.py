@@ -306,6 +306,7 @@ def to_checkpoint(
     if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     check_fits_float32(model)
+    path = os.path.expanduser(path)  # as `load` reads it
     if isinstance(model, models.DenseModel):
         _write_dense(model, pathlib.Path(path), layout, overwrite, stack)
         return
@@ -362,7 +363,7 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
     for a model of another package; OSError for a full disk or a missing folder.
     """
     check_format(path, layout)
-    path = pathlib.Path(path)
+    path = pathlib.Path(path).expanduser()
     if not is_keras_file(path):
         to_checkpoint(model, path, layout, overwrite)
         return
@@ -486,6 +487,7 @@ def inspect_checkpoint(
         >>> keras_vit.inspect_checkpoint("inspected.npz").layout
         'vit_jax'
     """
+    path = os.path.expanduser(path)
     plan = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth, like=like)
     check_arrays(plan, str(path))
     return CheckpointInfo(

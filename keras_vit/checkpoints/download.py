@@ -87,8 +87,12 @@ def resolve_source(source: Source) -> Source:
 
 
 def is_variant(source: Any) -> bool:
-    """Whether a source is a string that names a variant, and no file of that name is there; False for other types."""
-    if not isinstance(source, str) or os.path.exists(source):
+    """Whether a source is a string that names a variant, no path by its beginning, and no file of that name is there.
+
+    False for other types.
+    """
+    # Names are compared without punctuation: "~/vit_b16" would be one.
+    if not isinstance(source, str) or source.startswith((".", "~", "/")) or os.path.exists(source):
         return False
     try:
         find_variant(source)

@@ -371,7 +371,11 @@ def _card(config: ModelConfig, repository: str, layout: str, license: str | None
     size = f"{height / pipeline.crop_ratio:.0f} x {width / pipeline.crop_ratio:.0f} pixels ({pipeline.filter})"
     crop = "" if pipeline.crop_ratio == 1 else f", of which the central {height} x {width} are cut out"
     mean, std = (", ".join(map(str, np.ravel(values))) for values in (pipeline.mean, pipeline.std))
-    inside = " The model does this itself." if config.include_preprocessing else ""
+    answer, options = "features", ""  # a checkpoint holds no activation, and no preprocessing
+    if config.classes:
+        activation = config.classifier_activation
+        answer = "logits" if activation is None else "probabilities"
+        options = "" if activation is None else f', classifier_activation="{activation}"'
     return f"""---
 {f"license: {license}" if license else ""}
 {f"library_name: {library}" if library else ""}
@@ -389,15 +393,15 @@ tags: [keras, keras-vit, vision-transformer]
 ```python
 import keras_vit
 
-model = keras_vit.load('{SCHEME}{repository}')
-probabilities = model.predict(model.preprocess("picture.jpg"))
+model = keras_vit.load('{SCHEME}{repository}'{options})
+{answer} = model.predict(model.preprocess("picture.jpg"))
 {f"# {library}: {loading.format(repository=repository)}" if library else ""}
 ```
 
 ## Preprocessing
 
 Pictures are resized {how} to {size}{crop}. Values of 0..1 are normalised with mean {mean} \
-and standard deviation {std}.{inside} `model.preprocess` does all of it.
+and standard deviation {std}. `model.preprocess` does all of it.
 
 ## License
 

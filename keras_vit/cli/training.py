@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._arguments import printable
+from keras_vit._files import check_folder
 from keras_vit.cli.inputs import (
     DATA,
     DATA_OPTIONS,
@@ -171,6 +172,12 @@ def finetune(options: Namespace) -> Result:
     following = ["evaluate", str(folder / "model.keras"), options.data]
     if is_segmentation:
         following += ["--task", "segmentation"]
+    for name, value in given(options, "file", "label", "separator", "target", "ignore").items():
+        following += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    if options.reduce_zero_label:
+        following.append("--reduce-zero-label")
+    if options.on_bad_image not in (None, "stop"):
+        following += ["--on-bad-image", options.on_bad_image]
     if getattr(done.model.config, "task", "semantic") != "semantic":  # of an EoMT, whose quality the log has
         following = ["segment", "photo.jpg", "-o", "masks.png", "--plot", "--weights", str(folder / "model.keras")]
     return Result(done.to_dict(), _report_of_run(done, folder, following))
@@ -350,7 +357,8 @@ def evaluate(options: Namespace) -> Result:
     elif voting:
         result = table = evaluation.knn_accuracy(model, data, data, k=options.knn, **common)
     else:
-        mistakes = SHOWN if options.report or options.output else 0
+        shows = (options.report or options.output) and getattr(data, "target", "class") == "class"
+        mistakes = SHOWN if shows else 0
         common |= {"class_names": names, "mistakes": mistakes, **given(options, "views", "threshold")}
         result = table = evaluation.evaluate(model, data, **common)
         if hasattr(result, "class_table"):
@@ -396,6 +404,7 @@ def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
         need_matplotlib()  # better now than after all the work
     if options.report:
         check_page_path(options.report)
+        check_folder(options.report)  # that it lies in
     start_keras()
     if not is_digits:
         return data, None

@@ -354,11 +354,12 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
     return source[names[split]]
 
 
-def has_test_split(source: Any) -> bool:
+def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> bool:
     """Whether data says which of its images are there to test on.
 
     Args:
         source: As in `open_data`.
+        class_names: Of a folder: one that is called like one of them is no split.
 
     Returns:
         Whether a dict, a folder, a table or masks have a split to test or to validate on; True for `"tfds:NAME"`.
@@ -376,7 +377,7 @@ def has_test_split(source: Any) -> bool:
     if isinstance(source, str) and source.startswith("tfds:"):
         return True
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folders = split_folders(Path(source))
+        folders = split_folders(Path(source), class_names)
         return "test" in folders and folders["test"] != folders.get("train")
     return getattr(source, "has_test_split", False)  # of a table, or of masks
 

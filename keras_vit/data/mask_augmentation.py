@@ -82,7 +82,7 @@ class MaskAugmentation:
     def check_channels(self, channels: int) -> None:
         """Raises ValueError for changes of colours, or a fill, that pictures of this many channels cannot have."""
         if channels != 3 and self.recolours:
-            plain = ", ".join(f"{name}=0" for name in COLOURS)
+            plain = ", ".join(f"{name}=0" for name in (*COLOURS, "fill"))
             raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
         if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
             raise ValueError(f"fill must be one number, or {channels} for the channels, but {self.fill} was given.")

@@ -477,6 +477,7 @@ class PipelineStream(ImageStream):
         if self.endless and len(images) != batch_size:
             given = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}"
             warn_caller(f"{given}: they are used as they are.")
+        if not self._single:  # test data, too, is filled up to no more than this
             self.batch_size = len(images)
         try:
             length = source.num_batches if isinstance(source, keras.utils.PyDataset) else len(source)

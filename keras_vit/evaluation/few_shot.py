@@ -388,7 +388,7 @@ def _features_of_both(
     has classes that train lacks, or their numbers of features differ, OSError if a file cannot be read or fetched,
     ImportError without a package to read it, RuntimeError or ConnectionError if processes cannot work together.
     """
-    paths = isinstance(train, (str, os.PathLike)) and str(train) == str(test)
+    paths = isinstance(train, (str, os.PathLike)) and str(train) == str(test) and os.path.isdir(train)
     if (paths or (hasattr(train, "open_examples") and train is test)) and not has_test_split(train):
         name = getattr(train, "source", train)
         raise ValueError(f"{name} has no test/ folder or rows: the probe would be tested on what it was fitted to.")

@@ -256,7 +256,7 @@ def export(
         logits
     """
     started = time.perf_counter()
-    path = Path(path)
+    path = Path(path).expanduser()
     row = format_of(path, format)
     if isinstance(model, (str, os.PathLike)):
         source = os.fspath(model) if source is None else source

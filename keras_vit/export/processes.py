@@ -77,7 +77,10 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
     row, folder = FORMATS[job.format], path.parent
     failed = f"The {row.name} file could not be written with {row.backend}"
     try:
-        if keras.backend.backend() == row.backend:
+        here = keras.backend.backend() == row.backend
+        if here and row.backend == "torch":  # a program keeps the device that its weights lie on
+            here = all(weight.value.device.type == "cpu" for weight in model.weights)
+        if here:
             return write(model, job, calibration, path)
         with without_importing_tensorflow():  # the other process imports what it needs
             model.save(folder / "model.keras")
@@ -160,6 +163,7 @@ def process_environment() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",  # a GPU would bring nothing here, and its memory is in use
         "JAX_PLATFORMS": "cpu",
+        "KERAS_TORCH_DEVICE": "cpu",
         "PYTHONIOENCODING": "utf-8",
     }
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
 from keras_vit._keras import has_graph, layers_inside
-from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
+from keras_vit.data import IMAGE_SUFFIXES, LabelTable, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import split_folders
 from keras_vit.data.streams import is_pipeline
 from keras_vit.models import (
@@ -417,7 +417,7 @@ def _resized(source: Any, config: Config) -> Any:
         paths = _picture_files(source)
         step = math.ceil(len(paths) / MOST)  # evenly from all of them: the first ones may be of one class
         return _load(paths[::step], config)
-    if isinstance(source, (str, tuple, dict)) or is_pipeline(source):
+    if isinstance(source, (str, tuple, dict, LabelTable)) or is_pipeline(source):
         return _from_data_set(source, config)
     if isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
         images = [to_numpy(image) for image in source]
@@ -575,6 +575,9 @@ def _from_data_set(source: Any, config: Config) -> np.ndarray:
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
     options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "channels": config.channels}
+    is_regression = config.classes == 1 and config.classifier_activation != "sigmoid"
+    if is_regression and (isinstance(source, tuple) or is_pipeline(source)):  # which do not say it
+        options["target"], classes = "number", None
     with open_data(source, batch_size=1, split=split, shuffle=False, classes=classes, **options) as stream:
         count = MOST if stream.examples is None else min(MOST, stream.examples)
         # Evenly from all of them where their number is known: the first ones may be of one class.

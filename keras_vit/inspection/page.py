@@ -175,12 +175,16 @@ def _classifies(model: VisionTransformer | BiT) -> bool:
 
 
 def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
-    """Returns the section with the images and their likeliest classes; of a model without a head, the images alone."""
+    """Returns the section with the images and their likeliest classes, or the number that a regression predicts.
+
+    Of a model without a head it has the images alone.
+    """
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
         return Section("Images", "This model has no head for whole images: it predicts no classes.", tiles)
     scores = class_scores(model, batch).astype("float64")
     each = model.config.classifier_activation == "sigmoid"  # class by itself
+    is_number = scores.shape[1] == 1 and not each
     probabilities = np.exp(-np.logaddexp(0, -scores)) if each else softmax(scores)
     top = min(5, scores.shape[1])
     decoded = decode_predictions(probabilities, top, model.config.class_names, threshold=0.0)  # whatever their sum
@@ -189,9 +193,11 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
     cards = []
     for i, (name, classes) in enumerate(zip(names, decoded, strict=True)):
         bars = _bars((label, probability, f"{100 * probability:.1f} %") for _, label, probability in classes)
+        if is_number:
+            bars = tag("p", f"{(model.config.class_names or ('number',))[0]}: {scores[i, 0]:.4g}")
         links = tag("p", *(tag("a", words, href=f"#{part}{i}") for part, words in parts.items()), class_="jumps")
         cards.append(tag("div", _tile(i), tag("div", tag("h3", name), bars, links), class_="card answer"))
-    words = "The images as the model gets them, and its likeliest classes."
+    words = f"The images as the model gets them, and its {'number' if is_number else 'likeliest classes'}."
     return Section("What it says", words, tag("div", *cards, class_="answers"))
 
 

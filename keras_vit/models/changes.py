@@ -202,6 +202,9 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
         kind = f"a model of the kind {config.model}" if is_dense else "a BiT, a ResNet without tokens and dropout"
         raise ValueError(f"{source} has no use for {', '.join(refused)}: it is {kind}. Leave it out.")
     include_top, pre_logits = changes.pop("include_top", True), changes.pop("pre_logits", None)
+    pooling = changes.get("pooling", None if is_dense else config.pooling) if include_top else changes.get("pooling")
+    if getattr(config, "class_token_only", False) and pooling != "token":
+        changes["class_token_only"] = False  # `optimize_for_inference` computes the token alone
     if not include_top:
         return _without_top(config, changes, pre_logits)
 

@@ -205,6 +205,8 @@ def plot_beside_labels(
     .pdf, OSError where the file cannot be written.
     """
     pictures = [pixels.clip(0, 255).astype("uint8") for pixels, _, _, _ in shown]
+    # Of other channels than three the first is shown, in grey.
+    pictures = [one if one.shape[2] == 3 else np.repeat(one[..., :1], 3, axis=2) for one in pictures]
     labelled, predicted = [], []
     for picture, (_, ids, classes, found) in zip(pictures, shown, strict=True):
         labelled.append(_painted_by_class(picture, ids, classes))

@@ -151,6 +151,11 @@ class ImageText(keras.Model):
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Returns the metrics of the compiled model, of the same labels as its loss."""
+        y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains on `(images, texts)`: pictures or their files, sentences or token ids; `validation_data` likewise.
 
@@ -203,7 +208,7 @@ class ImageText(keras.Model):
         if not (isinstance(x, tuple) and len(x) == 2):
             return x
         images, texts = x
-        if isinstance(images, (list, tuple)) and any(map(is_file, images)):
+        if isinstance(images, (list, tuple)):
             images = self.image_encoder.preprocess(list(images))
         texts = self._ids(texts) if isinstance(texts, (list, tuple)) else texts
         self.text_encoder.check_ids(texts)

@@ -339,7 +339,7 @@ class RunFolder:
         self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
     ) -> None:
         """Reads the settings of the run in the folder, if it goes on; ValueError or OSError as the class says."""
-        self.path, self._processes, self._settings, self._measured = Path(path), processes, settings, {}
+        self.path, self._processes, self._settings, self._measured = Path(path).expanduser(), processes, settings, {}
         record = self.path / "run.json"
         self._goes_on = resume and record.exists()
         if not processes.first:

@@ -221,7 +221,7 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
         return data
     if validation is not None:
         return validation
-    if task.uses_test_split and has_test_split(data):
+    if task.uses_test_split and has_test_split(data, settings.class_names):
         return data
     if recipe.keep == "best" or recipe.patience is not None:
         option = "patience" if recipe.patience is not None else "keep='best'"
@@ -243,7 +243,8 @@ def open_source(source: Any, output: Any, settings: Settings, processes: Process
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
     path = Path(source).expanduser().resolve()  # as `load` finds it
-    if output is not None and not settings.resume and path.exists() and Path(output).resolve() in path.parents:
+    folder = None if output is None or settings.resume else Path(output).expanduser().resolve()
+    if folder in path.parents and path.exists():
         words = f" empties {output}, where {source} lies: choose another output, or move it."
         raise ValueError(Message(Code("resume=False"), words))
     if not str(source).endswith((".keras", ".weights.h5")):
@@ -367,6 +368,9 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
     reset_randomness(run.model, run.seed)
     trained, optimizer = run.task.trained_model(run.model), build_optimizer(run.recipe, run.model)
     loss, metric = run.task.loss_and_metric(run.recipe, run.images)
+    if trained is not run.model and run.model.dtype_policy.name == "mixed_float16":
+        trained.autocast = False  # its layers cast by themselves
+        trained.dtype_policy = run.model.dtype_policy  # Keras asks the model whether the loss has to be scaled
     choose_jit = functools.partial(jit_compile, trained, run.recipe.steps, run.images.batch_size)
     trained.compile(
         optimizer,
@@ -442,7 +446,7 @@ def summary(run: Run, evaluated: Any) -> str:
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
-    warmup = ""
+    warmup, batch = "", run.images.batch_size * recipe.accumulate  # pipelines bring their own
     if 0 < recipe.warmup_steps < 1:  # a share of all updates
         warmup = f" after {100 * recipe.warmup_steps:g} % of warm-up"
     elif recipe.warmup_steps:
@@ -450,7 +454,7 @@ def summary(run: Run, evaluated: Any) -> str:
     return f"""{run.task.title} on {keras.backend.backend()}, {_devices_of(run)}
   data    {_found_images(run.images)} to train on, {_found_tests(run.tests, evaluated)}
   model   {type(model).__name__} {model.name}, {model.count_params():,} parameters, {trained:,} of them trained
-  recipe  {recipe.steps:,} updates of {recipe.batch_size} images, {pixels}, learning rate {recipe.learning_rate:g}, \
+  recipe  {recipe.steps:,} updates of {batch} images, {pixels}, learning rate {recipe.learning_rate:g}, \
 {recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {losses.get(run.images.target, recipe.loss)}"""
 
 

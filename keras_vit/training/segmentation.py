@@ -120,7 +120,8 @@ def finetune_segmentation(
             validation = segments.tests
         elif not isinstance(validation, float):
             reading |= {"classes": segments.classes, "class_names": segments.class_names}
-            validation = open_segments(validation, **reading)
+            opened = open_segments(validation, **reading)
+            validation = opened.tests or opened
         queries = EoMTSegmentation(tuple(stuff_classes) or segments.stuff)
         return finetune(model, segments, recipe, validation=validation, output=output, task=queries, **options)
     if len(stuff_classes):
@@ -132,7 +133,7 @@ def finetune_segmentation(
     if isinstance(masks, MaskedImages):
         masks.check_classes_occur(options.get("on_bad_image", "stop"))
     if not isinstance(validation, (float, type(None))):
-        validation = _masks_to_evaluate_on(validation, masks, ignore, reduce_zero_label)
+        validation = _masks_to_evaluate_on(validation, masks, masks.ignore, masks.reduce_zero_label)
     task = LinearSegmentation(masks.ignore, layers, pictures, frozen)
     options |= {"classes": masks.classes, "class_names": masks.class_names}
     return finetune(model, masks, recipe, validation=validation, output=output, task=task, **options)
@@ -220,7 +221,7 @@ class LinearSegmentation(Task):
             blocks=tuple(range(backbone.config.depth))[-self.layers :],
             dropout=recipe.dropout,
             pictures=self.pictures,
-            short_side=min(crop),
+            short_side=max(crop),  # no side of a picture is shorter than that of the windows
             crop_size=crop,
             stride=tuple(side // 2 if self.layers > 1 else side * 2 // 3 for side in crop),  # as of the published heads
         )
@@ -248,6 +249,8 @@ class LinearSegmentation(Task):
                 words = f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one"
                 raise ValueError(f"{words}. Give its backbone, or {name}={unset!r}.")
         crop, size = _crop_and_input(recipe, source)
+        if crop != source.config.crop_size:  # no side of a picture may be shorter than that of the windows
+            size |= {"short_side": max(crop), "stride": tuple(map(min, source.config.stride, crop))}
         return source.with_config(
             **size, crop_size=crop, dropout=recipe.dropout, class_names=tuple(names) if names else known
         )

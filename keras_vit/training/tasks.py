@@ -336,7 +336,9 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     """
     names = tuple(images.class_names or ())
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
-    if model.config.classifier_activation != activation:
+    if images.target == "class" and recipe.loss == "softmax" and activation == "sigmoid":
+        activation = "softmax"  # of a model of several labels
+    if model.config.classes and model.config.classifier_activation != activation:
         model = model.with_config(classifier_activation=activation)
     known = model.config.class_names
     if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
@@ -351,6 +353,8 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
             return model
     else:
         model = model.with_classes(images.classes, class_names=names or None)
+        if model.config.classifier_activation != activation:  # of one without a head before
+            model = model.with_config(classifier_activation=activation)
         if not model.get_layer("head").trainable:
             words = f"All of {model.name} is frozen, also the new head of zeros"
             raise ValueError(f"{words}: unfreeze(model, 'head') first.")

@@ -227,7 +227,7 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
         >>> training.save_adapters(adapted, "adapters.npz").name
         'adapters.npz'
     """
-    adapted = require_adapters(model)
+    adapted, path = require_adapters(model), os.path.expanduser(path)
     layer = next(iter(adapted.values()))
     about = {"rank": layer.lora_rank, "alpha": float(layer.lora_alpha), "targets": list(adapted)}
     arrays = {name: ops.convert_to_numpy(weight) for name, weight in _trained_weights(model).items()}
@@ -258,6 +258,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         >>> len(training.load_adapters(keras_vit.VisionTransformer(config), path)) == len(names)
         True
     """
+    path = os.path.expanduser(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)

@@ -340,7 +340,7 @@ def test_semantic_masks_are_measured_by_the_mean_iou():
         ({"image_size": 18}, "height 18 is not a multiple of 4"),
         ({"model": trained, "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),
         ({"model": lambda: keras_vit.VisionTransformer(VIT.replace(channels=4))}, "3 channels, but the model takes 4"),
-        ({"stuff_classes": [2]}, "stuff must be classes of 0 to 1"),
+        ({"stuff_classes": [2]}, "stuff must be numbers of 0 to 1"),
         ({"augmentation": data.MaskAugmentation(), "stuff_classes": [1]}, "stuff_classes is for an EoMT"),
     ],
 )

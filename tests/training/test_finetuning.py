@@ -14,8 +14,10 @@ import pytest
 
 import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
+from keras_vit.data import open_data
 from keras_vit.training import pretraining
-from keras_vit.training.tasks import Settings
+from keras_vit.training.distribution import UNSHARED
+from keras_vit.training.tasks import FineTuning, Settings
 from tests.checkpoints.hub_server import local_hub
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import assert_same_weights, weights_of
@@ -596,3 +598,45 @@ def test_the_summary_of_a_share(tmp_path, capsys):
                 Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(tmp_path / split / name / f"{i}.png")
         training.finetune(new_model(), tmp_path, RECIPE, steps=1, validation=0.25, classes=2)
         assert "to evaluate on\n" in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_heads_and_losses_of_other_targets():
+    """None before, as after training without labels; a sigmoid before, on classes."""
+    tags = IMAGES[0], np.eye(3, dtype="float32")[IMAGES[1]]
+    done = finetune(new_model(classes=None), tags, target="multilabel")
+    assert done.model.config.classifier_activation == "sigmoid"
+    assert finetune(done.model).model.config.classifier_activation == "softmax"
+
+
+class Optimizer(keras.callbacks.Callback):
+    """Notes what a model is trained by."""
+
+    def on_train_begin(self, logs=None):
+        self.found = type(self.model.optimizer).__name__
+
+
+@pytest.mark.parametrize("activation", [None, "softmax"])
+def test_the_loss_is_scaled_for_float16(activation):
+    callback = Optimizer()
+    model = VisionTransformer(CONFIG.replace(classifier_activation=activation), dtype="mixed_float16")
+    done = finetune(model, callbacks=[callback])
+    assert callback.found == "LossScaleOptimizer" and np.isfinite(done.log[-1]["loss"])
+
+
+@pytest.mark.once
+def test_a_class_that_is_called_like_a_split(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    for name in ("bus", "train"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(tmp_path / name / f"{i}.png")
+    assert finetune(new_model(), tmp_path, class_names=["bus", "train"]).class_names == ["bus", "train"]
+
+
+@pytest.mark.once
+def test_batches_to_evaluate_on_are_no_larger_than_the_pipelines():
+    batches = [(IMAGES[0][i : i + 2].astype("float32"), IMAGES[1][i : i + 2]) for i in range(0, 8, 2)]
+    with open_data(batches, image_size=8, batch_size=512, split="test", classes=3) as images:
+        filled = FineTuning().validation(new_model(), images, 0, UNSHARED)
+        assert len(filled[0][0]) == 2
