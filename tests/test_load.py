@@ -333,3 +333,32 @@ def test_poolings_that_the_weights_do_not_fit(sources, kind):
         with pytest.raises(ValueError, match=f"pooling='{pooling}'"):
             keras_vit.load(sources[kind], pooling=pooling, **options)
     assert keras_vit.load(sources[kind], pooling="token_avg", classes=5).output_shape == (None, 5)
+
+
+def test_a_path_whose_name_is_a_variants_is_a_path(tmp_path, monkeypatch):
+    """What is written to the home folder is read there, and what is not there is missing."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    model = model_of(VIT.replace(representation_size=None))
+    keras_vit.to_checkpoint(model, "~/vit_b16", layout="timm")
+    save_model(model, "~/vit_s16.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vit_b16", "vit_s16.npz"]
+    assert keras_vit.load("~/vit_b16").config.width == VIT.width
+    assert keras_vit.inspect_checkpoint("~/vit_s16.npz").config.width == VIT.width
+    for path in ("~/vit_l16", "./vit_b32"):
+        with pytest.raises(FileNotFoundError):
+            keras_vit.load(path)
+
+
+def test_what_a_file_of_keras_holds_stays(tmp_path):
+    save_model(keras_vit.ViT_Ti16(image_size=16, include_preprocessing=True, classes=2), tmp_path / "model.keras")
+    assert keras_vit.ViT_Ti16(weights=tmp_path / "model.keras").config.include_preprocessing
+    fast = model_of(VIT.replace(pooling="token", representation_size=None)).with_config(class_token_only=True)
+    save_model(fast, tmp_path / "fast.keras")
+    features = keras_vit.load(tmp_path / "fast.keras", include_top=False)
+    assert features.config.pooling == "none" and not features.config.class_token_only
+
+
+def test_a_new_mixer_takes_any_size():
+    assert keras_vit.create_model("Mixer-S/32", image_size=64, classes=2).config.grid_size == (2, 2)

@@ -241,6 +241,9 @@ def test_evaluate_labels_of_a_table(run, colours, tiny, tmp_path):
     found = json.loads(run("evaluate", model, table, *options).out)
     assert found["threshold"] == 0.6 and found["images_per_class"] == [2, 2, 2, 2]
     assert found["f1"] == [0, 0, 0.5, 0.5] and found["mean_average_precision"] == pytest.approx(1 / 3)
+    run("evaluate", model, table, *options, "--output", tmp_path / "results")
+    assert (tmp_path / "results" / "evaluation.json").exists()
+    assert "no folder" in run("evaluate", model, table, *options, "--report", tmp_path / "no" / "r.html", code=1).err
 
 
 def test_similar_and_duplicates(run, colours, first, tmp_path):

@@ -207,3 +207,11 @@ def test_in_a_real_browser(width, tmp_path):
     assert report["label"] == "1" and report["title"] == "vision_transformer"
     assert not report["wide"]  # nothing sticks out to the side
     assert report["broken"] == []  # long values leave the names beside them their room
+
+
+def test_the_number_of_a_regression(tmp_path):
+    model = make(classes=1, class_names=("age",))
+    image = np.zeros((1, *model.config.image_size, 3), "float32")
+    inspection.write_page(model, tmp_path / "page.html", {"one.jpg": image[0]})
+    number = float(model.predict(model.preprocess(image), verbose=0)[0, 0])
+    assert f"age: {number:.4g}" in (tmp_path / "page.html").read_text()

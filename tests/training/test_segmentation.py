@@ -317,3 +317,22 @@ def test_a_process_alone_waits_for_no_other(monkeypatch):
     done = tune(recipe=RECIPE.replace(steps=1), every=1, distribution="alone")
     assert done.mean_iou >= 0
     assert segmentation.evaluate(done.model, TEST, distribution="alone", progress=False).pictures == 4
+
+
+@pytest.mark.once
+def test_masks_to_evaluate_on_are_read_as_those_to_train_on():
+    pictures, masks = SMALL
+    opened = data.open_masks((pictures, [mask + 1 for mask in masks]), reduce_zero_label=True, class_names=NAMES)
+    shifted = (TEST[0], [mask + 1 for mask in TEST[1]])
+    done = training.finetune_segmentation(new_model(), opened, RECIPE, steps=1, validation=shifted, verbose=False)
+    told = segmentation.evaluate(done.model, TEST, progress=False)
+    assert done.log[-1]["val_mean_iou"] == pytest.approx(told.mean_iou)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("size", [16, 40, (16, 32)])
+def test_crops_of_another_size_leave_a_model_that_evaluates(segmenter, size):
+    for model in (segmenter, new_model()):
+        done = tune(model, steps=1, image_size=size, every=1)
+        assert np.isfinite(done.log[-1]["val_mean_iou"])
+        segmentation.segment(done.model, np.zeros((20, 60, 3), "uint8"))
