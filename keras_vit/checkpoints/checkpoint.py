@@ -487,7 +487,8 @@ def inspect_checkpoint(
         >>> keras_vit.inspect_checkpoint("inspected.npz").layout
         'vit_jax'
     """
-    path = os.path.expanduser(path)
+    if isinstance(path, (str, os.PathLike)):  # `open_checkpoint` refuses others
+        path = os.path.expanduser(path)
     plan = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth, like=like)
     check_arrays(plan, str(path))
     return CheckpointInfo(
