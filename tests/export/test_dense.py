@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 
@@ -46,8 +47,8 @@ def test_names_and_adapters_and_a_softmax(monkeypatch, tmp_path):
     assert export(small_eomt(class_names=NAMES), tmp_path / "eomt.onnx", measure=False).top1_agreement is None
 
 
-@pytest.mark.parametrize(("kind", "values"), {"EoMT": 7.4, "DPT": 1.1}.items())  # the range of what they answer
-def test_int8(kind, values, tmp_path, backend):
+@pytest.mark.parametrize("kind", ["EoMT", "DPT"])
+def test_int8(kind, tmp_path, backend):
     if backend != FORMATS["onnx"].backend:
         pytest.skip("once is enough, on the backend that writes ONNX without another process")
     skip_without("onnx")
@@ -55,5 +56,7 @@ def test_int8(kind, values, tmp_path, backend):
     pictures = np.random.default_rng(0).integers(0, 256, (8, *model.config.image_size, 3)).astype("uint8")
     options = {"precision": "int8", "calibration": pictures, "uint8_input": True, "measure": False}
     report = export(model, tmp_path / "model.onnx", "onnx", **options)
+    answers = keras.tree.flatten(model.predict(model.preprocess(pictures), verbose=0))
+    values = max(np.abs(answer).max() for answer in answers)
     # The integers are 1/254 of the largest values apart, in some twenty products one after another.
     assert 1e-4 * values < report.max_abs_error < 0.12 * values
