@@ -127,7 +127,7 @@ REFUSED_TIMM = {
     "vit_base_mci_224": "not a checkpoint of a known layout",
     "vit_base_patch16_rope_224": "rotary embedding",
     "vit_base_patch16_rope_mixed_224": "rotary embedding",
-    "vit_base_patch16_rpn_224": "normalises after branches",
+    "vit_base_patch16_rpn_224": "after each branch",
     "vit_base_patch16_xp_224": "no array 'blocks.0.mlp.fc1.weight'",
     "vit_base_resnet26d_224": "pixel_mean must be",
     "vit_dlittle_patch16_reg1_gap_256": "lambda_k1",
