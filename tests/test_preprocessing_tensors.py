@@ -11,7 +11,7 @@ from keras_vit.data import Augmentation, as_dataset, open_data
 from keras_vit.data.augmentation import inception_box
 from keras_vit.preprocessing import load_image, preprocess_input
 from tests.data import sources
-from tests.data.sources import Iterable, batches
+from tests.data.sources import OPTIONS, SIZE, Iterable, batches, twelve_images
 from tests.test_preprocessing import scaled
 
 Image = pytest.importorskip("PIL.Image")
@@ -156,14 +156,9 @@ def test_a_model_in_tf_data(model, rng):
 # Streams
 
 
-SIZE = (8, 8)
-OPTIONS = {"image_size": SIZE, "batch_size": 4}
-
-
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, (12, *SIZE, 3), dtype="uint8"), np.arange(12) % 3
+    return twelve_images()
 
 
 def test_other_forms_of_arrays(data):

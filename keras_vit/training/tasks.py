@@ -338,10 +338,13 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
     if images.target == "class" and recipe.loss == "softmax" and activation == "sigmoid":
         activation = "softmax"  # of a model of several labels
-    if model.config.classes and model.config.classifier_activation != activation:
-        model = model.with_config(classifier_activation=activation)
     known = model.config.class_names
-    if model.config.classes == images.classes and not new_head and (not names or known in (None, names)):
+    stays = model.config.classes == images.classes and not new_head and (not names or known in (None, names))
+    if not stays:
+        model = model.with_classes(images.classes, class_names=names or None)
+    if model.config.classifier_activation != activation:
+        model = model.with_config(classifier_activation=activation)
+    if stays:
         if names:
             model.name_classes(names)
         if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
@@ -351,13 +354,9 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
                     "trained: give head_bias=0.0, or model.with_classes(None) for a new head."
                 )
             return model
-    else:
-        model = model.with_classes(images.classes, class_names=names or None)
-        if model.config.classifier_activation != activation:  # of one without a head before
-            model = model.with_config(classifier_activation=activation)
-        if not model.get_layer("head").trainable:
-            words = f"All of {model.name} is frozen, also the new head of zeros"
-            raise ValueError(f"{words}: unfreeze(model, 'head') first.")
+    elif not model.get_layer("head").trainable:
+        words = f"All of {model.name} is frozen, also the new head of zeros"
+        raise ValueError(f"{words}: unfreeze(model, 'head') first.")
     bias = np.mean(images.labels) if images.target == "number" and images.labels is not None else recipe.head_bias
     model.get_layer("head").bias.assign(np.full(images.classes, bias, "float32"))
     return model

@@ -7,6 +7,14 @@ import keras
 import numpy as np
 
 NAMES = ["blue", "green", "red"]
+SIZE = (8, 8)
+OPTIONS = {"image_size": SIZE, "batch_size": 4}
+
+
+def twelve_images():
+    """Images `(12, 8, 8, 3)` of noise, uint8, and their labels: three classes in turn."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (12, *SIZE, 3), dtype="uint8"), np.arange(12) % 3
 
 
 def plain_colours(count, seed=0):

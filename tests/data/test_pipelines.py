@@ -9,18 +9,14 @@ from keras_vit.data import Augmentation, open_data
 from keras_vit.data.examples import check_labels
 from keras_vit.data.streams import one_hot
 from tests.data import sources
-from tests.data.sources import Iterable, batches
+from tests.data.sources import OPTIONS, SIZE, Iterable, batches, twelve_images
 
 pytestmark = pytest.mark.once
-
-SIZE = (8, 8)
-OPTIONS = {"image_size": SIZE, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, (12, *SIZE, 3), dtype="uint8"), np.arange(12) % 3
+    return twelve_images()
 
 
 # Checks
