@@ -124,7 +124,12 @@ class PanopticQuality:
         self._overlap = np.zeros(self.classes)
 
     def add(
-        self, prediction: Segmentation, label: ArrayLike, segments: Mapping[int, int], crowd: Collection[int] = ()
+        self,
+        prediction: Segmentation,
+        label: ArrayLike,
+        segments: Mapping[int, int],
+        crowd: Collection[int] = (),
+        background: int | None = None,
     ) -> None:
         """Adds a picture.
 
@@ -133,10 +138,13 @@ class PanopticQuality:
             label: Integers `(height, width)`: the id of each pixel's segment.
             segments: The class of each id; pixels of an id that it lacks have no label.
             crowd: Ids of segments that stand for several things that were not told apart.
+            background: The id of pixels that are known to belong to no segment: a segment that is predicted there is
+                a mistake, as in COCO's evaluation of instances. None: such pixels have no label, as in panopticapi.
 
         Raises:
             TypeError: if `prediction` is no panoptic `Segmentation`, or `label` holds no integers.
-            ValueError: if their sizes differ, a class does not exist, or an id of `segments` or `crowd` has no pixel.
+            ValueError: if their sizes differ, a class does not exist, an id of `segments` or `crowd` has no pixel, or
+                `background` is the id of a segment.
         """
         if not isinstance(prediction, Segmentation) or prediction.task != "panoptic":
             raise TypeError(
@@ -155,11 +163,15 @@ class PanopticQuality:
                 raise ValueError(f"{name} must have the classes 0 to {self.classes - 1}, but has {wrong[:5]}.")
             if any(k < 0 for k in found):
                 raise ValueError(f"{name} must have ids of at least 0, but has {min(found)}.")
+        if background is not None and (background < 0 or background in segments):
+            raise ValueError(
+                f"background must be an id of at least 0 that is not in segments, but {background} was given."
+            )
         (ids, places), crowds = np.unique(labels, return_inverse=True), set(crowd)
         absent = sorted({*segments, *crowds} - set(ids.tolist())) or sorted(crowds - set(segments))
         if absent:
             raise ValueError(f"segments and crowd must name ids of the label, but {absent} are not there.")
-        truths = np.array([k if k in segments else _VOID for k in ids.tolist()])[places.ravel()]
+        truths = np.array([k if k in segments or k == background else _VOID for k in ids.tolist()])[places.ravel()]
         pairs = np.stack([truths, np.where(np.isin(prediction.map, list(guesses)), prediction.map, _VOID).ravel()])
         found, counts = np.unique(pairs, axis=1, return_counts=True)
         shared = {(int(t), int(p)): int(n) for (t, p), n in zip(found.T, counts, strict=True)}
@@ -182,7 +194,7 @@ class PanopticQuality:
         found_truths: set[int] = set()
         found_guesses: set[int] = set()
         for (true, guess), pixels in shared.items():
-            if _VOID in (true, guess) or true in crowd or truths[true] != guesses[guess]:
+            if guess == _VOID or true in crowd or true not in truths or truths[true] != guesses[guess]:
                 continue
             union = area_true[true] + area_guess[guess] - pixels - shared.get((_VOID, guess), 0)
             if 2 * pixels > union:

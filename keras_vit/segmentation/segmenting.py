@@ -36,7 +36,7 @@ from keras_vit.segmentation.results import Segment, Segmentation, check_classes,
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
 TASKS = ("semantic", "panoptic", "instance")
-THRESHOLDS = {"panoptic": 0.8, "instance": 0.5}  # of transformers' post-processing
+THRESHOLD = 0.8  # of EomtImageProcessor's post-processing in transformers 5.23 and 5.24, for both tasks
 LONGEST = 50  # how often the shorter side of a picture may fit into the longer one: crops are laid along that
 
 
@@ -63,8 +63,8 @@ def segment(
             `"semantic"` only.
         stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all
             of one class are one segment. Authors' figures on COCO are with 80 to 132.
-        threshold: Scores, in 0..1, below which a query is no segment. None: the publisher's, 0.8 for `"panoptic"` and
-            0.5 for `"instance"`; not for `"semantic"`.
+        threshold: Scores, in 0..1, below which a query is not a segment. None: the publisher's, 0.8; not for
+            `"semantic"`.
         overlap: For `"panoptic"` the least share of its mask that a segment keeps beside those above it.
         scales: For a linear head: in which sizes the picture is looked at, in relation to `config.short_side`; shares
             of classes are averaged. DINOv2 is measured with `(1.0, 1.32, 1.73, 2.28, 3.0)` for heads on four blocks.
@@ -101,8 +101,7 @@ def segment(
     if (threshold is not None and task == "semantic") or (overlap != 0.8 and task != "panoptic"):
         words = "threshold and overlap are for an EoMT and its panoptic segments (threshold: instances, too)"
         raise ValueError(f"{words}, but task={task!r} was given.")
-    if threshold is None:
-        threshold = THRESHOLDS.get(task, 0.8)
+    threshold = THRESHOLD if threshold is None else threshold
     check_share("threshold", threshold)
     check_share("overlap", overlap)
     whole_number("batch_size", batch_size, 1)

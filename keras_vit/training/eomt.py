@@ -432,7 +432,10 @@ class MeasuredSegments:
         `model`, which trains, is not used: it shares its weights with the one that is measured. Raises ValueError for a
         picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a missing package.
         """
-        config, semantic = self._model.config, self._images.source.task == "semantic"
+        config, task = self._model.config, self._images.source.task
+        semantic = task == "semantic"
+        # Instances are all labelled, as in COCO: what is found beside them is a mistake. Panoptic maps leave pixels open.
+        background = 0 if task == "instance" else None
         # No class is -1, as one may be 255.
         metric: Any = MeanIoU(config.classes, -1) if semantic else PanopticQuality(config.classes, self._stuff)
         self._shown = []
@@ -449,7 +452,7 @@ class MeasuredSegments:
                 else:
                     crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
                     found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
-                    metric.add(found, ids, classes, crowd)
+                    metric.add(found, ids, classes, crowd, background)
                 if len(self._shown) < SHOWN:
                     self._shown.append((picture, ids, classes, found))
         result = metric.result(self._distribution)

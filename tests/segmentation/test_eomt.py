@@ -74,23 +74,13 @@ def test_a_class_for_every_pixel(loaded, golden, picture):
 def test_segments_of_queries(loaded, golden, name, task):
     case = golden(CASES[0])
     stuff = case.meta["stuff_classes"] if name.endswith("stuff") else ()
-    threshold = {"threshold": 0.8} if task == "instance" else {}  # with which these were computed
-    result = segment(loaded[CASES[0]], case.ref["picture"], task=task, stuff_classes=stuff, **threshold)
+    result = segment(loaded[CASES[0]], case.ref["picture"], task=task, stuff_classes=stuff)
     np.testing.assert_array_equal(result.map, case.ref[name])
     wanted = case.meta["segments"][name]
     assert [(part.id, part.label_id) for part in result.segments] == [(w["id"], w["label_id"]) for w in wanted]
     for part, known in zip(result.segments, wanted, strict=True):
         assert abs(part.score - known["score"]) < SCORE
     assert json.loads(json.dumps(result.to_dict()))["task"] == task
-
-
-@pytest.mark.once
-def test_instances_have_the_threshold_of_transformers(loaded, golden):
-    """Panoptic segments without a threshold are those of `test_segments_of_queries`, at 0.8."""
-    picture = golden(CASES[0]).ref["picture"]
-    maps = [segment(loaded[CASES[0]], picture, task="instance", threshold=t).map for t in (None, 0.5, 0.8)]
-    np.testing.assert_array_equal(maps[0], maps[1])
-    assert (maps[0] != maps[2]).any()
 
 
 @pytest.mark.once

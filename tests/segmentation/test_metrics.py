@@ -153,6 +153,29 @@ def test_the_panoptic_quality_by_hand():
     assert np.isnan(PanopticQuality(1).result().quality)
 
 
+@pytest.mark.parametrize("background, invented, quality", [(None, 0, 1.0), (0, 1, 2 / 3)])
+def test_an_invented_segment_on_background_is_a_mistake(background, invented, quality):
+    """Beside a segment that is found in whole; without a background, the pixels of id 0 have no label."""
+    truth, guess = np.array([[3, 3, 0, 0, 0, 7]]), np.array([[1, 1, -1, 2, 2, 4]])
+    metric = PanopticQuality(1)
+    metric.add(predicted(guess, {1: 0, 2: 0, 4: 0}), truth, {3: 0}, background=background)
+    result = metric.result()
+    # The segment on id 7, which is neither a segment nor background, is on pixels without a label in both cases.
+    assert (result.matched[0], result.invented[0], result.missed[0]) == (1, invented, 0)
+    assert result.quality == pytest.approx(quality)
+
+
+def test_a_segment_that_lies_on_background_shares_it():
+    """Background counts in the union, as COCO counts it: 2 of 5 pixels are not half."""
+    truth, guess = np.array([[3, 3, 0, 0, 0]]), np.array([[1, 1, 1, 1, 1]])
+    found = []
+    for background in (None, 0):
+        metric = PanopticQuality(1)
+        metric.add(predicted(guess, {1: 0}), truth, {3: 0}, background=background)
+        found.append(metric.result().quality)
+    assert found == [1.0, 0.0]
+
+
 GOOD = predicted(MAP, {0: 0})
 
 
@@ -169,6 +192,8 @@ GOOD = predicted(MAP, {0: 0})
         ((GOOD, MAP, {}, {0}), ValueError, r"but \[0\] are"),
         ((GOOD, MAP, {0: 0.5}), ValueError, r"segments must have the classes 0 to 1, but has \[0.5\]"),
         ((GOOD, MAP - 1, {-1: 0}), ValueError, "segments must have ids of at least 0, but has -1"),
+        ((GOOD, MAP, {0: 0}, (), 0), ValueError, "background must be an id .* but 0 was given"),
+        ((GOOD, MAP, {0: 0}, (), -1), ValueError, "background must be an id .* but -1 was given"),
     ],
 )
 def test_segments_that_make_no_sense(arguments, error, message):

@@ -361,3 +361,20 @@ def test_class_255_is_measured_as_any_other(monkeypatch):
     images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])
     model = SimpleNamespace(config=SimpleNamespace(classes=256))
     assert MeasuredSegments(model, images, Sharing(), ()).evaluate(model)["pixel_accuracy"] == 1.0
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("task, recognition", [("instance", 2 / 3), ("panoptic", 1.0)])
+def test_an_invented_instance_lowers_the_recognition(monkeypatch, task, recognition):
+    parts = tuple(segmentation.Segment(i, 0, "dot", 0.9, 1) for i in range(2))
+    found = segmentation.Segmentation(np.array([[0, 1, -1]], "int32"), parts, "panoptic")
+    monkeypatch.setattr("keras_vit.training.eomt.segment", lambda *args, **options: found)
+
+    class Images(list):
+        source = SimpleNamespace(task=task)
+
+    target = {"masks": np.array([[[True, False, False]]]), "labels": np.array([0])}
+    images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])
+    model = SimpleNamespace(config=SimpleNamespace(classes=1))
+    figures = MeasuredSegments(model, images, Sharing(), ()).evaluate(model)
+    assert figures["recognition_quality"] == pytest.approx(recognition)
