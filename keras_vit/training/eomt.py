@@ -434,7 +434,7 @@ class MeasuredSegments:
         """
         config, task = self._model.config, self._images.source.task
         semantic = task == "semantic"
-        # Instances are all labelled, as in COCO: what is found beside them is a mistake. Panoptic maps leave pixels open.
+        # In data of instances all are labelled, so what is found beside them is a mistake; panoptic maps leave gaps.
         background = 0 if task == "instance" else None
         # No class is -1, as one may be 255.
         metric: Any = MeanIoU(config.classes, -1) if semantic else PanopticQuality(config.classes, self._stuff)
