@@ -40,8 +40,8 @@ help:
 	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json (with a GPU: the page of accelerators)"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
-	@echo "make wheel                                 builds dist/keras_vit-*.whl and the source archive"
-	@echo "make sbom                                  writes sbom/keras_vit.cdx.json: what the wheel in dist/ brings along"
+	@echo "make wheel                                 builds dist/keras_vit_zoo-*.whl and source archive"
+	@echo "make sbom                                  writes sbom/keras-vit-zoo.cdx.json: what the wheel in dist/ brings along"
 	@echo "make docs                                  builds the documentation site into site/ and checks its links"
 	@echo "make clean                                 removes .venv/, dist/, sbom/, site/, demo-output/, examples-output/ and caches"
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
@@ -90,7 +90,7 @@ sbom:
 		--disable-pip-version-check cyclonedx-bom==7.5.0
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt .venv/sbom/bin/python -m pip \
 		--python .venv/sbom/of/bin/python install --quiet --disable-pip-version-check dist/*.whl
-	@.venv/sbom/bin/cyclonedx-py environment .venv/sbom/of/bin/python --output-reproducible --of JSON -o sbom/keras_vit.cdx.json
+	@.venv/sbom/bin/cyclonedx-py environment .venv/sbom/of/bin/python --output-reproducible --of JSON -o sbom/keras-vit-zoo.cdx.json
 
 docs: $(DOCS)/.installed
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict

@@ -18,7 +18,7 @@ def requirements(extras: list[str]) -> list[str]:
     result = list(PROJECT["dependencies"])
     for extra in extras:
         for line in PROJECT["optional-dependencies"][extra]:
-            own = re.fullmatch(r"keras-vit\[(.+)\]", line)
+            own = re.fullmatch(rf"{PROJECT['name']}\[(.+)\]", line)
             result += requirements(own[1].split(",")) if own else [line]
     return list(dict.fromkeys(result))
 

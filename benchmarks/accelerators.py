@@ -183,7 +183,7 @@ def device_name(backend, dry):
     import jax
 
     if jax.default_backend() == "cpu":
-        sys.exit("JAX sees no accelerator here: pip install 'keras-vit[cuda]'; --dry-run measures nothing.")
+        sys.exit("JAX sees no accelerator here: pip install 'keras-vit-zoo[cuda]'; --dry-run measures nothing.")
     return jax.devices()[0].device_kind
 
 

@@ -8,7 +8,7 @@
 A row is a model, an image size, a batch, a precision and a job. For `forward` and `train` all contestants take turns,
 one step each in every round, so that ratios hold where the machine's speed drifts. Each has a process of its own: in
 one for all, whose memory the first have cut up, others take up to a tenth longer. For `start` and `start-train`
-processes are fresh, and find their own framework alone, as after `pip install keras-vit[torch]`: how long imports,
+processes are fresh, and find their own framework alone, as after `pip install keras-vit-zoo[torch]`: how long imports,
 building, the first call and those after it take, and the peak of memory. `int8` is Keras's `quantize("int8")`.
 
 Contestants beside `keras_vit`, which is `predict_on_batch` or `train_on_batch`: the same with the exact GELU (`exact`,

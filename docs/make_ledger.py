@@ -29,7 +29,7 @@ own code and was installed, both computed the answer to one prepared picture.
 One command adds the rows of the catalogue's 60 smallest checkpoints. It needs network. Checkpoints that have a
 row are skipped, so the command can be stopped and repeated:
 
-    pip install 'keras-vit[torch,images]' timm transformers open_clip_torch
+    pip install 'keras-vit-zoo[torch,images]' timm transformers open_clip_torch
     keras-vit verify --smallest 60 --ledger docs/ledger.jsonl
     python docs/make_ledger.py
 

@@ -1,6 +1,6 @@
 """Features of a large folder of images on a Ray cluster: `keras_vit.evaluation.embed` over slices of it, put together.
 
-    pip install "keras-vit[jax,images,ray]"
+    pip install "keras-vit-zoo[jax,images,ray]"
     python examples/embed_on_ray.py photos/ --weights ViT-B/16 --output features.npz                 # this machine
     python examples/embed_on_ray.py photos/ --weights ViT-B/16 --output features.npz --address auto  # a cluster
 

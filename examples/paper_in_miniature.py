@@ -17,7 +17,8 @@ disagrees with the paper.
 | `masked` | labels, then masked patch prediction, then scratch (section 4.6) |
 
 Writes `miniature.json`, `miniature.md` and `miniature_*.png`. Any backend works; torch is the fastest to train on CPUs.
-Needs `pip install "keras-vit[demo]" scipy`, and the repository, whose `weights/train_glyphs.py` draws the characters.
+Needs `pip install "keras-vit-zoo[demo]" scipy`, and the repository, whose
+`weights/train_glyphs.py` draws the characters.
 """
 
 import argparse

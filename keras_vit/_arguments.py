@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
+from keras_vit._names import pip_install
+
 if TYPE_CHECKING:
     import keras
 
@@ -259,8 +261,7 @@ def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
     if missing:
         names = " and ".join(_PACKAGES.get(name, name) for name in missing)
         verb = "is" if len(missing) == 1 else "are"
-        message = f'{what} needs {names}, which {verb} not installed: pip install "keras-vit[{extra}]"'
-        raise ImportError(message, name=missing[0])
+        raise ImportError(f"{what} needs {names}, which {verb} not installed: {pip_install(extra)}", name=missing[0])
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from keras_vit._names import pip_install
+
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -33,7 +35,7 @@ def choose_backend() -> None:
         if backend not in (*BACKENDS, "numpy", "openvino"):  # the last two for inference only, and not tested
             raise ValueError(f"KERAS_BACKEND must be one of {', '.join(BACKENDS)}, but it is {backend!r}.")
         if backend in BACKENDS and not importlib.util.find_spec(backend):
-            raise ImportError(f'KERAS_BACKEND is {backend!r}, which is missing: pip install "keras-vit[{backend}]"')
+            raise ImportError(f"KERAS_BACKEND is {backend!r}, which is missing: {pip_install(backend)}")
         return
     file = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
     try:
@@ -45,7 +47,7 @@ def choose_backend() -> None:
         return
     installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     if not installed:
-        raise ImportError('No backend of Keras is installed: pip install "keras-vit[jax]" (or tensorflow, or torch)')
+        raise ImportError(f"No backend of Keras is installed: {pip_install('jax')} (or tensorflow, or torch)")
     if configured:
         warnings.warn(
             f"{file} names the backend {configured!r}, which is not installed: Keras runs on {installed[0]!r}. Set "

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from types import ModuleType
 
+DISTRIBUTION = "keras-vit-zoo"  # as pip and pyproject.toml know what is imported as `keras_vit`
 _MODULES = {"keras_vit.cli", "keras_vit.data.examples", "keras_vit.export.processes"}
 
 
@@ -25,6 +26,11 @@ def _is_program() -> bool:
 
 
 IS_PROGRAM = _is_program()
+
+
+def pip_install(extra: str) -> str:
+    """Returns the command that installs an extra, for messages."""
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
 def lazy_names(package: str) -> Callable[[str], object]:

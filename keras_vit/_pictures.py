@@ -80,7 +80,7 @@ def need_matplotlib() -> None:
     """Checks that there is matplotlib, before a long computation whose result it is to draw.
 
     Raises:
-        ImportError: if it is not installed (`pip install "keras-vit[plots]"`).
+        ImportError: if it is not installed (`pip install "keras-vit-zoo[plots]"`).
 
     Examples:
         >>> evaluation.need_matplotlib()  # silent where it is installed

@@ -10,7 +10,7 @@
 # the model is the small checkpoint that comes along with the package, so that it takes a minute on two cores and no
 # download. With photos of yours, put `"ViT-B/16"` instead of `"glyphs"` and leave out the arguments about size.
 #
-# Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit[torch,demo]"`, or `tensorflow`, or `jax`.
+# Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
 # %%
 import pathlib

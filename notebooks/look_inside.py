@@ -9,7 +9,7 @@
 # What each head looks at, what an answer is made of, and what the weights alone tell. Every function gives a NumPy
 # array; drawing it is a second call. The model is the small checkpoint that comes along; any other works alike.
 #
-# Runs on JAX and PyTorch (and TensorFlow). `pip install "keras-vit[torch,demo]"`.
+# Runs on JAX and PyTorch (and TensorFlow). `pip install "keras-vit-zoo[torch,demo]"`.
 
 # %%
 # %matplotlib inline

@@ -10,7 +10,7 @@
 # measure their features. Trained here on notes in three pens: **which pen wrote it?** The pictures are made of scans of
 # handwritten digits, and the model is the small one that comes along; with a published one, only its name changes.
 #
-# Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit[torch,demo]"`, or `tensorflow`, or `jax`.
+# Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
 # %%
 # %matplotlib inline

@@ -11,7 +11,7 @@
 # way.
 #
 # Runs on TensorFlow (on JAX and PyTorch as well, where TensorFlow writes the file in a second process).
-# `pip install "keras-vit[export,demo]"`.
+# `pip install "keras-vit-zoo[export,demo]"`.
 
 # %%
 import pathlib

@@ -10,7 +10,7 @@
 # are a download away, `keras_vit.load_image_text("hf://openai/clip-vit-base-patch32")`. Here both towers learn on the
 # spot, from scans of handwritten digits in six colours. One thing is kept from them: **no red seven is ever shown**.
 #
-# Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit[torch,demo]"`, or `tensorflow`, or `jax`.
+# Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
 # %%
 # %matplotlib inline

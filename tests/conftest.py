@@ -80,7 +80,7 @@ def pytest_unconfigure(config):
 
 def pytest_report_header(config):
     backend = os.environ["KERAS_BACKEND"]
-    versions = ", ".join(f"{name} {_version(name)}" for name in (backend, "keras", "numpy", "keras-vit"))
+    versions = ", ".join(f"{name} {_version(name)}" for name in (backend, "keras", "numpy", "keras-vit-zoo"))
     return f"keras backend: {backend} ({versions}; Python {platform.python_version()})"
 
 

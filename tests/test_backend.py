@@ -53,9 +53,9 @@ def test_a_file_of_keras_s_names_what_is_not_installed(chosen):
 @pytest.mark.parametrize(
     ("variable", "installed", "error", "words"),
     [
-        (None, (), ImportError, r"keras-vit\[jax\]"),
+        (None, (), ImportError, r"keras-vit-zoo\[jax\]"),
         ("foo", ("torch",), ValueError, "one of tensorflow, jax, torch, but it is 'foo'"),
-        ("jax", ("torch",), ImportError, r"'jax', which is missing: pip install .keras-vit\[jax\]"),
+        ("jax", ("torch",), ImportError, r"'jax', which is missing: pip install .keras-vit-zoo\[jax\]"),
     ],
 )
 def test_a_choice_that_cannot_be_had_is_an_error(chosen, variable, installed, error, words):

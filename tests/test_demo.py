@@ -143,7 +143,7 @@ def test_a_missing_package_is_one_clear_sentence(monkeypatch, capsys, tmp_path, 
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0
     assert package.removeprefix("sk") in said
-    assert 'pip install "keras-vit[demo]"' in said
+    assert 'pip install "keras-vit-zoo[demo]"' in said
     assert list(tmp_path.iterdir()) == []
 
 

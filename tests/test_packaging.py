@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_vit._names import PACKAGES
+from keras_vit._names import DISTRIBUTION, PACKAGES
 
 pytestmark = pytest.mark.once
 
@@ -35,10 +35,33 @@ def pins():
 def test_everything_is_pinned_and_nothing_of_cuda_is(pins):
     extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
     names = {re.match(r"[\w.-]+", line)[0].replace("_", "-") for line in [*PROJECT["dependencies"], *extras]}
-    assert names - set(pins) == {"keras-vit"}
+    assert names - set(pins) == {DISTRIBUTION}
     assert not [name for name in pins if name.startswith(("nvidia", "cuda", "triton"))]
     hooks = re.findall(r"ruff==([\w.]+)", (REPOSITORY / ".pre-commit-config.yaml").read_text())
     assert set(hooks) == {pins["ruff"]}
+
+
+def other_names(text):
+    """What else than our distribution a text installs, or asks an extra of, under a name that looks like ours."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()  # a shell's line may go on
+    installed = [re.search(r"pip[^\n`]*? install ([^`#|(;]*)", line) for line in lines]
+    words = " ".join(found[1] for found in installed if found).split() + re.findall(r"[\w.-]+\\?\[[a-z]", text)
+    ours = re.compile(r"keras[-_.]?vit[\w.-]*", re.I)
+    names = {re.sub(r"[-_.]+", "-", found[0].lower()) for word in words if (found := ours.match(word.strip("\"'")))}
+    return names - {DISTRIBUTION}
+
+
+def test_nothing_of_ours_is_installed_under_another_name():
+    """The name `keras-vit` on the package index belongs to another project. The changelog says what once was."""
+    left_out = {".git", ".venv", "site", "dist", "sbom", "CHANGELOG.md"}
+    suffixes = {"", ".cff", ".ipynb", ".md", ".py", ".sh", ".toml", ".txt", ".yml"}
+    files = [path for path in REPOSITORY.rglob("*") if path.is_file() and path.suffix in suffixes]
+    read = [path for path in files if left_out.isdisjoint(path.relative_to(REPOSITORY).parts)]
+    faults = {str(path.relative_to(REPOSITORY)): other_names(path.read_text(errors="ignore")) for path in read}
+    assert len(read) > 300 and not {path: names for path, names in faults.items() if names}
+    for line in ('pip install "keras-vit[torch]"', "pip install -U keras_vit\\\n --pre"):
+        assert other_names(line) == {"keras-vit"}
+    assert PROJECT["name"] == DISTRIBUTION and DISTRIBUTION in (REPOSITORY / "CITATION.cff").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +74,7 @@ def dist(tmp_path_factory):
 
 
 def test_the_wheel_carries_its_data_and_says_what_an_index_shows(dist):
-    (wheel,) = dist.glob("keras_vit-*.whl")
+    (wheel,) = dist.glob("keras_vit_zoo-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (path,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -60,9 +83,9 @@ def test_the_wheel_carries_its_data_and_says_what_an_index_shows(dist):
     assert {f"keras_vit/weights/{name}" for name in data} <= names and "imagenet1k_classes.tsv" in data
     assert "keras_vit/weights/samples/character.png" in names
     assert {"keras_vit/py.typed", "keras_vit/layers/__init__.py", "keras_vit/_page.html"} <= names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"keras_vit"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"keras_vit", "keras_vit_zoo"}
     assert not [name for name in names if "__pycache__" in name or re.match(r"keras_vit/weights/.*\.py", name)]
-    assert (metadata["Name"], metadata["Version"]) == ("keras-vit", VERSION)
+    assert (metadata["Name"], metadata["Version"]) == (DISTRIBUTION, VERSION)
     assert metadata["Description-Content-Type"] == "text/markdown"
     pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if "Python :: 3." in line}
     assert pythons == {"3.11", "3.12", "3.13"}
@@ -70,7 +93,7 @@ def test_the_wheel_carries_its_data_and_says_what_an_index_shows(dist):
 
 def test_the_source_archive_has_what_the_repository_has(dist):
     """What somebody needs to test, document and build it again; nothing that a machine left behind."""
-    (archive,) = dist.glob("keras_vit-*.tar.gz")
+    (archive,) = dist.glob("keras_vit_zoo-*.tar.gz")
     with tarfile.open(archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
     top = "README.md CHANGELOG.md CITATION.cff SECURITY.md LICENSE Makefile constraints.txt mkdocs.yml".split()
@@ -103,7 +126,7 @@ def test_the_lowest_versions_are_the_lower_bounds():
     bounds = dict(line.split("==") for line in lines)
     extras = ("images", "plots", "demo", "torch")
     declared = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
-    declared = [line for line in declared if not line.startswith("keras-vit")]
+    declared = [line for line in declared if not line.startswith(DISTRIBUTION)]
     assert {name: f"{name}>={version}" for name, version in bounds.items()} == {
         re.match(r"[\w-]+", line)[0]: line.partition(",")[0] for line in declared
     }

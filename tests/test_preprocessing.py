@@ -238,7 +238,7 @@ def test_files_that_are_no_images(tmp_path, name):
 
 def test_without_pillow(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"keras-vit\[images\]"):
+    with pytest.raises(ImportError, match=r"keras-vit-zoo\[images\]"):
         load_image(tmp_path / "any.png")
 
 

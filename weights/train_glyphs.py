@@ -8,7 +8,7 @@ over to handwritten digits.
     KERAS_BACKEND=torch python weights/train_glyphs.py                       # trains, and replaces glyphs.npz
     KERAS_BACKEND=torch python weights/train_glyphs.py --steps 50 --output /tmp/try      # a thin run of everything
 
-Needs `pip install "keras-vit[demo]"`: matplotlib for its fonts, Pillow to draw them, SciPy for the distances.
+Needs `pip install "keras-vit-zoo[demo]"`: matplotlib for its fonts, Pillow to draw them, SciPy for the distances.
 """
 
 import argparse

@@ -20,6 +20,7 @@ from keras_vit import inspection, training
 from keras_vit._arguments import printable, require_packages, whole_number
 from keras_vit._files import weights_folder, write_text
 from keras_vit._keras import set_random_seed
+from keras_vit._names import pip_install
 from keras_vit._pictures import plot_map
 from keras_vit._terminal import Table, megabytes
 from keras_vit.checkpoints import save_model
@@ -233,5 +234,5 @@ def _tables(result: dict[str, Any]) -> tuple[Table, Table]:
         for name, file in result["files"].items()
     )
     if "digits.tflite" not in result["files"]:
-        files.append({"file": "digits.tflite", "difference": None, "size": 'needs pip install "keras-vit[export]"'})
+        files.append({"file": "digits.tflite", "difference": None, "size": f"needs {pip_install('export')}"})
     return runs, files

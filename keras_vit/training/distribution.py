@@ -180,7 +180,7 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
         OSError, ValueError: Orbax's own, if the folder cannot be written.
 
     Example:
-        >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX, with keras-vit[orbax]
+        >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX, with keras-vit-zoo[orbax]
     """
     checkpoint, path = _orbax(), Path(path).absolute()
     if path.exists():
@@ -203,7 +203,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
         OSError: Orbax's own, if it cannot be read.
 
     Example:
-        >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit[orbax]
+        >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit-zoo[orbax]
         >>> training.load_sharded(keras_vit.VisionTransformer(config), "checkpoints/step-2000")
     """
     checkpoint, path = _orbax(), Path(path).absolute()

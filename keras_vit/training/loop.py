@@ -511,7 +511,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
         title: Above the picture.
 
     Raises:
-        ImportError: if matplotlib is not installed (`pip install "keras-vit[plots]"`).
+        ImportError: if matplotlib is not installed (`pip install "keras-vit-zoo[plots]"`).
         KeyError: if a row has no `step`.
         ValueError: if `path` has another ending.
         OSError: if the file cannot be written.

@@ -23,7 +23,7 @@ PathFinder.find_spec = lambda name, path=None, target=None: (
 )
 """
 BACKENDS = "tensorflow,jax,torch"
-IMAGES = 'needs Pillow, which is not installed: pip install "keras-vit[images]"'
+IMAGES = 'needs Pillow, which is not installed: pip install "keras-vit-zoo[images]"'
 EMBED = "embed {photo} --weights {tiny} --output x.npz"
 
 
@@ -50,7 +50,7 @@ def one_line(errors):
 @pytest.mark.parametrize(("hidden", "backend"), [(BACKENDS, ""), ("jax", "jax")])
 def test_one_line_says_which_backend_to_install(without, tiny, photo, hidden, backend):
     error = without(hidden, "predict", photo, "--weights", tiny(), KERAS_BACKEND=backend)
-    assert 'pip install "keras-vit[jax]"' in error and "Repair" not in error
+    assert 'pip install "keras-vit-zoo[jax]"' in error and "Repair" not in error
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_one_line_says_which_backend_to_install(without, tiny, photo, hidden, ba
         ("PIL", EMBED, IMAGES),
         ("PIL", f"{EMBED} --skip-unreadable", IMAGES),
         ("PIL", "evaluate {tiny} {colours} --on-bad-image skip", IMAGES),
-        ("sklearn", "evaluate {tiny} digits", 'scikit-learn, which is not installed: pip install "keras-vit[demo]"'),
+        ("sklearn", "evaluate {tiny} digits", 'scikit-learn, which is not installed: pip install "keras-vit-zoo['),
         ("sklearn matplotlib", "demo", 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
     ],
 )
@@ -74,7 +74,7 @@ def test_one_line_says_what_to_install(run, tiny, photo, colours, tmp_path, monk
 
 def test_the_shell_s_question_without_argcomplete(without):
     error = without("argcomplete", _ARGCOMPLETE="1", COMP_LINE="keras-vit pre")
-    assert 'Completion needs argcomplete, which is not installed: pip install "keras-vit[completion]"' in error
+    assert 'Completion needs argcomplete, which is not installed: pip install "keras-vit-zoo[completion]"' in error
 
 
 def test_files_that_nothing_can_decode_are_not_left_out_as_bad(colours, tmp_path, monkeypatch):

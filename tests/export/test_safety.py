@@ -207,6 +207,6 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(Format, "precision", lambda *_: Precision())  # whose packages are asked for first
     for format, row in FORMATS.items():
-        with pytest.raises(ImportError, match=rf"needs .*{row.needs[-1]}.*keras-vit\[{row.extra}\]"):
+        with pytest.raises(ImportError, match=rf"needs .*{row.needs[-1]}.*keras-vit-zoo\[{row.extra}\]"):
             export(shared_model(), tmp_path / f"model{SUFFIXES[format]}", format)
     assert everything_in(tmp_path) == []

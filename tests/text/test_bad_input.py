@@ -227,7 +227,7 @@ def test_no_tokenizer_beside_the_weights(golden, tmp_path, both):
 def test_libraries_that_are_not_installed(golden, monkeypatch, package, case):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
-    with pytest.raises(ImportError, match=rf'needs {package}, .* pip install "keras-vit\[text\]"'):
+    with pytest.raises(ImportError, match=rf'needs {package}, .* pip install "keras-vit-zoo\[text\]"'):
         keras_vit.load_image_text(source(golden(case)))
 
 
