@@ -9,10 +9,17 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import ModuleType
 
 DISTRIBUTION = "keras-vit-zoo"  # as pip and pyproject.toml know what is imported as `keras_vit`
+
+for _other in Path(__file__).parents[1].glob("keras_vit-*.dist-info"):
+    raise ImportError(
+        f"{_other} is installed beside {DISTRIBUTION}. The keras-vit of the package index is another project, whose files "
+        f"are in the same folder: pip uninstall keras-vit {DISTRIBUTION}, then install {DISTRIBUTION} again."
+    )
+
 _MODULES = {"keras_vit.cli", "keras_vit.data.examples", "keras_vit.export.processes"}
 
 

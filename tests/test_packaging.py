@@ -64,6 +64,22 @@ def test_nothing_of_ours_is_installed_under_another_name():
     assert PROJECT["name"] == DISTRIBUTION and DISTRIBUTION in (REPOSITORY / "CITATION.cff").read_text()
 
 
+@pytest.mark.parametrize("installed", ["before", "after"])
+@pytest.mark.parametrize("start", [("-c", "import keras_vit"), ("-m", "keras_vit.cli", "--version")])
+def test_the_other_keras_vit_of_the_index_is_found_beside_ours(tmp_path, installed, start):
+    """Both put files into one folder: ours works until the other is uninstalled, or has lost its `__init__.py`."""
+    shutil.copytree(REPOSITORY / "keras_vit", tmp_path / "keras_vit", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "keras_vit-1.0.1.dist-info").mkdir()
+    if installed == "after":
+        (tmp_path / "keras_vit" / "__init__.py").write_text('__version__ = "1.0.0"')
+        start = [word.replace("import keras_vit", "import keras_vit.training") for word in start]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *start], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    for words in ("keras_vit-1.0.1.dist-info", "is another project", "pip uninstall keras-vit keras-vit-zoo"):
+        assert words in done.stderr.splitlines()[-1]
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
     """The source archive, and the wheel that is built from it, without network, with this environment's tools."""
