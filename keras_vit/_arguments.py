@@ -184,12 +184,25 @@ def listing(names: Sequence[object], most: int = 5) -> str:
     return f"{first} and {len(names) - most} more" if len(names) > most else first
 
 
-def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the line of the user's code, or of `keras_vit.cli`, that called this package."""
-    frame, level = sys._getframe(), 1  # noqa: SLF001 (inspect.currentframe() is typed as None)
-    while frame.f_back is not None and re.match(r"keras_vit\.(?!cli\.)", frame.f_globals.get("__name__", "")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+def caller() -> dict[str, Any]:
+    """Returns the line of the user's code, or of `keras_vit.cli`, that called this package, as `warn_explicit` has it.
+
+    Keras and PyTorch, which call a model that is inside another one, are passed over.
+    """
+    frame = sys._getframe()  # noqa: SLF001 (inspect.currentframe() is typed as None)
+    while frame.f_back is not None and _BETWEEN.match(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    where = {"filename": frame.f_code.co_filename, "lineno": frame.f_lineno, "registry": registry}
+    return {**where, "module": frame.f_globals.get("__name__", "<unknown>")}
+
+
+_BETWEEN = re.compile(r"(keras_vit\.(?!cli\.)|keras\.|torch\.)")
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning, where: Mapping[str, Any] | None = None) -> None:
+    """Warns at a line that `caller` returned; with None at the one that it returns now."""
+    warnings.warn_explicit(message, category, **(where or caller()))
 
 
 # What the numbers of recipes, optimizers, schedules and exports must be, and the test of it.

@@ -88,7 +88,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
     },
     "keras_vit.checkpoints": {
-        "keras_vit.checkpoints.catalogue": "augreg_index best_augreg list_models list_weights recommended",
+        "keras_vit.checkpoints.catalogue": (
+            "augreg_index best_augreg list_models list_weights recommended recommended_size"
+        ),
         "keras_vit.checkpoints.checkpoint": (
             "CheckpointInfo LAYOUTS check_format inspect_checkpoint load_model open_checkpoint save_model to_checkpoint"
         ),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 from keras_vit import models
-from keras_vit._arguments import Source, Tensor, warn_caller
+from keras_vit._arguments import Code, Message, Source, Tensor, warn_caller
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,
@@ -18,8 +18,10 @@ from keras_vit.checkpoints import (
     open_checkpoint,
     pair_in,
     read_keras,
+    recommended_size,
     resolve_source,
 )
+from keras_vit.checkpoints.catalogue import repositories_called
 from keras_vit.models import (
     VARIANTS,
     BiT,
@@ -58,7 +60,7 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
     docs/loading.md.
 
     Args:
-        source: A variant such as `"ViT-B/16"`, which stands for its recommended ImageNet-1k checkpoint; a name of the
+        source: A variant such as `"ViT-B/16"`, which stands for its recommended checkpoint; a name of the
             catalogue (see `list_weights`); `"glyphs"`, the one that comes along; an address; or the path of an `.npz`,
             `.safetensors`, `.pth`, `.keras` or `.weights.h5` of a known layout, or of a folder with one and its JSON
             files. A file comes before a variant of the same name.
@@ -173,7 +175,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         >>> tiny.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape
         (1, 10)
     """
-    variant = find_variant(variant)
+    variant = _variant_called(variant)
     given: dict[str, Any] = given_options("create_model", options, CreateOptions)
     weights, pretrained = given.pop("weights", None), given.pop("pretrained", False)
     if weights == "imagenet":
@@ -193,6 +195,19 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         if value not in (None, getattr(config, option, None)):
             raise ValueError(f"{option}={value} contradicts {weights}: leave it out, the file tells.")
     return load(weights, **given)
+
+
+def _variant_called(name: str) -> str:
+    """Returns `find_variant(name)`; ValueError also says which variant a repository of that name has."""
+    try:
+        return find_variant(name)
+    except ValueError:
+        rows = repositories_called(name)
+        if not rows:
+            raise
+    of_file = f"keras_vit.load({rows[0]['name']!r})"
+    words = f"There is no variant {name!r}. Did you mean {rows[0]['variant']!r}, or for its weights {of_file}? "
+    raise ValueError(Message(words, Code("list_models()"), " shows all."))
 
 
 def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Source | None) -> VisionTransformer | BiT:
@@ -305,7 +320,11 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
 
     name = factory.__name__ = factory.__qualname__ = factory_name(variant)
     but = ", but for what a ResNet has no use for" if kind is BiT else ""
-    factory.__doc__ = f"""The {variant} of the papers: the options are those of `create_model`{but}.
+    size = recommended_size(variant)
+    loaded = (
+        f" `pretrained=True` loads weights for images of {size} pixels; `image_size=` resizes them." if size else ""
+    )
+    factory.__doc__ = f"""The {variant} of the papers: the options are those of `create_model`{but}.{loaded}
 
     Examples:
         >>> model = keras_vit.{name}(classes=10)

@@ -321,11 +321,9 @@ for page, code in json.load(sys.stdin).items():
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tmp_path, backend):
-    """From top to bottom: a page makes all that it uses, but a folder `photos/`."""
+    """From top to bottom, outside a checkout: a page makes all that it uses, except a folder `photos/`."""
     if backend != framework:
         pytest.skip("runs on another backend")
-    for folder in ("docs", "examples"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "photos").symlink_to(shared[0] / "photos")
     pages = {}
     for page in code_pages():

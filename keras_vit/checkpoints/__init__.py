@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints.catalogue import list_models as list_models
     from keras_vit.checkpoints.catalogue import list_weights as list_weights
     from keras_vit.checkpoints.catalogue import recommended as recommended
+    from keras_vit.checkpoints.catalogue import recommended_size as recommended_size
     from keras_vit.checkpoints.checkpoint import LAYOUTS as LAYOUTS
     from keras_vit.checkpoints.checkpoint import CheckpointInfo as CheckpointInfo
     from keras_vit.checkpoints.checkpoint import check_format as check_format

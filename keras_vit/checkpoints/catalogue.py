@@ -109,7 +109,8 @@ def find_entry(name: str) -> Entry:
         return same[0]
     if same:
         raise ValueError(f"{name!r} may be any of {', '.join(repr(entry.name) for entry in same)}. Pass one of these.")
-    variants = [entry.name for entry in entries.values() if plain_variant(entry.variant) == plain_variant(stem)]
+    rows = [*map(_row, entries.values()), *_repository_rows()]
+    variants = [row["name"] for row in rows if plain_variant(row["variant"]) == plain_variant(stem)]
     if variants:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
         words = f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see "
@@ -120,6 +121,9 @@ def find_entry(name: str) -> Entry:
 
 def _suggestion(name: str) -> str:
     """Returns a sentence with names or a repository like an unknown name, empty for none; OSError without our data."""
+    of_others = [row["name"] for row in repositories_called(name)]
+    if of_others:
+        return f" Did you mean {' or '.join(map(repr, of_others[:_NAMES_LISTED]))}?"
     known: dict[str, str] = {}
     for entry in catalogue().values():
         known[plain_variant(entry.name)] = known[plain_variant(entry.basename)] = entry.name
@@ -134,6 +138,21 @@ def _suggestion(name: str) -> str:
     if similar or not repository:
         return similar
     return f" Did you mean 'hf://{repository[1]}', a repository of the Hugging Face Hub?"
+
+
+def repositories_called(name: str) -> list[dict[str, Any]]:
+    """Returns the repositories that a name of timm or Hugging Face means, the most accurate first, as rows.
+
+    `vit_base_patch16_224` stands for all of that name, whatever follows a dot: timm takes one of them for it. Raises
+    OSError where the package's data are missing.
+    """
+    wanted = _plain_family(name.rpartition("/")[2])
+    found = []
+    for row in _repository_rows():
+        own = row["name"].rpartition("/")[2]
+        if wanted and wanted in (_plain_family(own), _plain_family(own.partition(".")[0])):
+            found.append(row)
+    return sorted(found, key=lambda row: -(row["top1"] or 0))
 
 
 def _augreg_entry(stem: str) -> Entry:
@@ -171,24 +190,45 @@ def _augreg_entry(stem: str) -> Entry:
 
 
 def recommended(variant: str) -> Entry:
-    """Returns the ImageNet-1k checkpoint of a variant (in any spelling) that `pretrained=True` loads.
+    """Returns the checkpoint of a variant (in any spelling) that `pretrained=True` loads, also one of the Hub.
 
-    The one that the official README recommends (AugReg, fine-tuned at 384 pixels); for variants that AugReg does not
-    have, the original one. ValueError if none is published, with what there is; OSError where the package's data are
+    Of the first papers' models it is one for ImageNet-1k: what the official README recommends (AugReg, fine-tuned at
+    384 pixels), or the original where AugReg has none. Of other families it is what their publisher gives, without a
+    head where that has none. ValueError if none is published, with what there is; OSError where the package's data are
     missing.
     """
     choices, plain = _read("catalogue.json")["recommended"], plain_variant(variant)
     for name in [name for known, name in choices.items() if plain_variant(known) == plain]:
-        return catalogue()[name]
-    others = [entry for entry in catalogue().values() if plain_variant(entry.variant) == plain]
+        return catalogue()[name] if name in catalogue() else _entry_of(name)
+    others = [row for row in (*map(_row, catalogue().values()), *_repository_rows())]
+    others = [row for row in others if plain_variant(row["variant"]) == plain]
     if not others:
-        raise ValueError(f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}.")
-    others = [entry for entry in others if entry.classes != 1000] or others
-    weights = " or ".join(f"weights={entry.name!r}" for entry in others[:_NAMES_LISTED])
+        words = f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. Others: "
+        raise ValueError(Message(words, Code("list_weights()"), "."))
+    others = [row for row in others if row["classes"] != 1000] or others
+    weights = " or ".join(f"weights={row['name']!r}" for row in others[:_NAMES_LISTED])
     raise ValueError(
-        f"No recommended ImageNet-1k checkpoint of {others[0].variant} is published, so there is none for "
+        f"No recommended ImageNet-1k checkpoint of {others[0]['variant']} is published, so there is none for "
         f"pretrained=True. For fine-tuning pass {weights} with classes=..., for features with include_top=False."
     )
+
+
+def recommended_size(variant: str) -> int | None:
+    """Returns the pixels of a side that `pretrained=True` loads weights for; None for a variant that it does not know.
+
+    `variant` is spelled as in `VARIANTS`. Raises OSError where the package's data are missing.
+    """
+    name = _read("catalogue.json")["recommended"].get(variant)
+    if name is None:
+        return None
+    return catalogue()[name].image_size if name in catalogue() else _entry_of(name).image_size
+
+
+def _entry_of(name: str) -> Entry:
+    """Returns a repository of the Hub, `hf://owner/name`, as an entry; StopIteration unless it is listed."""
+    row = next(row for row in _repository_rows() if row["name"] == name)
+    fields = {field.name: row[field.name] for field in dataclasses.fields(Entry) if field.name != "urls"}
+    return Entry(urls=(row["url"],), **fields | {field: tuple(row[field]) for field in ("notes", "inferred")})
 
 
 def repositories(name: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit import layers, models
 from keras_vit._arguments import Code, Message, check_choice, printable, warn_caller
-from keras_vit._terminal import ProgressBar
+from keras_vit._terminal import ProgressBar, megabytes
 from keras_vit.checkpoints.accounting import (
     Layout,
     Plan,
@@ -41,6 +41,7 @@ from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS
 from keras_vit.checkpoints.stored_array import ArrayFile
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
+from keras_vit.models.sizes import describe
 
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
@@ -450,6 +451,13 @@ class CheckpointInfo:
     oddities: list[str]
     unused: list[str]
 
+    def __str__(self) -> str:
+        """Returns the facts on one line, what is odd below it; `config` has the rest."""
+        facts = describe(self.config, self.parameters)
+        return "\n  ".join([f"{self.config.model} {facts}, {self.layout}, {megabytes(self.bytes)}", *self.oddities])
+
+    __repr__ = __str__
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the attributes by name as plain data, for JSON."""
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
@@ -475,7 +483,7 @@ def inspect_checkpoint(
 
     Returns:
         A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.
-        Printing it draws a table.
+        Printing it shows the facts on one line.
 
     Raises:
         FileNotFoundError, IsADirectoryError, OSError: if there is no such file, or a folder without one, or it cannot

@@ -153,11 +153,12 @@ def find_recommended(variant: str) -> str:
     try:
         find_checkpoint(entry.name)
         return entry.name
-    except DownloadError:
-        other = nearest_with_repository(entry)
-        if other is None:
-            raise
-        find_checkpoint(other.name)
+    except DownloadError as refused:
+        error = refused
+    other = nearest_with_repository(entry)
+    if other is None:
+        raise error
+    find_checkpoint(other.name)
     warn_caller(f"{entry.name} is not to be had, so a similar checkpoint is loaded: {other.name}.")
     return other.name
 
@@ -203,14 +204,17 @@ def fetch(source: Entry | str) -> pathlib.Path:
     # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
     sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in wanted.in_mirror]
     sources += [(url, wanted.bytes) for url in wanted.urls]
-    with ProgressBar(f"Downloading {name}", in_bytes=True, stays=True) as bar, contextlib.ExitStack() as stack:
+    with (
+        ProgressBar(f"Downloading {name}{wanted.remark}", in_bytes=True, stays=True) as bar,
+        contextlib.ExitStack() as stack,
+    ):
         waiting = f"Another process downloads {name}; waiting for it."
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(target.with_name(f"{target.name}.lock"), lambda: bar.say(waiting)))
         except OSError as error:
             advice = "Set KERAS_VIT_HOME to a folder to write to."
-            raise DownloadError(f"{wanted.title} cannot be kept in the cache: {error}. {advice}") from error
+            raise DownloadError(f"{wanted.title} cannot be kept in the cache: {error}. {advice}") from None
         if _problem(target, wanted.is_npz) is None:  # another process has fetched it
             return target
         unreachable = False
@@ -234,6 +238,7 @@ class _Wanted:
     urls: tuple[str, ...]
     is_npz: bool
     bytes: float | None
+    remark: str = ""  # what is said of it where it is downloaded
 
 
 def _wanted(source: Entry | str) -> _Wanted:
@@ -243,7 +248,8 @@ def _wanted(source: Entry | str) -> _Wanted:
     in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
     is_alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
     in_mirror = (in_cache, bare) if is_alone else (in_cache,)
-    return _Wanted(source.name, in_cache, in_mirror, source.urls, True, source.bytes)
+    remark = f" (for {source.image_size} pixels; image_size= resizes it)" if source.image_size else ""
+    return _Wanted(source.name, in_cache, in_mirror, source.urls, True, source.bytes, remark)
 
 
 def _mirror() -> tuple[pathlib.Path | None, str | None]:
@@ -335,7 +341,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
         return path
     other = nearest_with_repository(entry)
     advice = f"\nThe Hugging Face Hub has the weights of a similar checkpoint: {other.name}." if other else ""
-    raise DownloadError(error.message, attempts, f"{error.advice}{advice}", error.unreachable) from error
+    raise DownloadError(error.message, attempts, f"{error.advice}{advice}", error.unreachable)
 
 
 def _is_offline() -> bool:
@@ -378,7 +384,7 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
         except (OSError, ValueError) as error:  # those of the library are
             if isinstance(error, OSError) and error.errno in _FULL:
                 problem = f"{target.parent} has no room for it. Make room, or set KERAS_VIT_HOME to another disk"
-                raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).") from error
+                raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).") from None
             response, final = getattr(error, "response", None), isinstance(error, ValueError)
             cause: BaseException = error
             # The libraries pass an error on several times; before them is what failed before this address.

@@ -126,7 +126,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
     try:
         info = hub.HfApi(library_name="keras_vit").model_info(address.repository, revision=address.revision)
     except Exception as error:
-        path = _cached(address, _reason(error), error)
+        path = _cached(address, _reason(error))
         warn_caller(f"{address}: {_reason(error)}. The copy in the cache is used, which may be older.")
         return path
     names = [sibling.rfilename for sibling in info.siblings or ()]
@@ -203,11 +203,11 @@ def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
         raise _failed(address, str(error)) from None
 
 
-def _cached(address: HubAddress, reason: str, error: Exception | None = None) -> pathlib.Path:
+def _cached(address: HubAddress, reason: str) -> pathlib.Path:
     """Returns the path of the weights that an address means in the library's cache, without network.
 
     Raises DownloadError if they or one of their shards are not there: its message has `reason`, why the Hub was not
-    used, and its cause is `error`. ValueError if several files could be meant, OSError if an index cannot be read.
+    used. ValueError if several files could be meant, OSError if an index cannot be read.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -225,7 +225,7 @@ def _cached(address: HubAddress, reason: str, error: Exception | None = None) ->
             if not absent:
                 return path
             missing = f"its shard {absent[0]}"
-    raise _failed(address, f"{reason}, and {missing} is not in the cache, {constants.HF_HUB_CACHE}") from error
+    raise _failed(address, f"{reason}, and {missing} is not in the cache, {constants.HF_HUB_CACHE}") from None
 
 
 @contextlib.contextmanager
@@ -239,7 +239,7 @@ def _errors_named(address: HubAddress, verb: str = "had") -> Iterator[None]:
     except (DownloadError, MemoryError):
         raise
     except Exception as error:
-        raise _failed(address, _reason(error), verb) from error
+        raise _failed(address, _reason(error), verb) from None
 
 
 def _reason(error: BaseException) -> str:

@@ -1,6 +1,8 @@
 """Models to files that run without Keras, from any backend, each checked against the model before it is left there."""
 
-from typing import TYPE_CHECKING
+import sys
+import types
+from typing import TYPE_CHECKING, Any
 
 from keras_vit._names import lazy_names
 from keras_vit.export.format import Format
@@ -13,3 +15,12 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(__name__)
 
 __all__ = ["FORMATS", "PRECISIONS", "TOLERANCES", "ExportReport", "Format", "export"]
+
+
+class _Callable(types.ModuleType):
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Returns what `export` returns, so that `keras_vit.export(model, path)` does what it says."""
+        return self.export(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -118,7 +118,8 @@ class CreateOptions(ModelOptions, total=False):
     """The options of `create_model`: where the weights come from, and all others of `ModelOptions`.
 
     Attributes:
-        pretrained: Whether to load the recommended ImageNet-1k checkpoint of the variant, which is downloaded once.
+        pretrained: Whether to load the recommended checkpoint of the variant, which is downloaded once; its size in
+            pixels may be another than the variant's. Of families without published classes it has no head.
         weights: What `load` takes and holds this variant, or a `.weights.h5` that this same model saved. None for new
             random weights; these have 1,000 `classes`, or as many as there are `class_names`, the variant's official
             rate of `dropout`, and `pooling="token"`, or `"avg"` without a class token.

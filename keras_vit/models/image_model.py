@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import functools
-import json
 import sys
 import threading
 import weakref
@@ -13,7 +12,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._arguments import check_flag, warn_caller
+from keras_vit._arguments import caller, check_flag, warn_caller
 from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
@@ -30,6 +29,8 @@ from keras_vit.models.changes import (
     training_config,
 )
 from keras_vit.models.config import ModelConfig
+from keras_vit.models.looking import watched, wrong_values
+from keras_vit.models.sizes import describe
 from keras_vit.models.variants import variant_of
 from keras_vit.preprocessing import Pipeline
 
@@ -41,9 +42,9 @@ def _checking_images(method: Callable[..., Any]) -> Any:
     """Returns a method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
 
     It raises ValueError for None and for images of a shape that the model does not take, and warns, once for a model,
-    of values that look wrong. Arrays and tensors are looked at, of a `tf.data.Dataset` the `element_spec`, of
-    generators nothing. One thread at a time runs it for a model, but for `predict` and its like on TensorFlow and
-    PyTorch, which keep no state.
+    of values that look wrong. Of a `tf.data.Dataset`, shapes are those of its `element_spec`; values of generators and
+    the like are those of the first batch. One thread at a time runs it for a model, but for `predict` and its like on
+    TensorFlow and PyTorch, which keep no state.
     """
 
     @functools.wraps(method)
@@ -61,7 +62,8 @@ def _checking_images(method: Callable[..., Any]) -> Any:
         flat = keras.tree.flatten(batch)
         if not flat or hasattr(flat[0], "shape"):
             self._check_images(batch, batch_of_none=False)
-            self._check_values(batch)
+            self.check_values(batch)
+        x = self.watch_values(x)
         with turn, self._kept_weights():
             return method(self, x, *args, **kwargs)
 
@@ -133,8 +135,8 @@ class ConfiguredModel(keras.Model):
         return model
 
     def __repr__(self) -> str:
-        """Returns the kind, the name and the config as one line."""
-        return f"<{type(self).__name__} {self.name}: {json.dumps(self._config.to_dict())}>"
+        """Returns the kind and the facts of the model on one line; `config` has the rest."""
+        return f"<{type(self).__name__} {describe(self._config, self.count_params())}>"
 
 
 class ImageModel(ConfiguredModel):
@@ -214,31 +216,27 @@ class ImageModel(ConfiguredModel):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for images; ValueError for a shape that the model does not take."""
         if args:
-            self._check_values(args[0])
+            self.check_values(args[0])
         return super().__call__(*args, **kwargs)
 
-    def _check_values(self, images: Any) -> None:
-        """Warns, once for a model, of integers where it takes normalised images, of those where it takes pixels.
+    def check_values(self, images: Any, where: Any = None) -> None:
+        """Warns, once for a model, of pixels of 0..255 where it takes normalised images, and the reverse.
 
-        Normalised images are seen in NumPy arrays alone, by the first image: a device would have to be read.
+        Values are seen in arrays and in tensors in the processor's memory alone; a device would have to be read.
+        `where` is what `_arguments.caller` returned, None for the caller of now.
         """
         flat = keras.tree.flatten(images)
         if self._warned or len(flat) != 1 or not hasattr(flat[0], "dtype"):
             return
-        image, given = flat[0], None
-        inside = self._config.include_preprocessing
-        if not inside and "int" in keras.backend.standardize_dtype(image.dtype):
-            given = "was given integers, which can only be pixels of 0..255, but takes normalised images"
-            given += ". Pass model.preprocess(images)"
-        if inside and isinstance(image, np.ndarray) and image.dtype.kind == "f" and image.size and image.ndim == 4:
-            low, high = float(image[0].min()), float(image[0].max())
-            if low < 0 or (high <= 1 and (image[0] % 1).any()):
-                values = f"values in [{low:.3g}, {high:.3g}]"
-                given = f"normalises pixels of 0..255 itself, but was given {values}. Pass the pixels"
-        if given is not None:
+        wrong = wrong_values(self._config, flat[0])
+        if wrong is not None:
             self._warned = True
-            advice = f"or take model.with_config(include_preprocessing={not inside})"
-            warn_caller(f"{self.name} {given}, {advice}.")
+            advice = f"or take model.with_config(include_preprocessing={not self._config.include_preprocessing})"
+            warn_caller(f"{self.name} {wrong}, {advice}.", where=where)
+
+    def watch_values(self, data: Any) -> Any:
+        """Returns data for Keras's loops, whose first batch is passed to `check_values` on its way to them."""
+        return data if self._warned else watched(data, functools.partial(self.check_values, where=caller()))
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Returns as `ConfiguredModel.call`; ValueError for images that the model does not take."""

@@ -4,8 +4,9 @@ import math
 from typing import Any, NamedTuple
 
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.models.config import BiTConfig, ViTConfig, reduced
-from keras_vit.models.dense_config import DenseConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
+from keras_vit.models.config import BiTConfig, TextConfig, ViTConfig, reduced
+from keras_vit.models.dense_config import DenseConfig, DepthConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
+from keras_vit.models.variants import variant_of
 
 
 class Convolution(NamedTuple):
@@ -59,6 +60,28 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
                 found.append(Convolution(stage, unit, "conv_proj", 1, channels, 4 * inner, size))
             channels = 4 * inner
     return found
+
+
+def describe(config: Any, weights: int) -> str:
+    """Returns the facts of a model on one line: `ViT-B/16, 224 px, 86.6 M parameters, softmax of 1,000 classes`."""
+    parameters = f"{weights / 1e6:.1f} M parameters" if weights >= 1e6 else f"{weights:,} parameters"
+    if isinstance(config, TextConfig):
+        features = config.projection or config.width
+        return f"{config.context} tokens of {config.vocabulary:,}, {parameters}, {features} features"
+    trunk = getattr(config, "backbone", config)
+    height, width = config.image_size
+    size = "any size" if config.dynamic else f"{height} px" if height == width else f"{height} x {width} px"
+    if isinstance(config, DepthConfig):
+        output = f"depth up to {config.max_depth:g} m" if config.metric else "relative depth"
+    elif isinstance(config, EoMTConfig):
+        output = f"{config.queries} masks of {config.classes:,} classes"
+    elif isinstance(config, LinearSegmenterConfig):
+        output = f"maps of {config.classes:,} classes"
+    elif config.classes:
+        output = f"{config.classifier_activation or 'logits'} of {config.classes:,} classes"
+    else:
+        output = "features of each token" if config.pooling == "none" else "features"
+    return ", ".join([variant_of(trunk) or f"width {trunk.width}", size, parameters, output])
 
 
 def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:

@@ -136,6 +136,10 @@ class ImageText(keras.Model):
         """Returns how logits become probabilities: `"sigmoid"` of each with a bias (SigLIP), else `"softmax"`."""
         return "softmax" if self.logit_bias is None else "sigmoid"
 
+    def __repr__(self) -> str:
+        """Returns the facts of both towers on one line."""
+        return f"<ImageText {self.image_encoder!r} {self.text_encoder!r}>"
+
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns logits float32 `(images, texts)`: cosines of the embeddings times the scale, plus the bias."""
         images, ids = inputs
@@ -206,12 +210,13 @@ class ImageText(keras.Model):
         OSError, ValueError or ImportError for image files that cannot be read, ImportError without ftfy as `_ids`.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
-            return x
+            return self.image_encoder.watch_values(x)
         images, texts = x
         if isinstance(images, (list, tuple)):
             images = self.image_encoder.preprocess(list(images))
         texts = self._ids(texts) if isinstance(texts, (list, tuple)) else texts
         self.text_encoder.check_ids(texts)
+        self.image_encoder.check_values(images)
         return images, texts
 
     def get_config(self) -> dict[str, Any]:
@@ -499,6 +504,8 @@ def load_image_text(
     """
     if numerics is not None:
         check_choice("numerics", numerics, ("official", "publisher"))
+    if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):  # before it is fetched
+        tokenizers.need_library()
     path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
     known = like_of_options(like, architecture, None)
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)

@@ -10,6 +10,7 @@ import functools
 import gzip
 import html
 import importlib
+import importlib.util
 import os
 import re
 import string
@@ -141,6 +142,15 @@ def _library(name: str) -> Any:
     """Returns a module of the extra `text`; ImportError, with what to install, where it is missing."""
     require_packages("This tokenizer", (name,), "text")
     return importlib.import_module(name)
+
+
+def need_library() -> None:
+    """Raises ImportError, with what to install, where no library of the extra `text` is there that reads a tokenizer.
+
+    Which of the two a model needs, only its files say.
+    """
+    if not any(map(importlib.util.find_spec, ("tokenizers", "sentencepiece"))):
+        require_packages("A model of texts", ("tokenizers", "sentencepiece"), "text")
 
 
 @functools.cache

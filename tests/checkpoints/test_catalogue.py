@@ -5,6 +5,7 @@ import csv
 
 import pytest
 
+import keras_vit
 from keras_vit.checkpoints import augreg_index, best_augreg
 from keras_vit.checkpoints.catalogue import (
     _augreg_entry,
@@ -14,9 +15,10 @@ from keras_vit.checkpoints.catalogue import (
     list_weights,
     plain_variant,
     recommended,
+    recommended_size,
 )
 from keras_vit.checkpoints.hub import parse_hub_address
-from keras_vit.models import VARIANTS, count_weights, variant_config
+from keras_vit.models import VARIANTS, count_weights, factory_name, variant_config
 
 pytestmark = pytest.mark.once
 
@@ -126,9 +128,27 @@ def test_recommended_for_every_variant_that_has_one():
     assert (recommended("vit_b16").name, recommended("vit_b16").top1) == (B16_FINE_TUNED, 85.49)
 
 
+def test_every_variant_with_a_repository_has_a_recommended_checkpoint():
+    listed = {row["name"]: row for row in list_weights()}
+    of_the_hub = {row["variant"] for name, row in listed.items() if name.startswith("hf://")} & {*VARIANTS}
+    for variant in of_the_hub - {"ViT-H/14"}:  # which has no classes of ImageNet-1k, as others of its family do
+        entry = recommended(variant)
+        assert entry.name in listed and entry.image_size == recommended_size(variant)
+        assert listed[entry.name]["variant"] == variant, entry.name
+        assert f"weights for images of {entry.image_size} pixels" in getattr(keras_vit, factory_name(variant)).__doc__
+    for variant in VARIANTS:
+        family = VARIANTS[variant].family
+        assert recommended_size(variant) or family in ("ViT", "Mixer"), variant
+    assert recommended("dinov2 b14").name == "hf://facebook/dinov2-base"
+    assert "weights for images of 384 pixels; `image_size=` resizes" in keras_vit.ViT_B16.__doc__
+    assert "pretrained=True` loads weights" not in keras_vit.create_model.__doc__
+    with pytest.raises(ValueError, match="'EoMT-L/16' is a model, not a checkpoint of it.*hf://tue-mps/coco_panoptic_"):
+        find_entry("EoMT-L/16")
+
+
 def test_variants_without_an_imagenet_checkpoint():
     for variant, message in (
-        ("ViT-H/14", "weights='imagenet21k/ViT-H_14' with classes=..."),
+        ("ViT-H/14", "weights='imagenet21k/ViT-H_14' or weights='hf://google/vit-huge-.*' with classes=..."),
         ("R26_ViT_B32", r"weights='imagenet21k/R26\+ViT-B_32'"),
         ("ViT-M/16", "No checkpoint of 'ViT-M/16' is published.*ViT-B/16"),
     ):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import traceback
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import keras_vit
 from keras_vit import cli
 from keras_vit._files import weights_folder
 from keras_vit.checkpoints import DownloadError, download, find_checkpoint, find_recommended, recommended
+from keras_vit.checkpoints.catalogue import _read as catalogue_data
 from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
@@ -305,6 +307,32 @@ def test_no_equal_weights_but_similar_ones(server, unpublished):
     assert f"a similar checkpoint is loaded: {similar}" in str(warned[-1].message)
     with pytest.warns(UserWarning, match=f"come from hf://{SIMILAR}"):
         assert first(find_checkpoint(similar)) == 2
+
+
+def test_a_recommended_repository(server, monkeypatch, tmp_path):
+    """Loaded by `pretrained=True`, `load` and `weights`; what cannot be had is named, in one traceback."""
+    monkeypatch.setitem(catalogue_data("catalogue.json")["recommended"], "ViT-mu/16", "hf://timm/test_vit.r160_in1k")
+    for ask in (
+        lambda: keras_vit.create_model("ViT-mu/16", pretrained=True),
+        lambda: keras_vit.load("ViT-mu/16"),
+        lambda: keras_vit.load("DINOv2-B/14"),
+        lambda: keras_vit.DeiT_B16(pretrained=True, classes=3),
+    ):
+        for down, reason in ((False, "Repository Not Found"), (True, "503 Service Unavailable")):
+            server.down = down
+            with pytest.raises(DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be had: .*{reason}") as error:
+                ask()
+            printed = "".join(traceback.format_exception(error.value))
+            assert "During handling" not in printed and "direct cause" not in printed
+            assert printed.count("Traceback") == 1 and "\n" not in str(error.value)
+    server.down = False
+    model = keras_vit.create_model("ViT-mu/16", classes=3, image_size=32)
+    keras_vit.to_checkpoint(model, tmp_path / "mu", layout="timm")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "mu").iterdir()}
+    server.repositories["timm/test_vit.r160_in1k"] = Repository(files)
+    for loaded in (keras_vit.create_model("vit_mu16", pretrained=True), keras_vit.load("ViT-mu/16")):
+        assert loaded.config.classes == 3 and loaded.config.image_size == (32, 32)
+        np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
 def test_equal_weights_are_of_published_files():

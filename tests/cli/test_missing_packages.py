@@ -24,6 +24,7 @@ PathFinder.find_spec = lambda name, path=None, target=None: (
 """
 BACKENDS = "tensorflow,jax,torch"
 IMAGES = 'needs Pillow, which is not installed: pip install "keras-vit-zoo[images]"'
+NAMES = "classify {photo} --names a,b --weights"
 EMBED = "embed {photo} --weights {tiny} --output x.npz"
 
 
@@ -60,6 +61,8 @@ def test_one_line_says_which_backend_to_install(without, tiny, photo, hidden, ba
         ("PIL", f"{EMBED} --skip-unreadable", IMAGES),
         ("PIL", "evaluate {tiny} {colours} --on-bad-image skip", IMAGES),
         ("sklearn", "evaluate {tiny} digits", 'scikit-learn, which is not installed: pip install "keras-vit-zoo['),
+        ("tokenizers sentencepiece", f"{NAMES} hf://openai/clip-vit-base-patch32", "tokenizers and sentencepiece, wh"),
+        ("tokenizers sentencepiece", f"{NAMES} big_vision/siglip/webli_en_b16_224_63724782", "and sentencepiece, wh"),
         ("sklearn matplotlib", "demo", 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
     ],
 )

@@ -1,0 +1,164 @@
+"""Floats of 0..255 where normalised images belong are told once, at the caller's line, however they come."""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.text import ImageText
+from tests.small_models import (
+    images_for,
+    small_bit,
+    small_depth_model,
+    small_eomt,
+    small_linear_segmenter,
+    small_text_encoder,
+    small_vit,
+)
+
+WORDS = "values up to 2.*pixels of 0..255.*model.preprocess.images.*include_preprocessing=True"
+KINDS = {
+    "vit": small_vit,
+    "dynamic": lambda **changes: small_vit(dynamic=True, **changes),
+    "bit": small_bit,
+    "eomt": small_eomt,
+    "segmenter": small_linear_segmenter,
+    "depth": small_depth_model,
+}
+
+
+def pixels(model, count=2):
+    shape = (count, *model.config.image_size, model.config.channels)
+    return np.random.default_rng(0).integers(0, 256, shape).astype("float32")
+
+
+def told(call, words=WORDS):
+    with pytest.warns(UserWarning, match=words) as warned:
+        call()
+    ours = [warning.filename for warning in warned if "pixels of 0..255" in str(warning.message)]
+    assert ours == [__file__]  # once, at the line of the caller
+
+
+def compiled(**changes):
+    model = small_vit(**changes)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_tells_of_pixels_once(kind):
+    for call in (lambda model, x: model.predict(x, verbose=0), lambda model, x: model.predict_on_batch(x)):
+        model = KINDS[kind]()
+        told(lambda: call(model, pixels(model)))  # noqa: B023
+        call(model, pixels(model))
+
+
+def test_tensors_of_the_processor_are_looked_at():
+    model = small_vit()
+    model(keras.ops.convert_to_tensor(images_for(model.config)))
+    told(lambda: model(keras.ops.convert_to_tensor(pixels(model))))
+    inner, twin = small_vit(include_preprocessing=True), small_vit(include_preprocessing=True)
+    scaled = keras.ops.convert_to_tensor(pixels(inner) / 255)
+    told(lambda: inner(scaled), "normalises pixels of 0..255 itself, but was given values in .0, 1.")
+    twin(keras.ops.convert_to_tensor(pixels(twin)))
+
+
+class Dataset(keras.utils.PyDataset):
+    def __init__(self, batches, **options):
+        super().__init__(**options)
+        self.batches, self.epochs = batches, 0
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+    def on_epoch_end(self):
+        self.epochs += 1
+
+
+def tf_data(batches):
+    import tensorflow as tf
+
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
+
+
+def loader(batches):
+    import torch
+
+    x, y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*batches, strict=True))
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=2)
+
+
+SOURCES = {
+    "tensorflow": (tf_data,),
+    "torch": (loader,),
+    "numpy": (lambda batches: (batch for batch in batches), Dataset, lambda batches: Dataset(batches, workers=2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # of Keras, for what has no length
+@pytest.mark.parametrize("library", SOURCES)
+def test_data_in_batches_tell_by_the_first_one(library):
+    if not importlib.util.find_spec(library):
+        pytest.skip(f"needs {library}")
+    model = compiled()
+    x, y = pixels(model, 6), np.zeros(6, "int64")
+    batches = [(x[i : i + 2], y[i : i + 2]) for i in (0, 2, 4)]
+    for source in SOURCES[library]:
+        for method, options in (("fit", {"shuffle": False}), ("evaluate", {}), ("predict", {})):
+            model = compiled()
+            told(lambda: getattr(model, method)(source(batches), verbose=0, **options))  # noqa: B023
+            getattr(model, method)(source(batches), verbose=0, **options)
+        prepared = [(images / 128 - 1, labels) for images, labels in batches]
+        # What is looked at on its way arrives as it is, and as often
+        expected = compiled().predict(np.concatenate([images for images, _ in prepared]), verbose=0)
+        np.testing.assert_allclose(compiled().predict(source(prepared), verbose=0), expected, rtol=1e-5, atol=1e-6)
+        given = source(prepared)
+        assert len(compiled().fit(given, shuffle=False, verbose=0).history["loss"]) == 1
+        assert getattr(given, "epochs", 1)  # its own `on_epoch_end` was called
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.once
+def test_pairs_of_images_and_texts():
+    towers = small_vit(classes=None, projection=4), small_text_encoder(projection=4)
+    x, ids = pixels(towers[0]), np.array([[1, 2, 0, 0, 0], [3, 2, 0, 0, 0]])
+    calls = {
+        "fit": lambda both: both.fit((x, ids), verbose=0),
+        "batches": lambda both: both.fit((((x, ids),) for _ in range(2)), shuffle=False, verbose=0),
+        "embed_images": lambda both: both.embed_images(x),
+        "predict": lambda both: both.image_encoder.predict(x, verbose=0),
+    }
+    for call in calls.values():
+        both = ImageText(small_vit(classes=None, projection=4), towers[1])
+        both.compile("sgd", keras_vit.training.ContrastiveLoss())
+        told(lambda: call(both))  # noqa: B023
+        call(both)
+
+
+@pytest.mark.once
+def test_what_may_be_meant_is_silent():
+    """Own statistics with large values below zero, pipelines whose images are pixels, black pictures before others."""
+    model = small_vit()
+    model.predict(images_for(model.config) * 15, verbose=0)
+    as_they_are = small_vit(pixel_mean=0.0, pixel_std=1 / 255)
+    as_they_are.predict(pixels(as_they_are), verbose=0)
+    pixels_inside = small_vit(include_preprocessing=True)
+    pixels_inside.predict(pixels(pixels_inside), verbose=0)
+    x = np.concatenate([np.zeros((2, 8, 8, 3), "float32"), pixels(model)])
+    told(lambda: model.predict(x, verbose=0))
+
+
+def test_transformed_tensors_are_left_alone():
+    import torch
+
+    model = small_vit()
+    x = torch.from_numpy(pixels(model))
+    assert keras.backend.backend() == "torch" or pytest.skip("about PyTorch")
+    torch.func.vmap(lambda image: (model.check_values(image[None]), image)[1])(x)
+    told(lambda: model(x))
