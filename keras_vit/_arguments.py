@@ -130,6 +130,11 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def without_password(address: object) -> str:
+    """Returns an address, or any other text, without the name and password of a user before its host."""
+    return re.sub(r"^(\w+://)[^/?#]*@", r"\1", str(address))
+
+
 def is_class_name(name: str) -> bool:
     """Whether text can name a class: not empty, one line, no control characters, no space around it."""
     return bool(name) and name == name.strip() == printable(name)

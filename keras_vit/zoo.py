@@ -22,6 +22,7 @@ from keras_vit.checkpoints import (
     resolve_source,
 )
 from keras_vit.checkpoints.catalogue import repositories_called
+from keras_vit.checkpoints.keras_files import check_unpacked
 from keras_vit.models import (
     VARIANTS,
     BiT,
@@ -248,6 +249,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     build = {name: options[name] for name in OF_BUILDING if name in options}
     model = getattr(models, config.model)(config, **build)
     if weights is not None:
+        check_unpacked(weights, config)
         model.load_weights(weights)
     return model
 

@@ -27,7 +27,7 @@ import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keras_vit._arguments import Source, printable, warn_caller
+from keras_vit._arguments import Source, printable, warn_caller, without_password
 from keras_vit._files import locked, replacing, weights_folder
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.catalogue import (
@@ -41,7 +41,7 @@ from keras_vit.checkpoints.catalogue import (
     repositories,
 )
 from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.files import ENDINGS, names_beside, pair_in, weights_in
+from keras_vit.checkpoints.files import ENDINGS, names_beside, open_file, pair_in, weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
 from keras_vit.checkpoints.keras_files import config_in_file, is_keras_file
 from keras_vit.checkpoints.stored_array import is_web_page
@@ -72,7 +72,10 @@ def resolve_source(source: Source) -> Source:
         raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
     text = os.fspath(source)
     if "://" in text and is_keras_file(text):
-        raise ValueError(f"{text} is a Keras file, which may run code: if you trust it, download it and pass its path.")
+        shown = without_password(text)
+        raise ValueError(
+            f"{shown} is a Keras file, which may run code: if you trust it, download it and pass its path."
+        )
     if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
         return source
     if is_variant(source):
@@ -224,7 +227,7 @@ def fetch(source: Entry | str) -> pathlib.Path:
                 return target
             if not attempts:
                 unreachable = failure.unreachable
-            attempts.append((url, failure.reason))
+            attempts.append((without_password(url), failure.reason))
     raise DownloadError(f"{wanted.title} could not be downloaded.", attempts, advice, unreachable)
 
 
@@ -244,7 +247,8 @@ class _Wanted:
 def _wanted(source: Entry | str) -> _Wanted:
     """Returns what to look for in mirror and cache, and where to fetch it, for an entry or an address."""
     if isinstance(source, str):
-        return _Wanted(source, _name_in_cache(source), (), (source,), source.partition("?")[0].endswith(".npz"), None)
+        is_npz = source.partition("?")[0].endswith(".npz")
+        return _Wanted(without_password(source), _name_in_cache(source), (), (source,), is_npz, None)
     in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
     is_alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
     in_mirror = (in_cache, bare) if is_alone else (in_cache,)
@@ -289,7 +293,7 @@ def _expanded(folder: str) -> pathlib.Path:
 
 def _name_in_cache(address: str) -> str:
     """Returns a relative path for an address alone, readable, `host/hash/name`; ValueError for what is no address."""
-    parts = urllib.parse.urlsplit(address)
+    parts = urllib.parse.urlsplit(without_password(address))
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
     mark = hashlib.sha256(address.encode()).hexdigest()[:32]
     safe = re.sub(r"[^\w.+=-]", "_", name[-100:], flags=re.ASCII).lstrip(".") or "file"
@@ -308,7 +312,7 @@ def _published(text: str) -> Entry | str:
     with contextlib.suppress(ValueError):
         host = text.encode() and urllib.parse.urlsplit(text).hostname
     if scheme.lower() not in ("https", "http", "gs") or not host:
-        given = printable(repr(text), 300)
+        given = printable(repr(without_password(text)), 300)
         raise ValueError(f"{given} is no address to download from: https://, http:// or gs:// and a host are expected.")
     plain = urllib.parse.unquote(text)
     name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
@@ -350,9 +354,9 @@ def _is_offline() -> bool:
 
 
 def _problem(path: pathlib.Path, npz: bool) -> str | None:
-    """Returns why a file cannot be the wanted one (missing, empty, a web page, an incomplete `.npz`), or None.
+    """Returns why a file cannot be the wanted one (missing, empty, a web page, incomplete or damaged), or None.
 
-    Raises OSError if it cannot be read.
+    Files of weights are opened, and none of their values is read. Raises OSError if it cannot be read.
     """
     if not path.is_file():
         return "no such file"
@@ -362,7 +366,14 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
         return f"damaged: it is {'a web page, not the file' if head else 'empty'}"
     if npz and not head.startswith(b"PK\x03\x04"):
         return f"damaged: it is no .npz, but starts with {head[:8]!r}"
-    return "damaged: the end of the .npz is missing" if npz and not zipfile.is_zipfile(path) else None
+    if npz and not zipfile.is_zipfile(path):
+        return "damaged: the end of the .npz is missing"
+    try:
+        if path.suffix in ENDINGS:
+            open_file(path)
+    except ValueError as error:
+        return f"damaged: {printable(error, 200)}"
+    return None
 
 
 class _Failure(NamedTuple):
@@ -384,6 +395,7 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
         except (OSError, ValueError) as error:  # those of the library are
             if isinstance(error, OSError) and error.errno in _FULL:
                 problem = f"{target.parent} has no room for it. Make room, or set KERAS_VIT_HOME to another disk"
+                url = without_password(url)
                 raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).") from None
             response, final = getattr(error, "response", None), isinstance(error, ValueError)
             cause: BaseException = error
@@ -399,7 +411,7 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
                 failure = _Failure(f"did not answer: {str(cause) or type(cause).__name__}", unreachable=True)
             final |= isinstance(cause, socket.gaierror)  # no network, or no such host: asking again says the same
         if final or pause is None:
-            return failure._replace(reason=printable(failure.reason, 400))
+            return failure._replace(reason=printable(failure.reason.replace(url, without_password(url)), 400))
         time.sleep(pause)
 
 
@@ -412,7 +424,15 @@ def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar
 
     responses: list[Any] = []
     headers = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}
-    hooks = {"response": lambda response, **_: responses.append(response)}
+
+    def look(response: Any, **_: Any) -> None:
+        """Keeps a response, to be closed; ValueError for one that is packed: a kilobyte may become a gigabyte."""
+        responses.append(response)
+        packed = response.headers.get("Content-Encoding", "identity")
+        if packed.lower() != "identity":
+            raise ValueError(f"sent a file packed as {printable(packed, 20)}, which was not asked for")
+
+    hooks = {"response": look}
     with replacing(target) as temporary:
         try:
             download = HTTPDownloader(_Progress(bar), _CHUNK, timeout=TIMEOUT, headers=headers, hooks=hooks)

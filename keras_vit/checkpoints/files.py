@@ -339,8 +339,8 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
     if len(others) == 2 and text_of_pair(others[1]) == others[0]:
         return others[1]
     if len(others) > 1:
-        more = " ..." if len(others) > 5 else ""
-        raise ValueError(f"{where} has several files of weights ({', '.join(others[:5])}{more}): name the one to read.")
+        more, shown = " ..." if len(others) > 5 else "", ", ".join(printable(name, 80) for name in others[:5])
+        raise ValueError(f"{where} has several files of weights ({shown}{more}): name the one to read.")
     return others[0] if others else None
 
 

@@ -188,7 +188,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
             path.unlink(missing_ok=True)
             blob.unlink(missing_ok=True)
             problem = f"its hash is {actual}, expected {blob.name}. It was removed; try again"
-            raise _failed(address, f"{name} arrived damaged: {problem}")
+            raise _failed(address, f"{printable(name, 80)} arrived damaged: {problem}")
     return path
 
 
@@ -335,8 +335,11 @@ def push_to_hub(
         names = [sibling.rfilename for sibling in info.siblings or ()]
         others = {name for name in names if name.endswith(ENDINGS) and "/" not in name} - {weights.name, *NOT_WEIGHTS}
         if others:
-            problem = f"has other weights, {min(others)}, beside which {weights.name} would be taken for the same model"
-            raise ValueError(f"{address} {problem}. Remove them there, or choose another repository or layout.")
+            problem = f"has other weights, {printable(min(others), 80)}"
+            words = f"beside which {weights.name} would be taken for the same model"
+            raise ValueError(
+                f"{address} {problem}, {words}. Remove them there, or choose another repository or layout."
+            )
         if CARD not in names:
             write_text(weights.parent / CARD, _card(model.config, address.repository, layout, license))
         with _errors_named(address, "written"):

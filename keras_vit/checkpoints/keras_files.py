@@ -4,6 +4,8 @@ Such an `.npz` has each weight by its path, and the config in the note beside th
 checked before anything is built, because it may be a stranger's.
 """
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -49,6 +51,8 @@ CONFIG_TYPES: dict[str, type[Any]] = {
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16
 _LONGEST_SIDE = 2**24  # pixels of an image
+_MOST_BYTES = 64  # a weight of float64, beside it those of its optimizer and its adapters
+_MOST_BESIDE = 2**24  # what else a file holds
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = {"metadata.json", "config.json", _WEIGHTS}
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
@@ -105,6 +109,7 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     # Keras looks among the classes that have been imported; the program imports none that it has not used yet.
     getattr(models, next(name for name, kind in CONFIG_TYPES.items() if type(config) is kind))
     try:
+        check_unpacked(path, config)
         with layers.skip_initialization():  # Keras raises where the file does not hold a weight
             if path.suffix == ".keras":
                 return keras.saving.load_model(path, compile=False)
@@ -194,6 +199,37 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
         least = count_weights(config) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
+
+
+def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
+    """Raises ValueError where a `.keras` or `.weights.h5` holds far more than the weights of a model and its optimizer.
+
+    The archive and HDF5's own filters may pack zeros to nothing, and HDF5 has arrays without a value in the file. No
+    value is unpacked here. OSError if the file cannot be opened.
+    """
+    import h5py
+
+    path, most = pathlib.Path(path), _MOST_BESIDE + _MOST_BYTES * count_weights(config)
+    with contextlib.ExitStack() as stack:
+        source: Any = path
+        if path.suffix == ".keras":
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            member = archive.getinfo(_WEIGHTS)
+            _check_most(path, member.file_size, most)
+            if member.compress_type == zipfile.ZIP_STORED:
+                source = stack.enter_context(archive.open(member))
+            else:
+                source = io.BytesIO(archive.read(member))  # which can go back
+        sizes = []
+        with h5py.File(source) as file:
+            file.visititems(lambda _, item: sizes.append(item.nbytes if isinstance(item, h5py.Dataset) else 0))
+        _check_most(path, sum(sizes), most)
+
+
+def _check_most(path: pathlib.Path, size: int, most: int) -> None:
+    """Raises ValueError if `size` is more than the bytes that a file may hold."""
+    if size > most:
+        raise ValueError(f"{path} is damaged: its weights unpack to {size:,} bytes, its model has at most {most:,}.")
 
 
 # An `.npz` of a dense model

@@ -24,6 +24,7 @@ from keras_vit._arguments import (
     softmax,
     unit_vectors,
     whole_number,
+    without_password,
 )
 from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
@@ -507,6 +508,7 @@ def load_image_text(
     if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):  # before it is fetched
         tokenizers.need_library()
     path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
+    source = without_password(source)  # in messages
     known = like_of_options(like, architecture, None)
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
     try:

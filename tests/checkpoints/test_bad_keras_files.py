@@ -10,7 +10,7 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints import class_names, config_in_file, read_keras, save_model
-from keras_vit.zoo import load
+from keras_vit.zoo import create_model, load
 
 pytestmark = pytest.mark.once
 
@@ -117,6 +117,56 @@ def test_a_config_that_unpacks_without_end(tmp_path):
         archive.writestr("model.weights.h5", b"")
     with pytest.raises(ValueError, match="bomb.keras .* its config.json has 33,554,432 bytes"):
         read_keras(tmp_path / "bomb.keras")
+
+
+def test_weights_that_unpack_without_end(files, tmp_path, monkeypatch):
+    """Told before anything is unpacked: packed by the archive, by HDF5's filters, or arrays that have no values."""
+    unpacked = []
+    monkeypatch.setattr("keras.saving.load_model", unpacked.append)
+    monkeypatch.setattr("keras.Model.load_weights", lambda *_: unpacked.append(_))
+
+    def inflated(name, **options):
+        (tmp_path / name).write_bytes(members(files / "sound.keras")["model.weights.h5"])
+        with h5py.File(tmp_path / name, "r+") as file:
+            file.create_dataset("zeros", (2**20, 64), "float32", **options)  # 256 MiB
+        assert (tmp_path / name).stat().st_size < 2**20
+        return (tmp_path / name).read_bytes()
+
+    kept = {name: data for name, data in members(files / "sound.keras").items() if name != "model.weights.h5"}
+    for case, weights, packing in (
+        ("packed", members(files / "sound.keras")["model.weights.h5"] + bytes(2**28), zipfile.ZIP_DEFLATED),
+        ("filtered", inflated("a.h5", compression="gzip"), zipfile.ZIP_STORED),
+        ("without values", inflated("b.h5", chunks=(64, 64)), zipfile.ZIP_STORED),
+        ("both", inflated("c.h5", chunks=(64, 64)), zipfile.ZIP_DEFLATED),
+    ):
+        path = tmp_path / f"{case}.keras"
+        with zipfile.ZipFile(path, "w", packing) as archive:
+            for name, data in {**kept, "model.weights.h5": weights}.items():
+                archive.writestr(name, data)
+        with pytest.raises(
+            ValueError, match=r"its weights unpack to 2[0-9]{2},[0-9,]+ bytes, its model has at most 16,"
+        ):
+            load(path)
+    path = tmp_path / "a.weights.h5"
+    path.write_bytes((files / "sound.weights.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("zeros", (2**20, 64), "float32", chunks=(64, 64))
+    with pytest.raises(ValueError, match="its weights unpack to 268,"):
+        load(path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs["keras_vit"]
+        file.create_dataset("more", (2**30, 64), "float32", chunks=(64, 64))
+    with pytest.raises(ValueError, match="its weights unpack to 275,"):
+        create_model("ViT-mu/16", weights=path)
+    assert not unpacked
+
+
+def test_a_file_that_somebody_packed_again_loads(files, tmp_path):
+    with zipfile.ZipFile(tmp_path / "again.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members(files / "sound.keras").items():
+            archive.writestr(name, data)
+    again, sound = load(tmp_path / "again.keras"), load(files / "sound.keras")
+    assert all((a == b).all() for a, b in zip(again.get_weights(), sound.get_weights(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])

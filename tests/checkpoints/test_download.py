@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gzip
 import io
 import os
 import pathlib
@@ -14,7 +15,9 @@ import time
 import filelock
 import numpy as np
 import pytest
+import safetensors.numpy
 
+import keras_vit
 from keras_vit.checkpoints import download
 from keras_vit.checkpoints.catalogue import Entry, find_entry
 from keras_vit.checkpoints.download import DownloadError, cache_folder, find_checkpoint
@@ -188,6 +191,56 @@ def test_wrong_answers(server, home, case):
     page, size, message, asked = WRONG[case]
     error = refused(entry(server.url("/a.npz", page), size=size), home, message)
     assert len(server.seen) == asked and len(error.attempts) == 1
+
+
+def safetensors_file():
+    return safetensors.numpy.save({"values": np.ones(50_000, "float32")})
+
+
+def torch_file(old=False):
+    torch, file = pytest.importorskip("torch"), io.BytesIO()
+    torch.save({"values": torch.ones(50_000)}, file, _use_new_zipfile_serialization=not old)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pth", "old.pth", "npz"])
+def test_what_is_cut_without_a_length_is_refused_and_a_cut_one_in_the_cache_is_fetched_again(server, home, ending):
+    whole = {"safetensors": safetensors_file, "npz": npz}.get(ending, lambda: torch_file(ending == "old.pth"))()
+    page = Page(whole[: len(whole) // 2], length=False)
+    address = server.url(f"/a.{ending}", page)
+    refused(address, home, "sent a wrong file: damaged")
+    page.body = whole
+    path = fetch(address)
+    path.write_bytes(whole[: len(whole) // 2])  # as an older version left it
+    server.seen.clear()
+    assert fetch(address) == path and path.read_bytes() == whole
+    assert fetch(address) == path and server.seen == [f"/a.{ending}"]
+
+
+def test_an_answer_that_is_packed_is_refused(server, home):
+    packed = gzip.compress(bytes(2**24))
+    for encoding in ("gzip", "deflate", "x-gzip\x1b"):
+        page = Page(packed, headers={"Content-Encoding": encoding})
+        refused(server.url("/a.safetensors", page), home, "sent a file packed as .*, which was not asked for")
+
+
+def test_a_password_is_in_no_message_and_no_name(server, home):
+    host = server.base.removeprefix("http://")
+    for user in ("me:secret", "me:sec@ret", "secret"):
+        with pytest.raises(DownloadError) as caught:
+            fetch(f"http://{user}@{host}/missing.npz")
+        assert (
+            "secret" not in str(caught.value)
+            and "ret" not in str(caught.value)
+            and f"http://{host}/mi" in str(caught.value)
+        )
+        server.pages["/b.npz"] = Page()
+        path = fetch(f"http://{user}@{host}/b.npz")
+        assert "secret" not in str(path) and "me" not in path.parent.parent.name
+    for address in ("http://me:secret@host:none/a.npz", "ftp://me:secret@host/a.npz", "http://me:secret@host/a.keras"):
+        with pytest.raises((ValueError, OSError)) as wrong:
+            keras_vit.load(address)
+        assert "secret" not in str(wrong.value)
 
 
 def test_right_answers(server):

@@ -309,6 +309,13 @@ def test_no_equal_weights_but_similar_ones(server, unpublished):
         assert first(find_checkpoint(similar)) == 2
 
 
+def test_names_of_files_control_no_terminal(server):
+    server.repositories["me/many"] = Repository({"a\x1b[2J.safetensors": ONE, "b\x1b[2J.npz": TWO})
+    with pytest.raises(ValueError, match=r"several files of weights .a\\x1b\[2J.safetensors") as error:
+        find_checkpoint("hf://me/many")
+    assert str(error.value).isprintable()
+
+
 def test_a_recommended_repository(server, monkeypatch, tmp_path):
     """Loaded by `pretrained=True`, `load` and `weights`; what cannot be had is named, in one traceback."""
     monkeypatch.setitem(catalogue_data("catalogue.json")["recommended"], "ViT-mu/16", "hf://timm/test_vit.r160_in1k")
@@ -326,12 +333,12 @@ def test_a_recommended_repository(server, monkeypatch, tmp_path):
             assert "During handling" not in printed and "direct cause" not in printed
             assert printed.count("Traceback") == 1 and "\n" not in str(error.value)
     server.down = False
-    model = keras_vit.create_model("ViT-mu/16", classes=3, image_size=32)
+    model = keras_vit.create_model("ViT-mu/16", include_top=False, image_size=32)
     keras_vit.to_checkpoint(model, tmp_path / "mu", layout="timm")
     files = {path.name: path.read_bytes() for path in (tmp_path / "mu").iterdir()}
     server.repositories["timm/test_vit.r160_in1k"] = Repository(files)
     for loaded in (keras_vit.create_model("vit_mu16", pretrained=True), keras_vit.load("ViT-mu/16")):
-        assert loaded.config.classes == 3 and loaded.config.image_size == (32, 32)
+        assert loaded.config.classes is None and loaded.config.image_size == (32, 32)
         np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
