@@ -3,6 +3,7 @@
 Keras takes TensorFlow then, and fails where that is not installed, even if another framework is.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,9 +11,11 @@ import sys
 import warnings
 from pathlib import Path
 
+from keras_vit._files import write_text
 from keras_vit._names import pip_install
 
 BACKENDS = ("tensorflow", "jax", "torch")
+DEFAULT = "tensorflow"  # Keras's, which it writes into keras.json without being asked
 
 
 def choose_backend() -> None:
@@ -26,7 +29,8 @@ def choose_backend() -> None:
         ImportError: if no framework is installed, or not the one that `KERAS_BACKEND` names.
 
     Warns:
-        UserWarning: if the framework in `keras.json` is not installed.
+        UserWarning: if the user has named a framework in `keras.json` that is not installed; once, if Keras takes
+            another one than before because it has been installed since.
     """
     if "keras" in sys.modules:
         return
@@ -37,21 +41,47 @@ def choose_backend() -> None:
         if backend in BACKENDS and not importlib.util.find_spec(backend):
             raise ImportError(f"KERAS_BACKEND is {backend!r}, which is missing: {pip_install(backend)}")
         return
-    file = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
-    try:
-        configured = json.loads(file.read_text(encoding="utf-8")).get("backend")
-    except (OSError, ValueError, AttributeError):  # as for Keras, there is nothing in a file that cannot be read
-        configured = None
-    backend = configured or "tensorflow"
-    if backend not in BACKENDS or importlib.util.find_spec(backend):
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    backend = _read(home / "keras.json").get("backend") or DEFAULT
+    if backend not in BACKENDS:
         return
     installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     if not installed:
         raise ImportError(f"No backend of Keras is installed: {pip_install('jax')} (or tensorflow, or torch)")
-    if configured:
+    memory = home / "keras_vit.json"  # what stood in for Keras's choice, by environment
+    before = _read(memory).get(sys.prefix)
+    if backend in installed:
+        if before in installed:
+            warnings.warn(
+                f"Keras runs on {backend!r}, which has been installed since it ran on {before!r} here. "
+                f"The environment variable KERAS_BACKEND={before} brings that back.",
+                stacklevel=3,
+            )
+            _remember(memory, None)
+        return
+    taken = before if before in installed else installed[0]
+    if backend != DEFAULT:
         warnings.warn(
-            f"{file} names the backend {configured!r}, which is not installed: Keras runs on {installed[0]!r}. Set "
-            "KERAS_BACKEND, or change that file.",
+            f"{home / 'keras.json'} names the backend {backend!r}, which is not installed: Keras runs on {taken!r}. "
+            "Set KERAS_BACKEND, or change that file.",
             stacklevel=3,
         )
-    os.environ["KERAS_BACKEND"] = installed[0]
+    os.environ["KERAS_BACKEND"] = taken
+    if taken != before:
+        _remember(memory, taken)
+
+
+def _read(file: Path) -> dict:
+    """Returns what a file of JSON holds; as for Keras, there is nothing in one that cannot be read."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _remember(file: Path, backend: str | None) -> None:
+    """Writes into a file, if it can, what stood in for Keras's choice in this environment; None for nothing."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(_read(file) | {sys.prefix: backend}))

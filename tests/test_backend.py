@@ -17,7 +17,7 @@ def chosen(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
     def choose(variable, file, *installed):
-        monkeypatch.delenv("KERAS_BACKEND")
+        monkeypatch.delenv("KERAS_BACKEND", raising=False)
         if variable is not None:
             monkeypatch.setenv("KERAS_BACKEND", variable)
         if file is not None:
@@ -45,9 +45,32 @@ def test_the_framework_that_is_taken(chosen, variable, file, installed, expected
     assert chosen(variable, file, *installed) == expected
 
 
-def test_a_file_of_keras_s_names_what_is_not_installed(chosen):
-    with pytest.warns(UserWarning, match=r"keras\.json names .* 'tensorflow', which is not installed: .* 'torch'"):
-        assert chosen(None, '{"backend": "tensorflow"}', "torch") == "torch"
+def test_a_file_of_the_user_s_names_what_is_not_installed(chosen):
+    with pytest.warns(UserWarning, match=r"keras\.json names .* 'jax', which is not installed: .* 'torch'"):
+        assert chosen(None, '{"backend": "jax"}', "torch") == "torch"
+
+
+def test_another_framework_that_comes_along_is_said_once(chosen, tmp_path):
+    """The extra `export` brings TensorFlow, which is what keras.json names, although nobody chose it."""
+    keras_writes = (
+        '{"floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last"}'
+    )
+    assert chosen(None, None, "torch") == "torch"
+    assert chosen(None, keras_writes, "torch") == "torch"  # without a warning
+    assert chosen(None, keras_writes, "jax", "torch") == "torch"  # stays
+    assert chosen("torch", keras_writes, "tensorflow", "torch") == "torch"
+    with pytest.warns(UserWarning, match=r"'tensorflow', .* ran on 'torch'.* KERAS_BACKEND=torch"):
+        assert chosen(None, keras_writes, "tensorflow", "torch") is None
+    assert chosen(None, keras_writes, "tensorflow", "torch") is None
+
+
+@pytest.mark.parametrize("home", ["file", "{", "[]", '{"elsewhere": "torch"}'])
+def test_the_choice_needs_no_file_that_can_be_read(chosen, tmp_path, home, monkeypatch):
+    (tmp_path / "keras_vit.json").write_text(home)
+    if home == "file":
+        monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras_vit.json"))
+    assert chosen(None, None, "torch") == "torch"
+    assert chosen(None, None, "jax", "torch") == ("jax" if home == "file" else "torch")
 
 
 @pytest.mark.parametrize(
