@@ -10,7 +10,7 @@ import re
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union
 
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
@@ -58,24 +58,23 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """Returns an integer, of Python or NumPy, as int; ValueError if it is none, a bool or less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        expected = f"a whole number of at least {least}"
-        raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
+    """Returns an integer, of Python or NumPy, as int; TypeError for anything else, ValueError for less than `least`."""
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        words = f" must be a whole number of at least {least}, but {value!r} was given."
+        raise (ValueError if is_whole else TypeError)(Message(Code(name), words))
     return int(value)
 
 
 def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
     """Returns one integer or several as a tuple of int.
 
-    Raises ValueError if there is none, or one is no integer, a bool or less than `least`; TypeError for what has no
-    items.
+    Raises TypeError for anything else, ValueError for none or one less than `least`.
     """
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
-    if not values or any(isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < least for n in values):
-        expected = f"integers of at least {least}, and one or more"
-        raise ValueError(Message(Code(name), f" must be {expected}, but got {values!r}."))
-    return tuple(map(int, values))
+    if not values:
+        raise ValueError(Message(Code(name), " must be one or more integers, but got none."))
+    return tuple(whole_number(name, value, least) for value in values)
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
@@ -210,46 +209,6 @@ def warn_caller(message: str, category: type[Warning] = UserWarning, where: Mapp
     warnings.warn_explicit(message, category, **(where or caller()))
 
 
-# What the numbers of recipes, optimizers, schedules and exports must be, and the test of it.
-_NUMBERS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    (
-        "steps batch_size accumulate lora_rank patience queries points first_mask_steps",
-        "a whole number of at least 1",
-        lambda n: _whole(n) and n >= 1,
-    ),
-    ("learning_rate end weight_decay epsilon factors", "a number of at least 0", lambda n: 0 <= n < math.inf),
-    ("mask_weight dice_weight no_object", "a number of at least 0", lambda n: 0 <= n < math.inf),
-    ("epochs power clip_norm global_clipnorm lora_alpha temperature", "a number above 0", lambda n: 0 < n < math.inf),
-    ("timescale t_max", "a number above 0", lambda n: 0 < n < math.inf),
-    ("importance weight", "a number in 0..1", lambda n: 0 <= n <= 1),
-    ("oversample", "a number of at least 1", lambda n: 1 <= n < math.inf),
-    ("tolerance", "a number above 0", lambda n: n > 0),
-    ("momentum beta_1 beta_2 alpha dropout patch_drop", "a number from 0 to below 1", lambda n: 0 <= n < 1),
-    ("drop_path label_smoothing", "a number from 0 to below 1", lambda n: 0 <= n < 1),
-    ("polyak", "a number between 0 and 1", lambda n: 0 < n < 1),
-    ("layer_decay", "a number above 0 and at most 1", lambda n: 0 < n <= 1),
-    ("head_bias", "a finite number", lambda n: abs(n) <= sys.float_info.max),
-    ("backbone_warmup_steps", "a whole number of at least 0", lambda n: _whole(n) and n >= 0),
-    ("warmup_steps", "a number of steps, or a share of all below 1", lambda n: n >= 0 and (_whole(n) or n < 1)),
-)
-RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    name: (expected, fits) for names, expected, fits in _NUMBERS for name in names.split()
-}
-
-
-def _whole(number: Any) -> bool:
-    """Whether a number is an integer of Python or NumPy; also True for a bool."""
-    return isinstance(number, numbers.Integral)
-
-
-def check_number(name: str, value: Any, like: str | None = None) -> int | float:
-    """Returns a number as int or float; ValueError for a bool, no number, or one outside of `RANGES[like or name]`."""
-    expected, fits = RANGES[like or name]
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value):
-        raise ValueError(Message(Code(name), f" must be {expected}, but {value!r} was given."))
-    return int(value) if _whole(value) else float(value)
-
-
 def check_flag(name: str, value: Any) -> bool:
     """Returns the value of an argument or a field; TypeError unless it is True or False."""
     if not isinstance(value, bool):
@@ -259,10 +218,10 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Returns one string or several as a tuple; TypeError, which names `argument`, if one is no string."""
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    if not all(isinstance(pattern, str) for pattern in patterns):
+    names = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (None,)
+    if not all(isinstance(name, str) for name in names):
         raise TypeError(Message(Code(argument), f" must be a string or several, but {patterns!r} was given."))
-    return patterns
+    return names
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from keras_vit import models
 from keras_vit._arguments import Code, Message, Source, Tensor, warn_caller
+from keras_vit._options import keywords, refuse_unknown
 from keras_vit.checkpoints import (
     config_in_file,
     find_checkpoint,
@@ -45,7 +46,6 @@ from keras_vit.models.changes import (
     OF_SOURCES,
     changed_config,
     config_changes,
-    given_options,
     layers_to_start_anew,
 )
 
@@ -82,7 +82,7 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
         >>> keras_vit.load("glyphs", image_size=32, classes=10).config.grid_size  # a new head, of zeros
         (8, 8)
     """
-    given = given_options("load", options, LoadOptions)
+    given = keywords("load", options, LoadOptions)
     if "channels" in given and "input_tensor" in given:
         raise ValueError("channels and input_tensor: call the model with other channels on the tensor instead.")
     path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
@@ -177,7 +177,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         (1, 10)
     """
     variant = _variant_called(variant)
-    given: dict[str, Any] = given_options("create_model", options, CreateOptions)
+    given = keywords("create_model", options, CreateOptions)
     weights, pretrained = given.pop("weights", None), given.pop("pretrained", False)
     if weights == "imagenet":
         raise ValueError("weights='imagenet' is how keras.applications says it: pass pretrained=True.")
@@ -316,7 +316,7 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
 
         TypeError or ValueError for one that makes no sense, OSError for weights that cannot be read or fetched.
         """
-        given_options(name, options, CreateOptions)
+        refuse_unknown(options, CreateOptions.__annotations__, name)
         model: Any = create_model(variant, **options)
         return model
 

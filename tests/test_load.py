@@ -27,7 +27,7 @@ OPTIONS = {
     "wrong size": ({"image_size": 17}, "not a multiple", {"image_size": (17, 17), "dynamic": False}),
     "classes": ({"classes": 5}, {"classes": 5, "representation_size": None}, {"classes": 5}),
     "the same classes": ({"classes": 3}, {}, {}),
-    "no classes": ({"classes": 0}, "classes must be at least 1", "classes must be at least 1"),
+    "no classes": ({"classes": 0}, "classes must be a whole number", "classes must be a whole number"),
     "class_names": ({"class_names": NAMES}, {"class_names": NAMES}, {"class_names": NAMES}),
     "other names": ({"class_names": ("a",)}, "each of the 3 classes, but has 1", "each of the 3 classes, but has 1"),
     "features": (

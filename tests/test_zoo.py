@@ -100,7 +100,7 @@ def test_a_factory_makes_its_variant():
     assert model.input_shape == (None, 64, 64, 3) and model.output_shape == (None, 7)
     with pytest.raises(TypeError):
         keras_vit.ViT_Ti16("imagenet")  # everything goes by keyword: the order differs between packages
-    with pytest.raises(TypeError, match=r"ViT_Ti16 has no argument input_shape=\(64, 64, 3\): pass image_size="):
+    with pytest.raises(TypeError, match="ViT_Ti16 has no argument input_shape=.*Did you mean 'image_size'"):
         keras_vit.ViT_Ti16(input_shape=(64, 64, 3))
 
 
@@ -194,8 +194,8 @@ def test_new_models_are_random_and_their_heads_are_zero():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"classes": 0}, ValueError, "classes must be at least 1, but 0 was given.*include_top=False"),
-        ({"classes": 3.0}, TypeError, "classes must be an integer, but 3.0 of type float"),
+        ({"classes": 0}, ValueError, "classes must be a whole number of at least 1.*include_top=False"),
+        ({"classes": 3.0}, TypeError, "classes must be a whole number of at least 1.*but 3.0"),
         ({"weights": "imagenet"}, ValueError, "weights='imagenet' .*pass pretrained=True"),
         (
             {"image_size": 230},
@@ -209,9 +209,9 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"pooling": "token"}, ValueError, "pooling='token' needs class_token=True"),
         ({"classifier_activation": "softmaxx"}, ValueError, "softmaxx"),
         ({"classifier_activation": len}, TypeError, "classifier_activation must be the name of a Keras activation"),
-        ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1, but 1.0"),
-        ({"drop_path": -0.1}, ValueError, "drop_path must be at least 0 and below 1, but -0.1"),
-        ({"attention_dropout": "0.1"}, TypeError, "attention_dropout must be a number, but '0.1'"),
+        ({"dropout": 1.0}, ValueError, "dropout must be a number from 0 to below 1, but 1.0"),
+        ({"drop_path": -0.1}, ValueError, "drop_path must be a number from 0 to below 1, but -0.1"),
+        ({"attention_dropout": "0.1"}, TypeError, "attention_dropout must be a number from 0 to below 1, but '0.1'"),
         ({"pretrained": True, "weights": "x.npz"}, ValueError, "pretrained=True .* weights='x.npz'"),
         ({"weights": "absent/B_16.npz"}, FileNotFoundError, "absent/B_16.npz"),
         ({"weights": "https://example.org/a.weights.h5"}, ValueError, "may run code: if you trust it"),

@@ -26,7 +26,7 @@ from keras_vit.cli.inputs import (
     start_keras,
     summary,
 )
-from keras_vit.cli.program import COUNT, COUNT_OR_0, METRES, Result, at_least_0, command, option, switch
+from keras_vit.cli.program import COUNT, COUNT_OR_0, METRES, Result, at_least_0, command, only, option, switch, without
 
 TOP = 5  # classes that `predict` shows
 
@@ -350,12 +350,15 @@ def _shard(text: str) -> tuple[int, int]:
     option("images", "a folder with all that is in it, or files and folders", nargs="+", metavar="FOLDER|FILE"),
     option("--output", "the .npz file to write", short="-o", required=True, metavar="OUT"),
     WEIGHTS_OPTION,
-    option("--features", "which, such as block_-1 or encoded", default="pre_logits"),
+    only(
+        [without("texts")],
+        option("--features", "which, such as block_-1 or encoded (default: pre_logits)"),
+        switch("--skip-unreadable", "leave out files that are no images, and say which"),
+        option("--shard", "the I-th slice of N of the images only, from 0 (default: 0/1)", type=_shard, metavar="I/N"),
+    ),
     option("--batch-size", "images at a time", type=COUNT, default=32),
     option("--dtype", "in the file", choices=("float32", "float16"), default="float32"),
     switch("--texts", "the files hold texts, one a line; the weights have a text tower"),
-    switch("--skip-unreadable", "leave out files that are no images, and say which"),
-    option("--shard", "the I-th slice of N of the images only, from 0 (default: 0/1)", type=_shard, metavar="I/N"),
     OVERWRITE,
     examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
 )
@@ -383,7 +386,8 @@ def embed(options: Namespace) -> Result:
         options.output,
         shard=options.shard or (0, 1),
         on_bad_image="skip" if options.skip_unreadable else "stop",
-        **chosen(options, "features", "batch_size", "dtype", "overwrite"),
+        **chosen(options, "batch_size", "dtype", "overwrite"),
+        **given(options, "features"),
     )
     shape = " x ".join(map(str, done.shape))
     start = f"{printable(done.path)} is already complete" if done.already_complete else f"Wrote {printable(done.path)}"

@@ -13,7 +13,7 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
 from keras_vit._names import IS_PROGRAM
-from keras_vit.cli.program import TRACEBACK, kind_of_data, option, switch
+from keras_vit.cli.program import CLASSES, MASKS, TABLES, TRACEBACK, kind_of_data, only, option, switch
 
 BATCH = 32  # pictures that are in memory at a time
 
@@ -30,17 +30,23 @@ DATA_OPTIONS = (
         choices=("classification", "segmentation"),
         default="classification",
     ),
-    option("--ignore", "segmentation: the number that stands for no class (default: 255)", type=int, metavar="N"),
-    switch("--reduce-zero-label", "segmentation: 0 stands for no class as well, as in ADE20K", default=None),
-    option("--file", "of a table: the column of image files (default: file)", metavar="COLUMN"),
-    option(
-        "--label",
-        "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)",
-        metavar="COLUMN",
-        nargs="+",
+    only(
+        [MASKS],
+        option("--ignore", "segmentation: the number that stands for no class (default: 255)", type=int, metavar="N"),
+        switch("--reduce-zero-label", "segmentation: 0 stands for no class as well, as in ADE20K", default=None),
     ),
-    option("--separator", "of a table: what stands between the labels of an image", metavar="TEXT"),
-    option("--target", "of a table: what the labels are", choices=("class", "multilabel", "number")),
+    only(
+        [CLASSES, TABLES],
+        option("--file", "of a table: the column of image files (default: file)", metavar="COLUMN"),
+        option(
+            "--label",
+            "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)",
+            metavar="COLUMN",
+            nargs="+",
+        ),
+        option("--separator", "of a table: what stands between the labels of an image", metavar="TEXT"),
+        option("--target", "of a table: what the labels are", choices=("class", "multilabel", "number")),
+    ),
     option("--on-bad-image", "what to do about files that are no images", choices=("stop", "skip"), default="stop"),
 )
 

@@ -18,7 +18,7 @@ import traceback
 import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -43,6 +43,7 @@ error came from. Completion in bash, zsh and fish: pip install argcomplete, and
 eval "$(register-python-argcomplete keras-vit)"; in fish
 register-python-argcomplete --shell fish keras-vit | source"""
 _WIDTH = 78
+_QUOTES = "'\""
 # How the program does what messages say in Python; all other arguments are options of the same name.
 _IN_THE_PROGRAM = {
     "resume=False": "--restart",
@@ -71,22 +72,25 @@ class Result:
     ok: bool = True
 
 
+class Place(NamedTuple):
+    """Where options apply: what a command line has to ask for, in words, and whether its values do."""
+
+    words: str
+    asked: Callable[[Mapping[str, Any]], bool]
+
+
 class Option(NamedTuple):
-    """What `ArgumentParser.add_argument` is called with, and the title in the help that the argument stands under."""
+    """What `ArgumentParser.add_argument` is called with, the title in the help that it stands under, and its places."""
 
     flags: tuple[str, ...]
     settings: dict[str, Any]
     group: str = ""
+    places: tuple[Place, ...] = ()
 
     @property
     def name(self) -> str:
         """Returns the attribute of argparse's namespace that has the value: `batch_size` for `--batch-size`."""
         return self.settings.get("dest", self.flags[-1].strip("-").replace("-", "_"))
-
-    @property
-    def default(self) -> Any:
-        """Returns the value where the option is not given."""
-        return self.settings.get("default", False if self.settings.get("action") == "store_true" else None)
 
 
 Options = Option | Callable[[], Iterable[Option]]  # a function where finding them out takes time
@@ -154,6 +158,40 @@ def switch(flag: str, help: str, **settings: Any) -> Option:
 def group(title: str, *options: Options) -> Callable[[], Iterable[Option]]:
     """Returns a function that returns the options, for the help to list under a title."""
     return lambda: (one._replace(group=title) for one in _flat(options))
+
+
+def only(places: Sequence[Place], *options: Options) -> Callable[[], Iterable[Option]]:
+    """Returns a function that returns the options, which are refused unless a command line asks for all the places."""
+    return lambda: (one._replace(places=(*one.places, *places)) for one in _flat(options))
+
+
+TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
+
+
+def kind_of_data(data: str) -> str:
+    """Returns what DATA is: `"tables"`, `"digits"`, or `"folders"`, also for data sets of tensorflow-datasets."""
+    if Path(data).suffix.lower() in TABLE_ENDINGS:
+        return "tables"
+    return "digits" if data == "digits" and not os.path.exists(data) else "folders"
+
+
+def beside(name: str) -> Place:
+    """Returns the place where another option is given."""
+    return Place(f"--{name.replace('_', '-')}", lambda values: _is_given(values[name]))
+
+
+def without(name: str) -> Place:
+    """Returns the place where another option is not given."""
+    return Place(f"runs without --{name.replace('_', '-')}", lambda values: not _is_given(values[name]))
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+CLASSES = Place("--task classification", lambda values: values["task"] == "classification")
+MASKS = Place("--task segmentation", lambda values: values["task"] == "segmentation")
+TABLES = Place("tables", lambda values: kind_of_data(values["data"]) == "tables")
 
 
 def derived(
@@ -302,88 +340,6 @@ _READERS: dict[Any, dict[str, Any]] = {
 }
 
 
-# Which options apply only where a command line asks for something, in one table: elsewhere they are refused.
-
-TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
-
-_CLASSES = {"task": ("--task classification",)}
-_TABLES = {"task": ("--task classification",), "data": ("tables",)}
-_SEGMENTATION = {"task": ("--task segmentation",)}
-_QUERIES = {"recipe": ("--recipe segmentation/eomt_...",)}
-_HEAD = {"task": ("--task classification",), "way": ("the head",)}
-_FEW_SHOT = {"task": ("--task classification",), "way": ("--few-shot",)}
-_REPORTED = {"task": ("--task classification",), "way": ("the head", "--knn")}
-# For options of a command, what a command line has to ask for, along the axes of `modes_of`; others always apply.
-ONLY: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
-    "finetune": {
-        "crop mixup cutmix erasing sampling class_weight patch_drop randaugment teacher": _CLASSES,
-        "file label separator target": _TABLES,
-        "ignore reduce_zero_label": _SEGMENTATION,
-        "annotations queries points": _QUERIES,
-        "distill": {"teacher": ("--teacher",)},
-    },
-    "evaluate": {
-        "few_shot knn image_size batch_size output": _CLASSES,
-        "file label separator target": _TABLES,
-        "ignore reduce_zero_label": _SEGMENTATION,
-        "views threshold names_from": _HEAD,
-        "seeds l2": _FEW_SHOT,
-        "report": _REPORTED,
-        "templates": {"names": ("--names-from",)},
-    },
-    "embed": {"features skip_unreadable shard": {"input": ("images",)}},
-    "verify": {
-        "picture": {"compares": ("published answers",)},
-        "batch_size": {"compares": ("--data",)},
-        "smallest": {"ledger": ("--ledger",)},
-    },
-}
-
-
-def kind_of_data(data: str) -> str:
-    """Returns what DATA is: `"tables"`, `"digits"`, or `"folders"`, also for data sets of tensorflow-datasets."""
-    if Path(data).suffix.lower() in TABLE_ENDINGS:
-        return "tables"
-    return "digits" if data == "digits" and not os.path.exists(data) else "folders"
-
-
-def modes_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a command line asks for, by axis, in the words of messages; options may be missing in `values`."""
-    way = "the head"
-    if values.get("few_shot") is not None:
-        way = "--few-shot"
-    elif values.get("knn") is not None:
-        way = "--knn"
-    compares = "published answers"
-    if values.get("ledger"):
-        compares = "--ledger"
-    elif values.get("data"):
-        compares = "--data"
-    trains_queries = (values.get("recipe") or "").lower().startswith("segmentation/eomt")
-    return {
-        "task": f"--task {values.get('task')}",
-        "recipe": "--recipe segmentation/eomt_..." if trains_queries else "other recipes",
-        "data": kind_of_data(values.get("data") or ""),
-        "teacher": "--teacher" if values.get("teacher") else "runs without a teacher",
-        "way": way,
-        "names": "--names-from" if values.get("names_from") else "classes of the head",
-        "input": "--texts" if values.get("texts") else "images",
-        "compares": compares,
-        "ledger": "--ledger" if values.get("ledger") else "runs without a ledger",
-    }
-
-
-def refuse_unused(command: str, given: Collection[str], values: Mapping[str, Any]) -> None:
-    """Raises ValueError if one of the options in `given` does not apply to what the command line asks for."""
-    modes = modes_of(values)
-    for names, needs in ONLY.get(command, {}).items():
-        for name in names.split():
-            for axis, allowed in needs.items():
-                if name in given and modes[axis] not in allowed:
-                    flag = f"--{name.replace('_', '-')}"
-                    raise ValueError(f"{flag} is for {' and '.join(allowed)}, not for {modes[axis]}: leave it out.")
-
-
 # The run of a command
 
 
@@ -404,9 +360,10 @@ def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> in
             hint = did_you_mean(unknown[0], {flag: flag for flag in command.flags()})
             words = f"there is no argument {' '.join(unknown)!r}."
             options.parser.error(f"{words}{hint}" if unknown[0].startswith("-") else words)
-        values = vars(options)
-        given = {option.name for option in command.options() if values[option.name] != option.default}
-        refuse_unused(options.command, given, values)
+        for option in command.options():
+            for place in option.places if _is_given(getattr(options, option.name)) else ():
+                if not place.asked(vars(options)):
+                    raise ValueError(f"{option.flags[-1]} is for {place.words}: leave it out.")
         with _own_warnings(command):
             result = command.run(options)
             processes = sys.modules.get("keras_vit._processes")
@@ -543,7 +500,7 @@ def _in_options(error: BaseException | str, command: Command | None) -> str:
         name, _, value = code.partition("=")
         flag = f"--{name.replace('_', '-')}"
         if flag in flags:
-            return flag if value in ("", "True", "...") else f"{flag} {value.strip(chr(34))}"
+            return flag if value in ("", "True", "...") else f"{flag} {value.strip(_QUOTES)}"
         other = _IN_THE_PROGRAM.get(code.partition("(")[0], code)
         return code if other.startswith("--") and other not in flags else other
 

@@ -1,6 +1,5 @@
 """The commands that train and measure: finetune, pretrain, evaluate, verify, recipes, plan and demo."""
 
-import dataclasses
 import functools
 from argparse import Namespace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit._files import check_folder
+from keras_vit._options import check
 from keras_vit.cli.inputs import (
     DATA,
     DATA_OPTIONS,
@@ -15,7 +15,6 @@ from keras_vit.cli.inputs import (
     WEIGHTS,
     check_exists,
     check_source,
-    chosen,
     given,
     labelled_data,
     lines_of,
@@ -23,17 +22,22 @@ from keras_vit.cli.inputs import (
     summary,
 )
 from keras_vit.cli.program import (
+    CLASSES,
     COUNT,
     COUNT_OR_0,
+    Place,
     Result,
     at_least_0,
+    beside,
     command,
     derived,
     group,
     image_size,
     kind_of_data,
+    only,
     option,
     switch,
+    without,
 )
 
 RECIPE = "finetune/cifar10"
@@ -118,13 +122,22 @@ FIELD_HELPS = {
         "the data",
         option("--validation", "to evaluate on (default: the test images of DATA)", type=at_least_0, metavar="SHARE"),
         *DATA_OPTIONS,
-        option("--annotations", "of an EoMT: COCO's annotations of DATA, panoptic or of instances", metavar="JSON"),
+        only(
+            [Place("--recipe segmentation/eomt_...", lambda values: "/eomt" in (values["recipe"] or "").lower())],
+            option("--annotations", "of an EoMT: COCO's annotations of DATA, panoptic or of instances", metavar="JSON"),
+        ),
     ),
     group(
         "adapters and teachers",
         LORA,
-        option("--teacher", "learn from this model as well; its classes are those of DATA", metavar="WEIGHTS"),
-        option("--distill", "what the teacher is asked for (default: hard)", choices=("hard", "soft", "features")),
+        only(
+            [CLASSES],
+            option("--teacher", "learn from this model as well; its classes are those of DATA", metavar="WEIGHTS"),
+        ),
+        only(
+            [beside("teacher")],
+            option("--distill", "what the teacher is asked for (default: hard)", choices=("hard", "soft", "features")),
+        ),
     ),
     THE_RUN,
     examples=(
@@ -149,7 +162,7 @@ def finetune(options: Namespace) -> Result:
     check_source(options.weights)
     if options.teacher is not None:
         check_source(options.teacher)
-    settings = chosen(options, "output", "every", "seed", "dtype", "on_bad_image", "validation", *RUN.split())
+    settings = given(options, "output", "every", "seed", "dtype", "on_bad_image", "validation")
     settings["resume"] = not options.restart
     if is_segmentation:
         check_exists(options.data, options.annotations)
@@ -250,7 +263,7 @@ def pretrain(options: Namespace) -> Result:
     views = training.ViewAugmentation(**given(options, "flip", *VIEWS.split()))
     start_keras()
     task = training.LeJEPA(views=views, **given(options, "weight", "slices"))
-    settings = chosen(options, "output", "every", "seed", "dtype", "validation", "epochs", *RUN.split())
+    settings = given(options, "output", "every", "seed", "dtype", "validation", "epochs", *RUN.split())
     done = training.pretrain(
         options.weights, options.data, recipe, objective=task, resume=not options.restart, **settings
     )
@@ -266,13 +279,22 @@ def _recipe(options: Namespace) -> Any:
     if the recipe takes no such value.
     """
     from keras_vit import training
+    from keras_vit.data import SegmentAugmentation
 
     recipe = training.recipe(options.recipe or (MASK_RECIPE if options.task == "segmentation" else RECIPE))
     augmentation = given(options, "flip", *AUGMENTATION.split())
-    changes = given(options, "lora_rank", *CHANGES.split())
+    changes = given(options, "lora_rank", *RUN.split(), *CHANGES.split())
     if options.class_weight is not None:
         changes["class_weight"] = _class_weight(options.class_weight)
-    return recipe.replace(augmentation=dataclasses.replace(recipe.augmentation, **augmentation), **changes)
+    if augmentation:
+        changes["augmentation"] = recipe.augmentation.replace(**augmentation)
+    recipe = recipe.replace(**changes)
+    situation = {"target": options.target or "class"}
+    if options.task == "segmentation":
+        has_queries = isinstance(recipe.augmentation, SegmentAugmentation)
+        situation = {"target": "segments" if has_queries else "mask", "task": "segmentation"}
+    check(recipe, situation)
+    return recipe
 
 
 def _class_weight(words: list[str]) -> str | dict[str, float]:
@@ -297,31 +319,54 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     WEIGHTS,
     option("data", f"{DATA}; or `digits`", metavar="DATA"),
     group("the data", *DATA_OPTIONS),
-    option("--views", "average over mirror images, or ten crops (default: neither)", choices=("flip", "crops")),
-    option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
+    only(
+        [CLASSES, without("few_shot"), without("knn")],
+        option("--views", "average over mirror images, or ten crops (default: neither)", choices=("flip", "crops")),
+        option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
+    ),
     group(
         "features in place of the head",
-        option("--few-shot", "probe them (default: 1 5 10 25)", nargs="*", type=COUNT, metavar="SHOTS"),
-        option("--seeds", "with --few-shot: draws of the shots (default: 3)", type=COUNT),
-        option("--l2", "with --few-shot: strength of the probe's regularisation (default: 1024)", type=at_least_0),
-        option(
-            "--knn",
-            f"let the nearest training images vote instead (default: {NEIGHBOURS})",
-            nargs="?",
-            type=COUNT,
-            const=NEIGHBOURS,
-            metavar="K",
+        only(
+            [CLASSES], option("--few-shot", "probe them (default: 1 5 10 25)", nargs="*", type=COUNT, metavar="SHOTS")
+        ),
+        only(
+            [beside("few_shot")],
+            option("--seeds", "with --few-shot: draws of the shots (default: 3)", type=COUNT),
+            option("--l2", "with --few-shot: strength of the probe's regularisation (default: 1024)", type=at_least_0),
+        ),
+        only(
+            [CLASSES],
+            option(
+                "--knn",
+                f"let the nearest training images vote instead (default: {NEIGHBOURS})",
+                nargs="?",
+                type=COUNT,
+                const=NEIGHBOURS,
+                metavar="K",
+            ),
         ),
     ),
     group(
         "two towers, with words",
-        option("--names-from", "of two towers: a name on each line, for classes that are words", metavar="FILE"),
-        option("--templates", "with --names-from: a sentence with {}, or a published list such as openai_80"),
+        only(
+            [CLASSES, without("few_shot"), without("knn")],
+            option("--names-from", "of two towers: a name on each line, for classes that are words", metavar="FILE"),
+        ),
+        only(
+            [beside("names_from")],
+            option("--templates", "with --names-from: a sentence with {}, or a published list such as openai_80"),
+        ),
     ),
-    option("--image-size", "pixels (default: the checkpoint's)", type=image_size),
-    option("--batch-size", "images at a time (default: 64)", type=COUNT),
-    option("--report", "a page with matrix, classes and worst mistakes, .html (default: none)", metavar="FILE"),
-    option("--output", "for evaluation.json and confusion.png (default: no files)", metavar="FOLDER"),
+    only(
+        [CLASSES],
+        option("--image-size", "pixels (default: the checkpoint's)", type=image_size),
+        option("--batch-size", "images at a time (default: 64)", type=COUNT),
+        option("--output", "for evaluation.json and confusion.png (default: no files)", metavar="FOLDER"),
+    ),
+    only(
+        [CLASSES, without("few_shot")],
+        option("--report", "a page with matrix, classes and worst mistakes, .html (default: none)", metavar="FILE"),
+    ),
     examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
 )
 def evaluate(options: Namespace) -> Result:
@@ -436,11 +481,20 @@ def _evaluated_model(options: Namespace) -> Any:
 @command(
     "Compares published weights with the answers or figures published of them; for a machine with network.",
     option("names", "a repository of the Hugging Face Hub, or `all`; with --ledger any", nargs="*", metavar="NAME"),
-    option("--picture", "a copy of the picture (default: the one at its address)", metavar="FILE"),
+    only(
+        [without("data"), without("ledger")],
+        option("--picture", "a copy of the picture (default: the one at its address)", metavar="FILE"),
+    ),
     option("--data", "measure figures on it: accuracy, zero-shot accuracy, PQ, mIoU, delta1", metavar="FOLDER"),
-    option("--batch-size", "with --data (default: 64)", type=COUNT),
+    only(
+        [beside("data"), without("ledger")],
+        option("--batch-size", "with --data (default: 64)", type=COUNT),
+    ),
     option("--ledger", "add a row for each that has none, beside the publisher's own code", metavar="FILE"),
-    option("--smallest", "with --ledger, in place of names: that many of the catalogue, the smallest", type=COUNT),
+    only(
+        [beside("ledger")],
+        option("--smallest", "with --ledger, in place of names: that many of the catalogue, the smallest", type=COUNT),
+    ),
     examples=(
         "google/vit-base-patch16-224",
         "openai/clip-vit-base-patch32 --data imagenet/val",

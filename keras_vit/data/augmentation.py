@@ -11,11 +11,12 @@ import numbers
 import operator
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
-from keras_vit._arguments import Code, Message, check_choice, check_flag, whole_number
+from keras_vit._arguments import Code, Message, whole_number
+from keras_vit._options import FROM_0, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
 from keras_vit.preprocessing import Pipeline, bring_to_size
 from keras_vit.preprocessing.images import read_channels
@@ -32,8 +33,20 @@ ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
+def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
+    """Returns the layers and the magnitude of RandAugment."""
+    layers, magnitude = Several(Whole(0), 2)(name, value)
+    if layers < 1 or magnitude > MAX_MAGNITUDE:
+        wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
+        raise ValueError(Message(Code(name), f" must be {wanted}, but {value!r} was given."))
+    return layers, magnitude
+
+
+OF_CLASSES = {"target": ("class", "multilabel")}  # what mixes images has to mix their labels, too
+
+
 @dataclasses.dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Options):
     """How training images are changed. `Augmentation()` is what the papers fine-tune with.
 
     Args:
@@ -64,46 +77,16 @@ class Augmentation:
         0.0
     """
 
-    crop: str = "inception"
-    min_area: float = 0.05
+    crop: Annotated[str, OneOf(CROPS)] = "inception"
+    min_area: Part = 0.05
     flip: bool = True
-    mixup: float = 0.0
-    randaugment: tuple[int, int] | None = None
-    cutmix: float = 0.0
-    erasing: float = 0.0
-    erasing_fill: str = "pixel"
-    erasing_mean: float | tuple[float, ...] = 0.5
-    erasing_std: float | tuple[float, ...] = 0.5
-
-    def __post_init__(self) -> None:
-        """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
-        check_choice("crop", self.crop, CROPS)
-        check_choice("erasing_fill", self.erasing_fill, ("pixel", "const"))
-        check_flag("flip", self.flip)
-        for name in ("min_area", "mixup", "cutmix", "erasing"):
-            if not is_number(getattr(self, name)):
-                raise TypeError(f"{name} must be a number, but {getattr(self, name)!r} was given.")
-        if not 0 < self.min_area <= 1:
-            raise ValueError(f"min_area must lie in (0, 1], a share of the image, but {self.min_area} was given.")
-        for name, value in (("mixup", self.mixup), ("cutmix", self.cutmix)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must be 0 (none) or the p of Beta(p, p), at most 1, but {value} was given.")
-        if not 0 <= self.erasing <= 1:
-            raise ValueError(f"erasing must be a share of the images, 0 to 1, but {self.erasing} was given.")
-        for name, least in (("erasing_mean", -np.inf), ("erasing_std", 0)):
-            value = as_tuple(self, name)
-            values = value if isinstance(value, tuple) else (value,)
-            if not values or not all(is_number(v) and np.isfinite(v) and v >= least for v in values):
-                expected = f"a finite number{' from 0' if least == 0 else ''}, or one for each channel"
-                raise ValueError(f"{name} must be {expected}, but {value!r} was given.")
-        given = as_tuple(self, "randaugment")
-        if given is not None:
-            wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
-            message = Message(Code("randaugment"), f" must be {wanted}, but {given!r} was given.")
-            if not isinstance(given, tuple) or [type(n) for n in given] != [int, int]:
-                raise TypeError(message)
-            if given[0] < 1 or not 0 <= given[1] <= MAX_MAGNITUDE:
-                raise ValueError(message)
+    mixup: Share = option(0.0, when=OF_CLASSES)
+    randaugment: Annotated[tuple[int, int], _layers_and_magnitude] | None = None
+    cutmix: Share = option(0.0, when=OF_CLASSES)
+    erasing: Share = 0.0
+    erasing_fill: Annotated[str, OneOf(("pixel", "const"))] = "pixel"
+    erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = 0.5
+    erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = 0.5
 
     def check_channels(self, channels: int) -> None:
         """Raises ValueError for what images of this many channels cannot have: RandAugment, or noise of others."""
@@ -113,38 +96,6 @@ class Augmentation:
             value = getattr(self, name)
             if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
                 raise ValueError(f"{name} must be one number, or {channels} for the channels, but {value} was given.")
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a Python int or float; False for True and False."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def as_tuple(fields: Any, name: str) -> Any:
-    """Returns the field `name` of a frozen dataclass; a list is replaced there by a tuple, which is returned."""
-    value = getattr(fields, name)
-    if isinstance(value, list):
-        value = tuple(value)
-        object.__setattr__(fields, name, value)
-    return value
-
-
-def check_between(name: str, value: Any, most: float) -> None:
-    """Raises ValueError unless the field `name` is a number from 0 to `most`."""
-    if not is_number(value) or not 0 <= value <= most:
-        raise ValueError(f"{name} must be a number from 0 to {most:g}, but {value!r} was given.")
-
-
-def check_limits(fields: Any, name: str, most: float = math.inf) -> None:
-    """Makes a tuple of the field `name` of a frozen dataclass where it is a list.
-
-    Raises ValueError unless it is (least, largest): two finite numbers above 0, the second not smaller, at most `most`.
-    """
-    limits = as_tuple(fields, name)
-    fits = isinstance(limits, tuple) and len(limits) == 2 and all(map(is_number, limits))
-    if not fits or not 0 < limits[0] <= limits[1] <= most or limits[1] == math.inf:
-        reach = "above 0, such as (0.5, 2.0)" if most == math.inf else f"above 0 and at most {most:g}"
-        raise ValueError(f"{name} must be (least, most), two numbers {reach}, but {limits!r} was given.")
 
 
 @dataclasses.dataclass(frozen=True)

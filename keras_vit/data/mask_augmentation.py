@@ -7,23 +7,22 @@ to grey levels. `SegmentAugmentation` is that of EoMT's authors.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_choice, check_flag, pair, whole_number
-from keras_vit.data.augmentation import IMAGE, as_tuple, check_between, check_limits
+from keras_vit._arguments import ImageSize, check_choice, pair, whole_number
+from keras_vit._options import Hue, Limits, Options, PerChannel, Share, UpTo
+from keras_vit.data.augmentation import IMAGE
 from keras_vit.interpolation import FLIPPED, linear_samples, resample, torchvision_resized
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
-# Fields of `MaskAugmentation` that change colours, and the most that they may be.
-COLOURS = {"brightness": 255.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
-CHANGES = tuple(COLOURS)
+CHANGES = ("brightness", "contrast", "saturation", "hue")  # of colours, fields of `MaskAugmentation`
 _GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskAugmentation:
+class MaskAugmentation(Options):
     """How training pictures with masks are changed. `MaskAugmentation()` is what DINOv2 trains its linear head with.
 
     Each change of colours happens to half of the pictures. Pipelines of other libraries have crops and colours of
@@ -49,14 +48,14 @@ class MaskAugmentation:
         0.75
     """
 
-    scale: tuple[float, float] = (0.5, 2.0)
-    one_class: float = 0.75
+    scale: Annotated[tuple[float, float], Limits()] = (0.5, 2.0)
+    one_class: Share = 0.75
     flip: bool = True
-    brightness: float = 32.0
-    contrast: float = 0.5
-    saturation: float = 0.5
-    hue: float = 0.1
-    fill: float | tuple[float, ...] = (123.675, 116.28, 103.53)
+    brightness: Annotated[float, UpTo(255)] = 32.0
+    contrast: Share = 0.5
+    saturation: Share = 0.5
+    hue: Hue = 0.1
+    fill: Annotated[float | tuple[float, ...], PerChannel(UpTo(255))] = (123.675, 116.28, 103.53)
 
     # What streams read of every augmentation, and what is not done to masks.
     mixup: ClassVar[float] = 0.0
@@ -64,25 +63,15 @@ class MaskAugmentation:
     erasing: ClassVar[float] = 0.0
     randaugment: ClassVar[None] = None
 
-    def __post_init__(self) -> None:
-        """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
-        check_flag("flip", self.flip)
-        check_limits(self, "scale")
-        for name, most in {**COLOURS, "one_class": 1.0}.items():
-            check_between(name, getattr(self, name), most)
-        fill = as_tuple(self, "fill")
-        for value in fill if isinstance(fill, tuple) else (fill,):
-            check_between("fill", value, 255.0)
-
     @property
     def recolours(self) -> bool:
         """Whether it changes colours, which only red, green and blue have."""
-        return any(getattr(self, name) for name in COLOURS)
+        return any(getattr(self, name) for name in CHANGES)
 
     def check_channels(self, channels: int) -> None:
         """Raises ValueError for changes of colours, or a fill, that pictures of this many channels cannot have."""
         if channels != 3 and self.recolours:
-            plain = ", ".join(f"{name}=0" for name in (*COLOURS, "fill"))
+            plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
             raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
         if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
             raise ValueError(f"fill must be one number, or {channels} for the channels, but {self.fill} was given.")
@@ -193,7 +182,7 @@ def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class SegmentAugmentation:
+class SegmentAugmentation(Options):
     """How pictures with segments are changed in training (`datasets/transforms.py` of EoMT).
 
     In this order: colours, mirroring, a size between two scales of that which fits into the crop, black below and to
@@ -214,19 +203,13 @@ class SegmentAugmentation:
         True
     """
 
-    scale: tuple[float, float] = (0.1, 2.0)
+    scale: Annotated[tuple[float, float], Limits()] = (0.1, 2.0)
     jitter: bool = False
     flip: bool = True
 
     # What runs read of every augmentation, and what is not done to masks.
     mixup: ClassVar[float] = 0.0
     cutmix: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        """Checks all fields and makes a tuple of a list; TypeError or ValueError for one that is out of its range."""
-        check_flag("jitter", self.jitter)
-        check_flag("flip", self.flip)
-        check_limits(self, "scale")
 
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
         """Returns random arguments of `augment_masks`, by name, for a picture of a size (height, width).

@@ -5,12 +5,13 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_flag, pair, printable, whole_number
-from keras_vit.data.augmentation import IMAGE, check_between, check_limits
+from keras_vit._arguments import ImageSize, pair, printable
+from keras_vit._options import Count, Hue, Limits, Options, Pair, Positive, Share
+from keras_vit.data.augmentation import IMAGE
 from keras_vit.data.examples import (
     Examples,
     Reading,
@@ -35,7 +36,7 @@ _LOCAL_SHARE = 96 / 224  # side of local views, per side of global ones
 
 
 @dataclasses.dataclass(frozen=True)
-class ViewAugmentation:
+class ViewAugmentation(Options):
     """The views of a picture in self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
 
     Args:
@@ -63,36 +64,24 @@ class ViewAugmentation:
         2
     """
 
-    global_views: int = 2
-    local_views: int = 6
-    local_size: ImageSize | None = None
-    global_area: tuple[float, float] = (0.3, 1.0)
-    local_area: tuple[float, float] = (0.05, 0.3)
+    global_views: Positive = 2
+    local_views: Count = 6
+    local_size: Pair | None = None
+    global_area: Annotated[tuple[float, float], Limits(1)] = (0.3, 1.0)
+    local_area: Annotated[tuple[float, float], Limits(1)] = (0.05, 0.3)
     flip: bool = True
-    jitter: float = 0.8
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.2
-    hue: float = 0.1
-    grey: float = 0.2
-    blur: float = 0.5
-    solarize: float = 0.2
+    jitter: Share = 0.8
+    brightness: Share = 0.4
+    contrast: Share = 0.4
+    saturation: Share = 0.2
+    hue: Hue = 0.1
+    grey: Share = 0.2
+    blur: Share = 0.5
+    solarize: Share = 0.2
 
     # What streams read of every augmentation, and what is not done to views.
     mixup: ClassVar[float] = 0.0
     cutmix: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        """Checks all fields and makes tuples of lists; TypeError or ValueError for a field that is out of its range."""
-        whole_number("global_views", self.global_views, 1)
-        whole_number("local_views", self.local_views, 0)
-        if self.local_size is not None:
-            pair("local_size", self.local_size)
-        check_flag("flip", self.flip)
-        check_limits(self, "global_area", 1)
-        check_limits(self, "local_area", 1)
-        for name in ("jitter", "brightness", "contrast", "saturation", "hue", "grey", "blur", "solarize"):
-            check_between(name, getattr(self, name), 0.5 if name == "hue" else 1)
 
     def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
         """Returns the height and width of local views for a model; ValueError if its patches do not divide them.
@@ -102,7 +91,7 @@ class ViewAugmentation:
         if self.local_size is None:
             sides = zip(image_size, patch, strict=True)
             return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
-        size = pair("local_size", self.local_size)
+        size = self.local_size
         if size[0] % patch[0] or size[1] % patch[1]:
             raise ValueError(f"local_size={size} is no multiple of the patches of {patch} pixels: give one, or None.")
         return size

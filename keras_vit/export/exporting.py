@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Code, Message, Source, check_flag, check_number, require_packages, whole_number
+from keras_vit._arguments import Code, Message, Source, check_flag, require_packages, whole_number
 from keras_vit._files import check_folder, make_folder
+from keras_vit._options import Number
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.format import Format
 from keras_vit.export.formats import format_of
@@ -368,7 +369,7 @@ def _check_options(
         words = "needs calibration images" if needed else "needs no calibration: leave it out"
         raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
     if tolerance is not None:
-        check_number("tolerance", tolerance)
+        Number("a number above 0", lambda n: n > 0)("tolerance", tolerance)
     free = model.inputs[0].shape[1] is None
     if free != (model.inputs[0].shape[2] is None):
         raise ValueError(f"{model.name} takes images of any height or any width, but not both. Fix both, or none.")

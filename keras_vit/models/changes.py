@@ -13,13 +13,14 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import keras
 import numpy as np
 
-from keras_vit._arguments import DType, ImageSize, Source, Tensor, check_flag, did_you_mean
+from keras_vit._arguments import DType, ImageSize, Source, Tensor, did_you_mean
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
+from keras_vit._options import as_python
 from keras_vit._processes import keras_leaves_xla_out
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import Dense, has_adapters, layers_by_path, weights_by_path
 from keras_vit.layers.fast.torch import packing_is_quicker
-from keras_vit.models.config import BiTConfig, Config, ModelConfig, ViTConfig, as_python
+from keras_vit.models.config import BiTConfig, Config, ModelConfig, ViTConfig
 from keras_vit.models.dense_config import DenseConfig
 
 
@@ -140,24 +141,6 @@ class CreateOptions(ModelOptions, total=False):
 
 OF_SOURCES = ("like", "grid_size", "heads", "architecture", "head", "max_depth", "numerics")
 OF_BUILDING = ("input_tensor", "name", "dtype")
-
-
-def given_options(function: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    """Returns the options that are not None; `known` is the `TypedDict` that declares those of `function`.
-
-    Raises TypeError for a name that it does not declare, with the nearest option, and where `include_top`, `pre_logits`
-    or `pretrained` is not True or False; other values are not checked here.
-    """
-    for name in options.keys() - known.__annotations__.keys():
-        words = f"{function} has no argument {name}={options[name]!r}"
-        if name == "input_shape":
-            raise TypeError(f"{words}: pass image_size=(height, width), or one integer for squares.")
-        raise TypeError(f"{words}.{did_you_mean(name, {option: option for option in known.__annotations__})}")
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in ("include_top", "pre_logits", "pretrained"):
-        if name in given:
-            given[name] = check_flag(name, as_python(given[name]))
-    return given
 
 
 def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bool | None, source: str) -> bool:

@@ -4,42 +4,24 @@ import dataclasses
 import functools
 import math
 import numbers
-import sys
-import types
-import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
-
-from keras_vit._arguments import Code, Message, check_choice, check_flag, is_class_name, pair
+from keras_vit._arguments import Code, Message, is_class_name, pair
+from keras_vit._options import Count, Finite, Number, OneOf, Options, Pair, Positive, Rate, Several, Whole
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
 from keras_vit.preprocessing import Pipeline
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
-    """A frozen dataclass that JSON can hold; its fields are checked when it is made, then how they fit each other.
-
-    A field of the type `Annotated[int, AtLeast(1)]` is checked by `AtLeast(1)`, a function from the field's name and
-    value to the value that is kept; with `| None`, None is left out. NumPy's numbers and arrays become Python's, lists
-    tuples. Raises TypeError for a value of the wrong type, ValueError for one out of range or that others exclude.
-    """
+class Config(Options):
+    """The base of the descriptions of models."""
 
     # The class of the model that a config describes, by its name in `keras_vit.models`; and the fields on which no
     # weight depends: they can change even in a quantized model.
     model: ClassVar[str]
     SETTINGS: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        """Makes each field its checked value in plain Python; TypeError or ValueError for one that makes no sense."""
-        for name, check in _checks(type(self)).items():
-            object.__setattr__(self, name, check(name, as_python(getattr(self, name))))
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Raises TypeError or ValueError unless the fields, each of which is right, fit each other."""
 
     def _need(self, field: str, **needed: Any) -> None:
         """Raises ValueError unless the fields in `needed` have these values, which the value of `field` needs."""
@@ -48,119 +30,6 @@ class Config:
             if given != value:
                 cause = f"{field}={getattr(self, field)!r}"
                 raise ValueError(f"{cause} needs {name}={value!r}, but {given!r} was given.")
-
-    def replace(self, **changes: Any) -> Self:
-        """Returns a config with some fields changed; TypeError or ValueError for names or values that make no sense."""
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain data for JSON: tuples as lists, a config inside as its own dictionary."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name, value in result.items():
-            if isinstance(value, Config):
-                result[name] = value.to_dict()
-            elif isinstance(value, tuple):
-                result[name] = list(value)
-        return result
-
-
-Check = Callable[[str, Any], Any]
-
-
-@functools.cache
-def _checks(cls: type[Config]) -> dict[str, Check]:
-    """Returns the check of each field of a class of configs, by the field's name."""
-    return {field.name: _check_of(field.type) for field in dataclasses.fields(cls)}
-
-
-def _check_of(annotation: Any) -> Check:
-    """Returns the check that the type of a field declares, a function from name and value to the value that is kept.
-
-    Of `bool`, that it is True or False; of a union, that of its first type, where None stays None; else none.
-    """
-    if annotation is bool:
-        return check_flag
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        checks = [_check_of(part) for part in typing.get_args(annotation) if part is not type(None)]
-        return lambda name, value: None if value is None else checks[0](name, value)
-    if hasattr(annotation, "__metadata__"):
-        return annotation.__metadata__[0]
-    return lambda name, value: value
-
-
-def as_python(value: Any) -> Any:
-    """Returns a value as JSON can hold it: numbers of other libraries as `int` or `float`, sequences as tuples."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        value = value.tolist()  # such as classes=labels.max() + 1
-    if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # a fraction, or another library's
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return tuple(map(as_python, value)) if isinstance(value, (list, tuple, range)) else value
-
-
-# Checks of one field
-
-
-@dataclasses.dataclass(frozen=True)
-class AtLeast:
-    """The check of an integer; `advice` ends the message where it is too small."""
-
-    least: int
-    advice: str = ""
-
-    def __call__(self, name: str, value: Any) -> int:
-        """Returns the value; TypeError unless it is an integer, ValueError if it is below `least`."""
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer, but {value!r} of type {type(value).__name__} was given.")
-        if value < self.least:
-            raise ValueError(f"{name} must be at least {self.least}, but {value} was given. {self.advice}".rstrip())
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class Integers:
-    """The check of a tuple of integers, each of at least `least`; `count` of them, or any number with None."""
-
-    least: int = 1
-    count: int | None = None
-
-    def __call__(self, name: str, values: Any) -> tuple[int, ...]:
-        """Returns the values; TypeError unless a tuple of integers, ValueError for one too small or another `count`."""
-        if not isinstance(values, tuple):
-            raise TypeError(f"{name} must be several integers, such as (3, 4), but {values!r} was given.")
-        for value in values:
-            AtLeast(self.least)(name, value)
-        if self.count not in (None, len(values)):
-            raise ValueError(f"{name} must be {self.count} integers, but {values} was given.")
-        return values
-
-
-@dataclasses.dataclass(frozen=True)
-class Number:
-    """The check of a number by `fits`; messages say what is `expected`, and `otherwise`, what else the field takes."""
-
-    expected: str = "finite"
-    fits: Callable[[float], bool] = dataclasses.field(default=lambda n: abs(n) <= sys.float_info.max, repr=False)
-    otherwise: str = ""
-
-    def __call__(self, name: str, value: Any) -> float:
-        """Returns the value; TypeError unless it is an int or a float, ValueError where `fits` of it is False."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a number{self.otherwise}, but {value!r} was given.")
-        if not self.fits(value):
-            raise ValueError(f"{name} must be {self.expected}, but {value!r} was given.")
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class OneOf:
-    """The check of a field that takes one of a few values."""
-
-    values: tuple[object, ...]
-
-    def __call__(self, name: str, value: Any) -> Any:
-        """Returns the value; ValueError unless it is one of `values`."""
-        check_choice(name, value, self.values)
-        return value
 
 
 def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
@@ -186,13 +55,9 @@ def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
 
 
 MOST_CHANNELS = 2**16  # of images; a file may name any number, and each has a mean and a deviation
-Positive = Annotated[int, AtLeast(1)]
-Count = Annotated[int, AtLeast(0)]
-Length = Annotated[int, AtLeast(1, "Use None for no such layer.")]
-Pair = Annotated[tuple[int, int], pair]
-Rate = Annotated[float, Number("at least 0 and below 1", lambda value: 0 <= value < 1)]
-Epsilon = Annotated[float, Number("above 0 and below 1", lambda value: 0 < value < 1)]
-Classes = Annotated[int, AtLeast(1, "For a model without a head use include_top=False.")]
+Length = Annotated[int, Whole(1, ", or None for no such layer")]
+Classes = Annotated[int, Whole(1, "; include_top=False makes a model without a head")]
+Epsilon = Annotated[float, Number("a number above 0 and below 1", lambda value: 0 < value < 1)]
 
 
 class ModelConfig(Config):
@@ -326,7 +191,7 @@ class ViTConfig(ModelConfig):
     channels: Positive = 3
     dynamic: bool = False
     # The ResNet of the hybrids
-    stem_stages: Annotated[tuple[int, ...], Integers()] | None = None
+    stem_stages: Annotated[tuple[int, ...], Several(Whole(1))] | None = None
     stem_width: Positive = 64
     stem_epsilons: Annotated[str, OneOf(tuple(choices.STEM_EPSILONS))] = "official"
     stem_folded: bool = False
@@ -346,7 +211,7 @@ class ViTConfig(ModelConfig):
     attention_norm: bool = False
     mlp: Annotated[str, OneOf(choices.MLPS)] = "plain"
     gelu: Annotated[str, OneOf(choices.GELUS)] = "tanh"
-    layer_scale: Annotated[float, Number(otherwise=" or None")] | None = None
+    layer_scale: Finite | None = None
     layer_norm_epsilon: Epsilon = 1e-6
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
@@ -573,7 +438,7 @@ class BiTConfig(ModelConfig):
         super()._check_together()
         if not self.stages or not isinstance(self.stages, tuple):
             raise ValueError(f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
-        Integers()("stages", self.stages)
+        Several(Whole(1))("stages", self.stages)
         if self.width % 32:
             raise ValueError(f"width must be a multiple of 32, the groups, but {self.width} was given.")
 

@@ -5,21 +5,11 @@ import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+from keras_vit._options import Count, Finite, OneOf, Pair, Positive, Rate, Several, Whole
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
-from keras_vit.models.config import (
-    AtLeast,
-    Config,
-    Count,
-    Integers,
-    Number,
-    OneOf,
-    Pair,
-    Positive,
-    Rate,
-    ViTConfig,
-    checked_class_names,
-)
+from keras_vit.models.config import Config, ViTConfig, checked_class_names
 
+Blocks = Annotated[tuple[int, ...], Several(Whole(0))]
 # The fields of a backbone, none of which is set: all of its tokens go on.
 WITHOUT_TOP: dict[str, Any] = {"pooling": "none", "patch_drop": 0.0}
 WITHOUT_TOP |= dict.fromkeys(("class_token_only", "projection_bias", "unit_features", "distillation_head"), False)
@@ -167,7 +157,7 @@ class LinearSegmenterConfig(NamedClasses):
         (256, 256)
     """
 
-    blocks: Annotated[tuple[int, ...], Integers(least=0)]
+    blocks: Blocks
     dropout: Rate = 0.0
     pictures: Annotated[str, OneOf(("dinov2", "dinov3", "tips_slide", "tips_whole"))] = "dinov2"
     short_side: Positive = 512
@@ -206,9 +196,9 @@ _PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
 class DepthConfig(DenseConfig):
     """The base of the configs of depth models; `DPTConfig` says what each field is."""
 
-    blocks: Annotated[tuple[int, ...], Integers(least=0)]
-    min_depth: Annotated[float, Number()] = 0.001
-    max_depth: Annotated[float, Number()] = 10.0
+    blocks: Blocks
+    min_depth: Finite = 0.001
+    max_depth: Finite = 10.0
     metric: bool = True
     pictures: Annotated[str, OneOf(_PICTURES)] = "dinov2"
     picture_size: Pair = (518, 518)
@@ -260,7 +250,7 @@ class DPTConfig(DepthConfig):
     """
 
     design: Annotated[str, OneOf(("depth_anything", "dinov2"))] = "depth_anything"
-    widths: Annotated[tuple[int, ...], Integers(count=4)] = (48, 96, 192, 384)
+    widths: Annotated[tuple[int, ...], Several(Whole(1), 4)] = (48, 96, 192, 384)
     fusion_width: Positive = 64
     head_width: Positive = 32
 
@@ -272,7 +262,7 @@ class DPTConfig(DepthConfig):
         TypeError or ValueError also as `DepthConfig`, for a backbone, blocks or depths that do not fit.
         """
         super()._check_together()
-        Integers(least=0, count=4)("blocks", self.blocks)
+        Several(Whole(0), 4)("blocks", self.blocks)
         if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
         if self.design == "dinov2" and not (self.metric and self.backbone.class_token):
@@ -295,7 +285,7 @@ class LinearDepthConfig(DepthConfig):
         10.0
     """
 
-    bins: Annotated[int, AtLeast(2)] = 256
+    bins: Annotated[int, Whole(2)] = 256
 
     model: ClassVar[str] = "LinearDepth"
 

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, check_number, listing
+from keras_vit._arguments import check_choice, listing
+from keras_vit._options import ABOVE_0, RATE
 from keras_vit.data import ImageStream
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
@@ -56,8 +57,8 @@ class DistillationLoss(keras.losses.Loss):
         """Keeps the arguments; ValueError for an unknown kind, or a number that is out of its range or not used."""
         super().__init__(**kwargs)
         check_choice("kind", kind, KINDS)
-        self.kind, self.alpha = kind, check_number("alpha", alpha)
-        self.temperature, self.base = check_number("temperature", temperature), base or SoftmaxLoss()
+        self.kind, self.alpha = kind, RATE("alpha", alpha)
+        self.temperature, self.base = ABOVE_0("temperature", temperature), base or SoftmaxLoss()
         if kind != "soft" and temperature != 1.0:
             raise ValueError(f'temperature={temperature!r} is for kind="soft", but kind={kind!r} was given.')
 
@@ -130,7 +131,6 @@ class Distillation(FineTuning):
 
     objective = "distillation"
     targets = ("class",)
-    unused = ("class_weight",)
 
     def __init__(self, teacher: keras.Model, kind: str, alpha: float, temperature: float) -> None:
         """Keeps the arguments; TypeError for a teacher that is no Keras model, ValueError as `DistillationLoss`."""

@@ -24,7 +24,7 @@ from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
 from keras_vit.segmentation.results import plot_beside_labels
 from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
-from keras_vit.training.recipes import Recipe, published
+from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import Task, as_input, warn_of_many_patches
 from keras_vit.zoo import load
 
@@ -202,8 +202,6 @@ class EoMTSegmentation(Task):
     objective = "segmentation"
     targets = ("segments",)
     draws = True
-    used = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
-    unused = ("patch_drop", "dropout", "drop_path", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
 
     def __init__(self, stuff: Sequence[int] = ()) -> None:
         self.stuff = tuple(stuff)
@@ -219,8 +217,8 @@ class EoMTSegmentation(Task):
         if not isinstance(recipe.augmentation, SegmentAugmentation):
             raise TypeError(f"The recipe {recipe.name} must have a data.SegmentAugmentation to train an EoMT.")
         # Published recipes may have False beside a layer_decay of 1.
-        has_no_decay = recipe.layer_decay in (None, 1) and published(recipe.name, "decay_query_blocks")
-        if has_no_decay and not recipe.decay_query_blocks:
+        is_given = "decay_query_blocks" in recipe.given and not recipe.decay_query_blocks
+        if is_given and recipe.layer_decay in (None, 1):
             raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
         if reading["on_bad_image"] != "stop":
             raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
@@ -259,7 +257,7 @@ class EoMTSegmentation(Task):
         names = None if images.class_names is None else tuple(images.class_names)
         if isinstance(source, EoMT):
             known = source.config
-            if recipe.queries not in (known.queries, published(recipe.name, "queries")):
+            if "queries" in recipe.given and recipe.queries != known.queries:
                 raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
             if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
                 order = f"model has the classes {listing(known.class_names)}, and the data the same in another order"

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, check_number, whole_number
+from keras_vit._arguments import DType, Source, whole_number
+from keras_vit._options import ABOVE_0, SHARE
 from keras_vit._processes import fill_up
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream, ViewAugmentation, open_data
@@ -70,7 +71,7 @@ class LeJEPALoss:
         seed: int | None = None,
     ) -> None:
         """Keeps the arguments; ValueError for a number that is out of its range."""
-        self.weight, self.t_max = check_number("weight", weight), check_number("t_max", t_max)
+        self.weight, self.t_max = SHARE("weight", weight), ABOVE_0("t_max", t_max)
         self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
         self.global_views = whole_number("global_views", global_views, 1)
         self._seed = seed
@@ -164,7 +165,6 @@ class LeJEPA(Task):
 
     objective = "lejepa"
     targets = ("none",)
-    unused = ("augmentation", "patch_drop")
     uses_test_split = False
 
     def __init__(

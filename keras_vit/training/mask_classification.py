@@ -5,6 +5,7 @@ Mask2Former (arXiv 2112.01527, section 3): masks are compared at random points, 
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_number, require_packages, to_numpy, whole_number
+from keras_vit._arguments import require_packages, to_numpy, whole_number
+from keras_vit._options import FROM_0, SHARE, Number
 from keras_vit.layers.base import DrawnSeed
 from keras_vit.layers.ops import float32_or_better, with_faster_forms
 
@@ -20,6 +22,7 @@ Output = Mapping[str, Any]  # {"masks": (N, Q, rows, columns), "classes": (N, Q,
 # For each picture {"masks": (T, h, w), "labels": (T,)}, or what `pad_targets` has made of these.
 Targets = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 PADDING = -1  # the label of masks that only fill up
+_FROM_1 = Number("a number of at least 1", lambda n: 1 <= n < math.inf)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,12 +264,12 @@ class MaskClassificationLoss:
         """Keeps the arguments; ValueError for a number that is out of its range, ImportError without SciPy."""
         require_packages("Matching", ("scipy",), "segmentation")
         self.classes, self.points = whole_number("classes", classes, 1), whole_number("points", points, 1)
-        self.oversample = check_number("oversample", oversample)
-        self.importance = check_number("importance", importance)
-        self.mask_weight = check_number("mask_weight", mask_weight)
-        self.dice_weight = check_number("dice_weight", dice_weight)
-        self.class_weight = check_number("class_weight", class_weight, like="weight_decay")
-        self.no_object = check_number("no_object", no_object)
+        self.oversample = _FROM_1("oversample", oversample)
+        self.importance = SHARE("importance", importance)
+        self.mask_weight = FROM_0("mask_weight", mask_weight)
+        self.dice_weight = FROM_0("dice_weight", dice_weight)
+        self.class_weight = FROM_0("class_weight", class_weight)
+        self.no_object = FROM_0("no_object", no_object)
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:

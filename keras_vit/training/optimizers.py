@@ -11,8 +11,9 @@ import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, check_number, matches
+from keras_vit._arguments import check_choice, matches
 from keras_vit._keras import DecayingOptimizer, layout_of
+from keras_vit._options import ABOVE_0, FROM_0, RATE, Whole, option, refuse
 from keras_vit.layers.ops import compute, with_faster_forms
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
@@ -62,12 +63,15 @@ class ViTOptimizer(DecayingOptimizer):
     ) -> None:
         """Keeps the arguments; ValueError for a number out of its range, another dtype, or what Keras refuses."""
         if isinstance(learning_rate, numbers.Real):
-            learning_rate = float(check_number("learning_rate", learning_rate))
-        for name, value in (("weight_decay", weight_decay), ("global_clipnorm", kwargs.get("global_clipnorm"))):
+            learning_rate = float(FROM_0("learning_rate", learning_rate))
+        for name, value, fits in (
+            ("weight_decay", weight_decay, FROM_0),
+            ("global_clipnorm", kwargs.get("global_clipnorm"), ABOVE_0),
+        ):
             if value is not None:
-                check_number(name, value)
+                fits(name, value)
         for pattern, rate in (rates or {}).items():
-            check_number(f"rate_multipliers[{pattern!r}]", rate, like="weight_decay")
+            FROM_0(f"rate_multipliers[{pattern!r}]", rate)
         if momentum_dtype is not None and not keras.backend.is_float_dtype(momentum_dtype):
             raise ValueError(f"momentum_dtype must be a dtype of floats, but {momentum_dtype!r} was given.")
         paths, names = kwargs.pop("never_decayed", ((), ""))  # of `get_config`: of weights, and a pattern
@@ -231,7 +235,7 @@ class MomentumSGD(ViTOptimizer):
     ) -> None:
         """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        self.momentum = check_number("momentum", momentum)
+        self.momentum = RATE("momentum", momentum)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Changes one weight and its momentum in place."""
@@ -280,8 +284,8 @@ class AdamW(ViTOptimizer):
     ) -> None:
         """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        self.beta_1, self.beta_2 = check_number("beta_1", beta_1), check_number("beta_2", beta_2)
-        self.epsilon = check_number("epsilon", epsilon)
+        self.beta_1, self.beta_2 = RATE("beta_1", beta_1), RATE("beta_2", beta_2)
+        self.epsilon = FROM_0("epsilon", epsilon)
 
     def build(self, variables: list[Any]) -> None:
         """Makes what `ViTOptimizer` does, and a velocity for each weight that Adam moves (None for others)."""
@@ -356,7 +360,7 @@ class Muon(AdamW):
         """Keeps the arguments; ValueError for a number that is out of its range."""
         rest = (momentum_dtype, weight_decay, rate_multipliers)
         super().__init__(learning_rate, beta_1, beta_2, epsilon, *rest, **kwargs)
-        self.momentum = check_number("momentum", momentum)
+        self.momentum = RATE("momentum", momentum)
 
     def has_velocity(self, variable: keras.Variable) -> bool:
         """Whether Adam moves a weight, because it is no matrix of a block."""
@@ -418,11 +422,11 @@ DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
 # The same beneath the warm-up, as mmcv and DINOv3 have it: the decay counts from the first step.
 DECAYS |= {f"{name}_whole": DECAYS[name] for name in ("cosine", "linear")}
 # The arguments that only some decays read, with their defaults.
-_READ_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "end": (0.0, ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")),
-    "power": (1.0, ("polynomial",)),
-    "timescale": (10_000, ("rsqrt",)),
-    "boundaries": ((), ("stair",)),
+_OF_DECAYS = {
+    "end": option(0.0, when={"decay": ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")}),
+    "power": option(1.0, when={"decay": ("polynomial",)}),
+    "timescale": option(10_000, when={"decay": ("rsqrt",)}),
+    "boundaries": option((), when={"decay": ("stair",)}),
 }
 
 
@@ -482,16 +486,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         """Keeps the arguments, of which shares become steps; ValueError as the class says."""
         check_choice("decay", decay, tuple(DECAYS))
-        learning_rate, steps = check_number("learning_rate", learning_rate), int(check_number("steps", steps))
-        end, power = check_number("end", end), check_number("power", power)
-        timescale = check_number("timescale", timescale)
+        learning_rate, steps = FROM_0("learning_rate", learning_rate), Whole(1)("steps", steps)
+        end, power, timescale = FROM_0("end", end), ABOVE_0("power", power), ABOVE_0("timescale", timescale)
         for factor in factors:
-            check_number("factors", factor)
+            FROM_0("factors", factor)
         given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
-        for name, (default, decays) in _READ_BY.items():
-            if given[name] != default and decay not in decays:
-                reads = f"{name}={given[name]!r} is read by {' and '.join(map(repr, decays))}"
-                raise ValueError(f"{reads}, but decay={decay!r} was given. Leave it out.")
+        refuse(_OF_DECAYS, given, {"decay": decay})
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
             raise ValueError(f"A stair needs ascending boundaries, one factor for each: not {boundaries=}, {factors=}.")
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
@@ -539,10 +539,10 @@ class _Loss(keras.losses.Loss):
     def __init__(self, label_smoothing: float = 0.0, class_weight: Sequence[float] | None = None, **kwargs: Any):
         """Keeps the arguments; ValueError for a `label_smoothing` not in 0..1 (1 excluded) or a negative weight."""
         super().__init__(**kwargs)
-        self.label_smoothing = check_number("label_smoothing", label_smoothing)
+        self.label_smoothing = RATE("label_smoothing", label_smoothing)
         self.class_weight = None
         if class_weight is not None:
-            self.class_weight = [float(check_number("class_weight", one, like="weight_decay")) for one in class_weight]
+            self.class_weight = [float(FROM_0("class_weight", one)) for one in class_weight]
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
         """Returns smoothed labels, and logits, both of one dtype of at least float32.

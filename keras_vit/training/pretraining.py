@@ -1,7 +1,7 @@
 """`pretrain`: with labels, by masked patch prediction (appendix B.1.2 of the paper) or by LeJEPA."""
 
 import os
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +20,6 @@ from keras_vit.training.tasks import (
     RATES,
     FineTuning,
     Model,
-    RunOptions,
     Task,
     as_input,
     with_head,
@@ -38,7 +37,7 @@ def pretrain(
     output: str | os.PathLike[str] | None = None,
     objective: str | Task = "labels",
     target: str = "class",
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Trained:
     """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels; the run is as of `finetune`.
 
@@ -253,7 +252,6 @@ class MaskedPatches(Task):
     title = "masked patches"
     objective = "masked_patches"
     targets = ("class", "multilabel", "number")
-    unused = ("patch_drop", "loss", "label_smoothing", "class_weight", "head_bias")
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
         return model_with_any_head(source, recipe, images, dtype)

@@ -3,21 +3,27 @@
 import dataclasses
 import functools
 import math
-import numbers
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_vit._arguments import (
-    RANGES,
-    Code,
-    Message,
-    check_choice,
-    check_flag,
-    check_number,
-    check_patterns,
-    did_you_mean,
-    listing,
-    pair,
+from keras_vit._arguments import Code, Message, did_you_mean, pair
+from keras_vit._options import (
+    FROM_0,
+    GIVEN,
+    Above0,
+    Count,
+    Finite,
+    From0,
+    Number,
+    OneOf,
+    Options,
+    Part,
+    Patterns,
+    Positive,
+    Rate,
+    Whole,
+    check,
+    option,
 )
 from keras_vit._terminal import Table
 from keras_vit.data import Augmentation, MaskAugmentation, SegmentAugmentation
@@ -28,41 +34,46 @@ if TYPE_CHECKING:
 
     from keras_vit.training.optimizers import WarmupDecay
 
-_CHOICES = {
-    "optimizer": ("sgd", "adam", "adamw", "muon"),
-    "loss": ("softmax", "sigmoid"),
-    "sampling": (None, "balanced", "sqrt"),
-    "schedule": ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant", "cosine_whole", "linear_whole"),
-    "keep": ("last", "best"),
-}
-# Fields that only some runs use: what the target of the data, the kind of the model and the optimizer have to be.
-# Which fields a task does not use, it says itself (`tasks.Task`).
+# Where fields apply: the target of the data, the task, the model and the optimizer.
 _CLASSES = {"target": ("class", "multilabel")}
-_RATES = {"kind": ("VisionTransformer", "LinearSegmenter")}
-USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {
-    "momentum": {"optimizer": ("sgd",)},
-    "backbone_warmup_steps": {"optimizer": ("adam", "adamw")},
-    "beta_1": {"optimizer": ("adam", "adamw", "muon")},
-    "beta_2": {"optimizer": ("adam", "adamw", "muon")},
-    "dropout": _RATES,
-    "drop_path": _RATES,
-    "patch_drop": {"kind": ("VisionTransformer",)},
-    "loss": _CLASSES,
-    "label_smoothing": _CLASSES,
-    "class_weight": _CLASSES,
-    "sampling": _CLASSES,
-    "head_bias": _CLASSES,  # in regression the mean of the labels is taken
-}
-AUGMENTATION_USED_WITH: dict[str, dict[str, tuple[str, ...]]] = {"mixup": _CLASSES, "cutmix": _CLASSES}
-# May be None:
-_OPTIONAL = (
-    *("steps", "epochs", "clip_norm", "polyak", "layer_decay", "lora_rank", "lora_alpha", "patience"),
-    *("backbone_warmup_steps", "queries", "first_mask_steps"),
-)
+_LOGITS = {**_CLASSES, "task": ("labels", "distillation")}
+_LABELS = {**_CLASSES, "task": ("labels",)}
+_QUERIES = {"target": ("segments",)}
+_RATES = {"model": ("VisionTransformer", "LinearSegmenter")}
+_ADAM = {"optimizer": ("adam", "adamw", "muon")}
+_SCHEDULES = ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant", "cosine_whole", "linear_whole")
+Steps = Annotated[
+    float, Number("a number of steps, or a share of all below 1", lambda n: n >= 0 and (isinstance(n, int) or n < 1))
+]
+
+
+def _weights(name: str, value: Any) -> Any:
+    """Returns the factors of classes: "balanced", or numbers by the names of classes."""
+    if isinstance(value, dict):
+        return {key: FROM_0(f"{name}[{key!r}]", weight) for key, weight in value.items()}
+    if value != "balanced":
+        expected = '"balanced", a dict of weights or None'
+        raise (ValueError if isinstance(value, str) else TypeError)(
+            f"{name} must be {expected}, but {value!r} was given."
+        )
+    return value
+
+
+def _size(name: str, value: Any) -> int | tuple[int, int]:
+    """Returns pixels as they were given, one integer or two."""
+    size = pair(name, value)
+    return size if isinstance(value, tuple) else size[0]
+
+
+def _augmentation(name: str, value: Any) -> Any:
+    """Returns how training images are changed."""
+    if not isinstance(value, (Augmentation, MaskAugmentation, SegmentAugmentation)):
+        raise TypeError(f"{name} must be an Augmentation, but {value!r} was given.")
+    return value
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(Options):
     """How a model is trained: plain data, one row of a published table or your own.
 
     `build_optimizer`, `build_schedule` and `build_loss` make the Keras objects that it names.
@@ -136,75 +147,51 @@ class Recipe:
     source: str = ""
     dataset: str = ""
     models: str = ""
-    steps: int | None = None
-    epochs: float | None = None
-    batch_size: int = 512
-    learning_rate: float = 0.03
+    steps: Positive | None = None
+    epochs: Above0 | None = None
+    batch_size: Positive = 512
+    learning_rate: From0 = 0.03
     sweep: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict, hash=False)
-    schedule: str = "cosine"
-    warmup_steps: int | float = 0
-    end: float = 0.0
-    optimizer: str = "sgd"
-    momentum: float = 0.9
+    schedule: Annotated[str, OneOf(_SCHEDULES)] = "cosine"
+    warmup_steps: Steps = 0
+    end: From0 = 0.0
+    optimizer: Annotated[str, OneOf(("sgd", "adam", "adamw", "muon"))] = "sgd"
+    momentum: Rate = option(0.9, when={"optimizer": ("sgd",)})
     momentum_dtype: str | None = None
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-    image_size: int | tuple[int, int] = 224
-    dropout: float = 0.0
-    patch_drop: float = 0.0
-    drop_path: float = 0.0
-    loss: str = "softmax"
-    label_smoothing: float = 0.0
-    class_weight: str | dict[str, float] | None = dataclasses.field(default=None, hash=False)
-    sampling: str | None = None
-    head_bias: float = 0.0
-    polyak: float | None = None
-    layer_decay: float | None = None
-    accumulate: int = 1
-    freeze: tuple[str, ...] = ()
-    lora_rank: int | None = None
-    lora_alpha: float | None = None
-    lora_targets: tuple[str, ...] = ("query", "value")
-    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation = Augmentation()
-    keep: str = "last"
-    patience: int | None = None
-    power: float = 1.0
-    backbone_warmup_steps: int | None = None
-    decay_query_blocks: bool = True
-    queries: int | None = None
-    points: int = 12544
-    first_mask_steps: int | None = None
+    beta_1: Rate = option(0.9, when=_ADAM)
+    beta_2: Rate = option(0.999, when=_ADAM)
+    weight_decay: From0 = 0.0
+    clip_norm: Above0 | None = None
+    image_size: Annotated[int | tuple[int, int], _size] = 224
+    dropout: Rate = option(0.0, when=_RATES)
+    patch_drop: Rate = option(0.0, when={"model": ("VisionTransformer",), "task": ("labels", "distillation")})
+    drop_path: Rate = option(0.0, when=_RATES)
+    loss: Annotated[str, OneOf(("softmax", "sigmoid"))] = option("softmax", when=_LOGITS)
+    label_smoothing: Rate = option(0.0, when=_LOGITS)
+    class_weight: Annotated[str | dict[str, float], _weights] | None = option(None, when=_LABELS, hash=False)
+    sampling: Annotated[str | None, OneOf((None, "balanced", "sqrt"))] = option(None, when=_CLASSES)
+    head_bias: Finite = option(0.0, when=_LOGITS)  # in regression the mean of the labels is taken
+    polyak: Annotated[float, Number("a number between 0 and 1", lambda n: 0 < n < 1)] | None = None
+    layer_decay: Part | None = None
+    accumulate: Positive = 1
+    freeze: Patterns = ()
+    lora_rank: Positive | None = None
+    lora_alpha: Above0 | None = option(None, when={"lora_rank": GIVEN})
+    lora_targets: Patterns = option(("query", "value"), when={"lora_rank": GIVEN})
+    augmentation: Annotated[Augmentation | MaskAugmentation | SegmentAugmentation, _augmentation] = option(
+        Augmentation(), when={"target": ("class", "multilabel", "number", "mask", "segments")}
+    )
+    keep: Annotated[str, OneOf(("last", "best"))] = "last"
+    patience: Positive | None = None
+    power: Above0 = 1.0
+    backbone_warmup_steps: Count | None = option(None, when={**_QUERIES, "optimizer": ("adam", "adamw")})
+    decay_query_blocks: bool = option(True, when=_QUERIES)
+    queries: Positive | None = option(None, when=_QUERIES)
+    points: Positive = option(12544, when=_QUERIES)
+    first_mask_steps: Positive | None = option(None, when=_QUERIES)
 
-    def __post_init__(self) -> None:
-        """Checks all fields, and makes plain numbers, sizes and tuples of them.
-
-        Raises TypeError or ValueError for a field out of its range, or fields that do not go together.
-        """
-        fields = vars(self)  # a frozen dataclass is changed here only
-        for name, choices in _CHOICES.items():
-            check_choice(name, fields[name], choices)
-        for name, value in fields.items():
-            if name in RANGES and (value is not None or name not in _OPTIONAL):
-                fields[name] = check_number(name, value)
-        size = pair("image_size", self.image_size)
-        fields["image_size"] = size if isinstance(self.image_size, (tuple, list)) else size[0]
-        for name in ("freeze", "lora_targets"):
-            fields[name] = check_patterns(name, fields[name])
-        check_flag("decay_query_blocks", self.decay_query_blocks)
-        if not isinstance(self.augmentation, (Augmentation, MaskAugmentation, SegmentAugmentation)):
-            raise TypeError(f"augmentation must be an Augmentation, but {self.augmentation!r} was given.")
-        weights = self.class_weight
-        if isinstance(weights, dict):
-            for name, weight in weights.items():
-                if not isinstance(weight, numbers.Real) or not 0 <= weight < math.inf:
-                    raise ValueError(f"class_weight must have numbers of at least 0, but {name!r} has {weight!r}.")
-        elif weights not in (None, "balanced"):
-            raise ValueError(f'class_weight must be "balanced", a dict of weights or None, but {weights!r} was given.')
-        for name in ("lora_alpha", "lora_targets"):
-            if self.lora_rank is None and fields[name] != getattr(type(self), name):
-                raise ValueError(f"{name}={fields[name]!r} is about adapters: give lora_rank as well.")
+    def _check_together(self) -> None:
+        check(self, {"lora_rank": self.lora_rank})
         if self.batch_size % self.accumulate:
             found = f"{self.batch_size} is none of {self.accumulate}"
             raise ValueError(f"batch_size must be a multiple of accumulate, but {found}.")
@@ -218,34 +205,38 @@ class Recipe:
         `warmup_steps` is among the changes, and without the backbone's if that is. Raises TypeError for an unknown
         field; TypeError or ValueError for a field out of its range, or fields that do not go together.
         """
+        given = self.given.union(changes)
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if changes.get(one) is not None and changes.get(other) is None:
                 changes[other] = None
-        new = dataclasses.replace(self, **changes)
+        new = self.adapted(given, **changes)
         if new.steps is None or new.steps == self.steps or "warmup_steps" in changes:
             return new
         names, warmup, most = ["warmup_steps"], new.warmup_steps, max(new.steps / 2, 1)
         if new.backbone_warmup_steps is not None and "backbone_warmup_steps" not in changes:
             names.append("backbone_warmup_steps")
             warmup, most = warmup + new.backbone_warmup_steps, new.steps / 2
-        return dataclasses.replace(new, **dict.fromkeys(names, new.steps // 10)) if warmup > most else new
+        return new.adapted(**dict.fromkeys(names, new.steps // 10)) if warmup > most else new
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields as plain data that JSON can hold; the augmentation is a dict, too."""
-        return dataclasses.asdict(self)
+        """Returns all fields, and the names that are `given`, as plain data that JSON can hold."""
+        return {**super().to_dict(), "given": sorted(self.given)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
         """Returns the recipe of what `to_dict` returned, also after it was JSON.
 
-        Fields that are missing have their defaults. Raises TypeError for unknown ones; TypeError or ValueError for a
-        field out of its range, or fields that do not go together.
+        Fields that are missing have their defaults; without `given`, a person wrote all that are there. Raises
+        TypeError for unknown ones; TypeError or ValueError for a field out of its range, or fields that do not go
+        together.
         """
+        fields = {"given": tuple(fields), **fields}
+        given = fields.pop("given")
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
         augmentation = fields.get("augmentation", {})
         kind = MaskAugmentation if "one_class" in augmentation else Augmentation
         kind = SegmentAugmentation if "jitter" in augmentation else kind
-        return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)})
+        return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)}).adapted(given)
 
     def total_steps(self, examples: int | None = None) -> int:
         """Returns the updates of the whole training: `steps`, or those of `epochs` over `examples` images, at least 1.
@@ -260,26 +251,6 @@ class Recipe:
             unknown = f"counts {self.epochs:g} epochs, and nothing says how many images an epoch has"
             raise ValueError(f"The recipe {self.name!r} {unknown}: pass steps=recipe.total_steps(examples).")
         return max(1, math.floor(self.epochs * examples / self.batch_size + 0.5))
-
-
-def refuse_unused(recipe: Recipe, **run: str) -> None:
-    """Raises ValueError if a recipe or its augmentation sets a field that a run does not use.
-
-    `run` is what is known of the run: the `target` of its data, the `kind` of its model, its `optimizer`.
-    """
-    _refuse(recipe, Recipe(), USED_WITH, run)
-    if isinstance(recipe.augmentation, Augmentation):
-        _refuse(recipe.augmentation, Augmentation(), AUGMENTATION_USED_WITH, run)
-
-
-def _refuse(given: Any, default: Any, table: dict[str, dict[str, tuple[str, ...]]], run: dict[str, str]) -> None:
-    """Raises ValueError if a field of `given` differs from `default` and the table has it for other runs alone."""
-    for name, needs in table.items():
-        value, unset = getattr(given, name), getattr(default, name)
-        for axis, allowed in needs.items():
-            if value != unset and axis in run and run[axis] not in allowed:
-                found = f"{name}={value!r} is for the {axis} {listing(allowed)}, but the {axis} is {run[axis]!r}"
-                raise ValueError(f"{found}: give {name}={unset!r}.")
 
 
 class RecipeTable(Table):
@@ -353,12 +324,7 @@ def list_recipes(query: str | None = None) -> Table:
 @functools.cache
 def _recipes() -> tuple[Recipe, ...]:
     """Returns all published recipes, in the order of `ROWS`; made once."""
-    return tuple(map(Recipe.from_dict, ROWS))
-
-
-def published(name: str, field: str) -> Any:
-    """Returns a field of the published recipe of that name; for another name the default of `Recipe`."""
-    return next((getattr(row, field) for row in _recipes() if row.name == name), getattr(Recipe, field))
+    return tuple(Recipe.from_dict({**row, "given": ()}) for row in ROWS)
 
 
 # The Keras objects that a recipe names
@@ -412,7 +378,7 @@ def build_optimizer(
     from keras_vit.training.optimizers import AdamW, MomentumSGD, Muon
     from keras_vit.training.trainable import eomt_optimizer, rate_multipliers
 
-    refuse_unused(recipe, optimizer=recipe.optimizer)
+    check(recipe, {"optimizer": recipe.optimizer})
     multipliers = None
     if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None):
         if model is None:
@@ -459,7 +425,7 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
     from keras_vit.training.optimizers import WarmupDecay
 
     warmup = recipe.warmup_steps
-    steps = None if steps is None else int(check_number("steps", steps))
+    steps = None if steps is None else Whole(1)("steps", steps)
     if steps is not None and warmup >= 1 and warmup > steps / 2:  # below 1 it is a share of them
         share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
         warmup = int(steps * share)

@@ -11,13 +11,14 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 
-from keras_vit._arguments import Code, DType, Message, Source, matches, pair, warn_caller, whole_number
+from keras_vit._arguments import Code, DType, Message, Source, matches, pair, warn_caller
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
+from keras_vit._options import Options, check
 from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
 from keras_vit._terminal import Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
@@ -27,9 +28,9 @@ from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merg
 from keras_vit.training.distribution import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
 from keras_vit.training.optimizers import is_moved_by_muon
-from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule, published, refuse_unused
+from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule
 from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.tasks import FineTuning, Model, RunOptions, Settings, Task, split_options
+from keras_vit.training.tasks import FineTuning, Model, RunOptions, Task, split_options
 from keras_vit.training.trainable import add_lora, freeze, has_adapters, rate_multipliers, save_adapters
 from keras_vit.zoo import load
 
@@ -105,7 +106,7 @@ def finetune(
     output: str | os.PathLike[str] | None = None,
     target: str = "class",
     task: Task | None = None,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Trained:
     """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
 
@@ -161,10 +162,8 @@ def finetune(
         source = open_source(model, output, settings, processes)
         if isinstance(source, ImageModel):
             stack.enter_context(scope_of(source))
-            # Nobody chooses the size of a published recipe: the model's is taken.
-            fixed = "image_size" in changes or source.config.dynamic
-            if not fixed and recipe.image_size == published(recipe.name, "image_size"):
-                recipe = recipe.replace(image_size=source.config.image_size)
+            if not source.config.dynamic and "image_size" not in recipe.given:  # which nobody chose
+                recipe = recipe.adapted(image_size=source.config.image_size)
         reading = {
             "image_size": recipe.image_size,
             "batch_size": recipe.batch_size // recipe.accumulate,
@@ -176,7 +175,7 @@ def finetune(
         }
         named = {"classes": settings.classes, "class_names": settings.class_names, "target": target}
         images = stack.enter_context(task.open_images(data, recipe, **named, **reading))
-        recipe = recipe_for_images(recipe, images, task, changes)
+        recipe = recipe_for_images(recipe, images, task)
         model = prepare_model(source, recipe, images, task, settings.dtype)
         tests = None
         if evaluated is not None:
@@ -200,7 +199,7 @@ def finetune(
     return done
 
 
-def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: Settings) -> Any:
+def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: RunOptions) -> Any:
     """Returns the data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None.
 
     Raises TypeError for another task or callbacks that are none, ValueError for another option that is out of range,
@@ -209,9 +208,6 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
     """
     if not isinstance(task, Task):
         raise TypeError(f"task must be what training.distillation(teacher) returns, but {task!r} was given.")
-    if settings.every is not None:
-        whole_number("every", settings.every, 1)
-    whole_number("seed", settings.seed, 0)
     check_callbacks(settings.callbacks, averages=recipe.polyak is not None)
     if isinstance(validation, float):
         if not 0 < validation < 1:
@@ -229,7 +225,7 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
     return None
 
 
-def open_source(source: Any, output: Any, settings: Settings, processes: Processes) -> Any:
+def open_source(source: Any, output: Any, settings: RunOptions, processes: Processes) -> Any:
     """Returns the model that is given, or that a file of Keras holds, on the devices that train it; else the source.
 
     The source is a name or a file that `load` takes, which loads it later. Raises TypeError for other types, ValueError
@@ -268,18 +264,19 @@ def channels_of(source: Model | Source) -> int:
     return open_checkpoint(path, head=head).config.channels if path.exists() else 3
 
 
-def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task, changes: dict[str, Any]) -> Recipe:
+def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
     """Returns the recipe with the number of updates and the loss for these images.
 
-    `changes` are fields that the user gave. Warm-ups as published become shorter where there are few updates, others
-    do not. Raises ValueError where the recipe is not for such images or this task, or its warm-up takes all updates.
+    Warm-ups that nobody gave become shorter where there are few updates.
+
+    Raises ValueError where the recipe is not for such images or this task, or its warm-up takes all updates.
     """
     task.check_recipe(recipe, images.target)
     warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
-    own = {n: steps for n, steps in warmups.items() if n in changes or steps != published(recipe.name, n)}
-    recipe = recipe.replace(steps=recipe.total_steps(images.examples), **own)
+    own, given = {name: steps for name, steps in warmups.items() if name in recipe.given}, recipe.given
+    recipe = recipe.replace(steps=recipe.total_steps(images.examples), **own).adapted(given)
     if images.target == "multilabel":
-        recipe = recipe.replace(loss="sigmoid")
+        recipe = recipe.adapted(loss="sigmoid")
     build_schedule(recipe)  # raises where steps and warm-up do not fit
     return recipe
 
@@ -292,9 +289,9 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
     file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
     """
     if isinstance(source, ImageModel):
-        refuse_unused(recipe, kind=type(source).__name__)
+        check(recipe, {"model": type(source).__name__})
     model = task.prepare_model(source, recipe, images, dtype)
-    refuse_unused(recipe, kind=type(model).__name__)
+    check(recipe, {"model": type(model).__name__})
     targets = None if recipe.lora_targets == Recipe.lora_targets else recipe.lora_targets
     if recipe.lora_rank is not None and not has_adapters(model, recipe.lora_rank, targets, recipe.lora_alpha):
         add_lora(model, recipe.lora_rank, recipe.lora_targets, alpha=recipe.lora_alpha)
@@ -302,7 +299,7 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
         freeze(model, recipe.freeze)
     if not model.trainable_weights:
         raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
-    if recipe.layer_decay != published(recipe.name, "layer_decay"):  # a published recipe's is for models of all kinds
+    if "layer_decay" in recipe.given:  # a published recipe's is for models of all kinds
         slower = [pattern for pattern, rate in rate_multipliers(recipe, model).items() if rate != 1]
         trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
         if slower and not trains:  # a decay of 1.0 makes none slower
@@ -348,7 +345,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Returns what decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
         return {
-            "recipe": self.recipe.to_dict(),
+            "recipe": Options.to_dict(self.recipe),
             "backend": keras.backend.backend(),
             "every": self.every,
             "model": {key: value for key, value in self.model.get_config().items() if key != "name"},

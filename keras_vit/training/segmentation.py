@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ from keras_vit.training.eomt import SHOWN, EoMTSegmentation
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.recipes import recipe as recipe_of_name
 from keras_vit.training.run import Trained, finetune
-from keras_vit.training.tasks import RunOptions, Task, as_input, split_options
+from keras_vit.training.tasks import Task, as_input, split_options
 from keras_vit.training.trainable import freeze
 from keras_vit.zoo import load
 
@@ -56,7 +56,7 @@ def finetune_segmentation(
     pictures: str = "dinov2",
     frozen: bool = True,
     stuff_classes: Sequence[int] = (),
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Trained:
     """Trains a linear head that returns a class for every pixel, or an EoMT, on a copy of a Vision Transformer.
 
@@ -161,7 +161,6 @@ class LinearSegmentation(Task):
     objective = "segmentation"
     targets = ("mask",)
     draws = True
-    unused = ("patch_drop", "loss", "label_smoothing", "class_weight", "sampling", "head_bias")
 
     def __init__(self, ignore: int, layers: int, pictures: str, frozen: bool) -> None:
         self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen

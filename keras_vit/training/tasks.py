@@ -4,73 +4,24 @@ A `Task` brings the model, its data, the model that the loss is computed with, a
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, ImageSize, Source, did_you_mean, listing, warn_caller
-from keras_vit.data import Augmentation, ImageStream, MaskAugmentation, SegmentAugmentation, open_data
+from keras_vit._arguments import DType, Source, listing, warn_caller
+from keras_vit._options import Count, Options, Positive, check, refuse_unknown
+from keras_vit.data import ImageStream, open_data
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
-from keras_vit.training.recipes import Recipe, build_loss, refuse_unused
+from keras_vit.training.recipes import Recipe, build_loss
 from keras_vit.zoo import load
 
-_NONE_IS_UNSET = ("steps", "epochs", "batch_size", "learning_rate", "warmup_steps", "image_size")
 
-
-class RecipeChanges(TypedDict, total=False):
-    """Fields of a `Recipe` as keywords of a run, where they take the place of the recipe's."""
-
-    name: str
-    source: str
-    dataset: str
-    models: str
-    steps: int | None
-    epochs: float | None
-    batch_size: int | None
-    learning_rate: float | None
-    sweep: dict[str, tuple[Any, ...]]
-    schedule: str
-    warmup_steps: int | float | None
-    end: float
-    optimizer: str
-    momentum: float
-    momentum_dtype: str | None
-    beta_1: float
-    beta_2: float
-    weight_decay: float
-    clip_norm: float | None
-    image_size: ImageSize | None
-    dropout: float
-    patch_drop: float
-    drop_path: float
-    loss: str
-    label_smoothing: float
-    class_weight: str | dict[str, float] | None
-    sampling: str | None
-    head_bias: float
-    polyak: float | None
-    layer_decay: float | None
-    accumulate: int
-    freeze: str | Iterable[str]
-    lora_rank: int | None
-    lora_alpha: float | None
-    lora_targets: str | Iterable[str]
-    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation
-    keep: str
-    patience: int | None
-    power: float
-    backbone_warmup_steps: int | None
-    decay_query_blocks: bool
-    queries: int | None
-    points: int
-    first_mask_steps: int | None
-
-
-class RunOptions(RecipeChanges, total=False):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
     """Keywords of `finetune`, `pretrain` and `finetune_segmentation`: these, and all fields as in `Recipe`.
 
     A field takes the place of the recipe's, by `recipe.replace`: `steps=100`, `batch_size=64`, `image_size=384`.
@@ -92,58 +43,37 @@ class RunOptions(RecipeChanges, total=False):
         verbose: Whether to print what was found, and to show a progress bar; True if not given.
 
     Examples:
-        >>> options: training.RunOptions = {"steps": 1, "batch_size": 2, "image_size": 8, "verbose": False}
+        >>> options = {"steps": 1, "batch_size": 2, "image_size": 8, "verbose": False}
         >>> training.finetune(small, (pixels, labels), "finetune/cifar10", **options).recipe.steps
         1
     """
 
-    classes: int | None
-    class_names: Sequence[str] | None
-    every: int | None
-    seed: int
-    on_bad_image: str
-    resume: bool
-    callbacks: Sequence[keras.callbacks.Callback]
-    dtype: DType
-    distribution: Distribution
-    verbose: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The options of a run that are no fields of its recipe, with their defaults; `RunOptions` says what they mean."""
-
     classes: int | None = None
     class_names: Sequence[str] | None = None
-    every: int | None = None
-    seed: int = 0
+    every: Positive | None = None
+    seed: Count = 0
     on_bad_image: str = "stop"
     resume: bool = True
     callbacks: Sequence[keras.callbacks.Callback] = ()
     dtype: DType = None
     distribution: Distribution = None
-    verbose: bool = True
+    verbose: bool | int = True
 
 
-def split_options(options: RunOptions) -> tuple[dict[str, Any], Settings]:
-    """Returns the changes of the recipe among keywords of a run, and the other options; TypeError for unknown ones.
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], RunOptions]:
+    """Returns the changes of the recipe among keywords of a run, and the other options.
 
-    None as a change of `_NONE_IS_UNSET` is no change.
+    None is no change of a field that cannot be None, and of the length of the run.
     """
-    known = RunOptions.__annotations__
-    for name in options:
-        if name not in known:
-            near = did_you_mean(name, {one.lower(): one for one in known})
-            raise TypeError(f"A run got an unexpected keyword argument {name!r}.{near}")
-    fields = {field.name for field in dataclasses.fields(Settings)}
-    changes = {name: value for name, value in options.items() if name not in fields}
-    changes = {name: value for name, value in changes.items() if value is not None or name not in _NONE_IS_UNSET}
-    return changes, Settings(**{name: value for name, value in options.items() if name in fields})
+    own, fields = ({field.name for field in dataclasses.fields(kind)} for kind in (RunOptions, Recipe))
+    refuse_unknown(options, own | fields, "A run")
+    changes = {name: value for name, value in options.items() if name in fields}
+    fixed = {"steps", "epochs"} | {name for name in changes if getattr(Recipe, name, None) is not None}
+    changes = {name: value for name, value in changes.items() if value is not None or name not in fixed}
+    return changes, RunOptions(**{name: value for name, value in options.items() if name in own})
 
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
-# Fields of a recipe that only training of models with queries uses.
-OF_QUERIES = ("backbone_warmup_steps", "decay_query_blocks", "queries", "points", "first_mask_steps")
 WIDE = 5  # standard deviation of labels that steps of the recipes' size hardly reach
 
 Model = VisionTransformer | BiT
@@ -158,8 +88,6 @@ class Task:
     title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike
     objective: str  # what the model learns from, in messages
     targets: tuple[str, ...]  # those of the data (`stream.target`) that can be learned from
-    unused: tuple[str, ...] = ()  # fields of a recipe that are not used: a run whose recipe sets them is refused
-    used: tuple[str, ...] = ()  # those of `OF_QUERIES` that are used
     draws: bool = False  # whether what `validation` returns has a `draw(path)` that shows what the model finds
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 
@@ -177,11 +105,7 @@ class Task:
                 f"{self.objective} takes data of the target {listing(self.targets)}, but the target of this data is "
                 f"{target!r}."
             )
-        for name in (*self.unused, *(field for field in OF_QUERIES if field not in self.used)):
-            value, unset = getattr(recipe, name), getattr(Recipe, name)
-            if value != unset:
-                raise ValueError(f"{name}={value!r} is not used in {self.objective}: give {name}={unset!r}.")
-        refuse_unused(recipe, target=target)
+        check(recipe, {"target": target, "task": self.objective})
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Any:
         """Returns the model of the run: a copy of `source`, or what `load` makes of it, with a head for the images.

@@ -15,8 +15,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_number, check_patterns, listing, matches, whole_number
+from keras_vit._arguments import check_patterns, listing, matches, whole_number
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
+from keras_vit._options import ABOVE_0, PART
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import DenseModel, EoMT, adapted_layers, layers_by_path, require_adapters, weights_by_path
 from keras_vit.training.optimizers import AdamW, WarmupDecay
@@ -169,7 +170,7 @@ def add_lora(
     """
     rank = whole_number("rank", rank, 1)
     if alpha is not None:
-        check_number("alpha", alpha, like="lora_alpha")
+        ABOVE_0("alpha", alpha)
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters. merge_lora() first.")
     trained = check_patterns("train", train)
@@ -312,7 +313,7 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
         >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
         0.25
     """
-    check_number("layer_decay", rate)
+    PART("layer_decay", rate)
     names = [layer.name for layer in model.layers if layer.weights]
     blocks = [name for name in names if matches(name, "block_[0-9]*")]
     if not blocks:

@@ -142,7 +142,7 @@ def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
     assert "2 names, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
     for option in ("--seeds", "--l2"):
         message = run("evaluate", first, colours, option, 2, code=1).err
-        assert message == f"keras-vit: {option} is for --few-shot, not for the head: leave it out.\n"
+        assert message == f"keras-vit: {option} is for --few-shot: leave it out.\n"
 
 
 NAMES = ("[red] one", "two")

@@ -16,7 +16,7 @@ import pytest
 
 from keras_vit._arguments import Code, Message
 from keras_vit.cli import COMMANDS, main
-from keras_vit.cli.program import ONLY, derived, make_parser, refuse_unused
+from keras_vit.cli.program import MASKS, derived, make_parser
 from tests.processes import REPOSITORY, environment
 
 pytestmark = pytest.mark.once
@@ -278,27 +278,42 @@ def test_the_help_of_derived_options(monkeypatch):
 
 # Options and what they apply to
 
-PAIRS = [(command, name) for command, rows in ONLY.items() for names in rows for name in names.split()]
-# What a command line has to ask for so that no option of the table applies.
-ELSEWHERE = {
-    "finetune": [{"task": "other"}, {"task": "classification", "data": "photos", "teacher": None}],
-    "evaluate": [{"task": "other"}, {"task": "classification", "data": "photos", "few_shot": [], "knn": 3}],
-    "embed": [{"texts": True}],
-    "verify": [{"data": "photos"}, {"data": None}],
+PLACED = [(command, option) for command, row in COMMANDS.items() for option in row.options() if option.places]
+# What is given where no option of a place applies, and the rest of the command line.
+LINES = {
+    "finetune": "glyphs photos --task {task}",
+    "evaluate": "glyphs photos --task {task}",
+    "embed": "texts.txt -o x.npz --texts",
+    "verify": "--ledger x.jsonl --smallest 1",
 }
 
 
-@pytest.mark.parametrize(("command", "name"), PAIRS)
-def test_an_option_that_does_not_apply_is_refused(command, name):
-    assert name in {option.name for option in COMMANDS[command].options()}
-    refused = []
-    for values in ELSEWHERE[command]:
-        try:
-            refuse_unused(command, {name}, values)
-        except ValueError as error:
-            refused.append(str(error).startswith(f"--{name.replace('_', '-')} is for "))
-    assert refused and all(refused)
-    refuse_unused(command, set(), ELSEWHERE[command][0])
+@pytest.mark.parametrize(("command", "option"), PLACED, ids=lambda part: getattr(part, "name", part))
+def test_an_option_that_does_not_apply_is_refused(run, place, command, option):
+    """Elsewhere than where it is declared, it is an error that says the place; before Keras is imported."""
+    task = "classification" if option.places[0] is MASKS else "segmentation"
+    line = LINES[command].format(task=task)
+    if option.name == "smallest":
+        line = "--data photos"
+    value = [] if option.settings.get("action") in ("store_true", "store_const") else ["1"]
+    value = option.settings.get("choices", value)[:1]
+    value = ["0/2"] if option.name == "shard" else value
+    err = run(command, *line.split(), option.flags[-1], *value, code=1).err
+    assert err.startswith(f"keras-vit: {option.flags[-1]} is for ") and err.endswith(": leave it out.\n")
+
+
+OF_RECIPES = {
+    "--task segmentation --crop resize": "MaskAugmentation has no argument --crop resize",
+    "--task segmentation --patch-drop 0.5": "--patch-drop 0.5 is for the task",
+    "--task segmentation --sampling sqrt": "--sampling sqrt is for the target 'class', 'multilabel', but",
+    "--task segmentation --queries 3": "--queries 3 is for the target 'segments', but the target is 'mask'",
+    "--points 3": "--points 3 is for the target 'segments', but the target is 'class'",
+}
+
+
+@pytest.mark.parametrize("words", OF_RECIPES)
+def test_a_field_of_a_recipe_that_does_not_apply_is_refused(run, place, words):
+    assert OF_RECIPES[words] in run("finetune", "glyphs", "photos", *words.split(), code=1).err
 
 
 # Messages

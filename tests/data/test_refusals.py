@@ -8,7 +8,6 @@ import pytest
 from keras_vit.data import (
     Augmentation,
     MaskAugmentation,
-    SegmentAugmentation,
     open_data,
     open_masks,
     open_table,
@@ -62,19 +61,9 @@ REFUSED = [
     *of(
         Augmentation,
         [
-            ({"crop": "center"}, ValueError, "crop must be one of.*'center'"),
-            ({"min_area": 0}, ValueError, "min_area must lie in"),
-            ({"min_area": "5 %"}, TypeError, "min_area must be a number"),
-            ({"flip": 1}, TypeError, "flip must be True or False"),
-            ({"mixup": float("nan")}, ValueError, "mixup must be 0"),
-            ({"mixup": True}, TypeError, "mixup must be a number"),
-            ({"cutmix": 1.5}, ValueError, "cutmix must be 0"),
-            ({"erasing": -0.1}, ValueError, "erasing must be a share"),
-            ({"erasing_fill": "rand"}, ValueError, "erasing_fill must be one of.*'rand'"),
-            ({"erasing_mean": "grey"}, ValueError, "erasing_mean must be a finite number, or one"),
-            ({"erasing_mean": ()}, ValueError, "erasing_mean must be a finite number, or one"),
-            ({"erasing_std": (0.2, -0.1, 0.2)}, ValueError, "erasing_std must be a finite number from 0"),
-            ({"randaugment": 2}, TypeError, r"\(layers, magnitude\)"),
+            ({"erasing_mean": ()}, TypeError, "erasing_mean must be a finite number"),
+            ({"erasing_std": (0.2, -0.1, 0.2)}, ValueError, "erasing_std must be a number of at least 0"),
+            ({"randaugment": 2}, TypeError, "randaugment must be several"),
             ({"randaugment": (0, 10)}, ValueError, "at least 1 layer"),
             ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
         ],
@@ -83,18 +72,11 @@ REFUSED = [
         MaskAugmentation,
         [
             ({"scale": (0, 1)}, ValueError, "scale"),
-            ({"scale": 1}, ValueError, "scale"),
+            ({"scale": 1}, TypeError, "scale"),
             ({"scale": (2, 1)}, ValueError, "scale"),
-            ({"one_class": 2}, ValueError, "one_class"),
-            ({"hue": 0.6}, ValueError, "hue"),
             ({"fill": (1, 300)}, ValueError, "fill"),
-            ({"flip": 1}, TypeError, "flip"),
-            ({"contrast": None}, ValueError, "contrast"),
-            ({"brightness": float("nan")}, ValueError, "brightness"),
         ],
     ),
-    (lambda: SegmentAugmentation((0, 1)), ValueError, "scale must be"),
-    (lambda: SegmentAugmentation(jitter=1), TypeError, "jitter must be True or False"),
     *of(
         lambda image=PICTURE, name="Rotate", magnitude=10, **further: randaugment_operation(
             image, name, magnitude, **further

@@ -157,7 +157,7 @@ def test_what_makes_no_sense_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             keras_vit.TextConfig(**TEXT | changes)
-    with pytest.raises(ValueError, match="max_depth must be finite, but inf"):
+    with pytest.raises(ValueError, match="max_depth must be a finite number, but inf"):
         KINDS["LinearDepth"].replace(max_depth=float("inf"))
     with pytest.raises(ValueError, match="backbone must have patch_drop=0.0, but has 0.5"):
         small_eomt_config(backbone=small_backbone_config(patch_drop=0.5))

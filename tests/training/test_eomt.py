@@ -335,7 +335,7 @@ def test_semantic_masks_are_measured_by_the_mean_iou():
     [
         ({"layers": 4}, "layers, pictures and frozen are for a linear head"),
         ({"on_bad_image": "skip"}, "on_bad_image"),
-        ({"drop_path": 0.1}, "drop_path=0.1 is not used in segmentation"),
+        ({"drop_path": 0.1}, "drop_path=0.1 is for the model"),
         ({"image_size": (16, 24)}, r"image_size must be a square for an EoMT, but is \(16, 24\)"),
         ({"image_size": 18}, "height 18 is not a multiple of 4"),
         ({"model": trained, "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),

@@ -347,7 +347,7 @@ def test_slices_are_drawn_by_the_seed():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda z: training.LeJEPALoss(weight=1.5), "weight must be a number in 0..1, but 1.5"),
+        (lambda z: training.LeJEPALoss(weight=1.5), "weight must be a number from 0 to 1, but 1.5"),
         (lambda z: training.LeJEPALoss(t_max=0), "t_max must be a number above 0, but 0"),
         (lambda z: training.LeJEPALoss(knots=1), "knots"),
         (lambda z: training.LeJEPALoss()(z[0]), r"embeddings must be \(views, pictures, width\).*but \(4, 3\)"),

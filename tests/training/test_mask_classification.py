@@ -217,7 +217,7 @@ def test_points_are_drawn_by_the_seed():
         ({"classes": 0}, "classes must be a whole number"),
         ({"points": 0}, "points must be a whole number"),
         ({"oversample": 0.5}, "oversample must be a number of at least 1"),
-        ({"importance": 2}, "importance must be a number in 0..1"),
+        ({"importance": 2}, "importance must be a number from 0 to 1"),
         ({"no_object": -1}, "no_object must be a number of at least 0"),
     ],
 )

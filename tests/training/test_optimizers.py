@@ -436,7 +436,7 @@ def test_a_decay_reads_an_option_or_refuses_it(decay, option):
     try:
         schedule = WarmupDecay(0.1, 10, decay, **{option: OPTIONS[option]}, **stair)
     except ValueError as error:
-        assert f"{option}={OPTIONS[option]!r} is read by" in str(error) and repr(decay) in str(error)
+        assert f"{option}={OPTIONS[option]!r} is for the decay" in str(error) and repr(decay) in str(error)
     else:
         assert float(schedule(9)) != float(WarmupDecay(0.1, 10, decay)(9))
 
@@ -513,7 +513,6 @@ def test_losses(loss, formula):
         ({"label_smoothing": 1.0}, "label_smoothing"),
         ({"class_weight": [2.0]}, "class_weight must have 4 numbers, but 1 were given"),
         ({"class_weight": [1, 1, 1, -1]}, "class_weight must be a number of at least 0"),
-        ({"class_weight": [1, 1, 1, None]}, "class_weight must be a number of at least 0, but None"),
     ):
         with pytest.raises(ValueError, match=message):
             loss(**options)(MIXED, LOGITS)

@@ -1,0 +1,244 @@
+"""Options: each is declared once, as a field that knows its range, where it applies, and whether a person gave it."""
+
+import dataclasses
+import functools
+import math
+import numbers
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Self
+
+import numpy as np
+
+from keras_vit._arguments import Code, Message, check_choice, check_flag, check_patterns, did_you_mean, listing, pair
+
+Check = Callable[[str, Any], Any]  # from the name and the value of a field to the value that is kept
+GIVEN = object()  # in `when`: a field applies where the other one is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The base of frozen dataclasses whose fields are checked when they are made, then how they fit each other.
+
+    A field of the type `Annotated[int, Whole(1)]` is checked by `Whole(1)`; with `| None`, None is left out. NumPy's
+    numbers and arrays become Python's, lists tuples. TypeError for a value of a wrong type, ValueError for a wrong one.
+
+    Attributes:
+        given: Names of the fields that a person wrote, in the constructor or for `replace`.
+    """
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        self = super().__new__(cls)
+        positional = [field.name for field in dataclasses.fields(cls)][: len(values)]
+        object.__setattr__(self, "given", frozenset((*positional, *named)))
+        return self
+
+    def __post_init__(self) -> None:
+        for name, check in _checks(type(self)).items():
+            object.__setattr__(self, name, check(name, as_python(getattr(self, name))))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises TypeError or ValueError unless the fields, each of which is right, fit each other."""
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed; TypeError or ValueError for names or values that make no sense."""
+        refuse_unknown(changes, (field.name for field in dataclasses.fields(self)), type(self).__name__)
+        return self.adapted(self.given.union(changes), **changes)
+
+    def adapted(self, given: Iterable[str] | None = None, **changes: Any) -> Self:
+        """Returns a copy with values in some fields that nobody gave; `given` is what the copy says of itself."""
+        new = dataclasses.replace(self, **changes)
+        object.__setattr__(new, "given", self.given if given is None else frozenset(given))
+        return new
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as plain data for JSON: tuples as lists, options inside as their own dictionaries."""
+        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in result.items():
+            if isinstance(value, Options):
+                result[name] = value.to_dict()
+            elif isinstance(value, tuple):
+                result[name] = list(value)
+        return result
+
+
+@functools.cache
+def _checks(cls: type[Options]) -> dict[str, Check]:
+    """Returns the checks of the fields of a class, by name."""
+    return {field.name: check_of(field.type) for field in dataclasses.fields(cls)}
+
+
+def check_of(annotation: Any) -> Check:
+    """Returns the check that a type declares; of a union that of its first type, where None stays None."""
+    if annotation is bool:
+        return check_flag
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return getattr(annotation, "__metadata__", (_anything,))[0]
+    check = next(check_of(part) for part in typing.get_args(annotation) if part is not type(None))
+    return _anything if check is _anything else lambda name, value: None if value is None else check(name, value)
+
+
+def _anything(name: str, value: Any) -> Any:
+    return value
+
+
+def as_python(value: Any) -> Any:
+    """Returns a value as JSON can hold it: numbers of other libraries as `int` or `float`, sequences as tuples."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()  # such as classes=labels.max() + 1
+    if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # a fraction, or another library's
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return tuple(map(as_python, value)) if isinstance(value, (list, tuple, range)) else value
+
+
+# Where options apply
+
+
+def option(default: Any = None, *, when: Mapping[str, Any], **settings: Any) -> Any:
+    """Returns a field that applies only where each axis of a situation, such as "target", has one of some values.
+
+    In place of values `GIVEN` stands for all except None.
+    """
+    return dataclasses.field(default=default, metadata={"when": when}, **settings)
+
+
+def check(options: Options, situation: Mapping[str, Any]) -> None:
+    """Raises ValueError for an option that differs from its default and does not apply in a situation."""
+    refuse({field.name: field for field in dataclasses.fields(options)}, vars(options), situation)
+    for value in vars(options).values():
+        if isinstance(value, Options):
+            check(value, situation)
+
+
+def refuse(declared: Mapping[str, Any], values: Mapping[str, Any], situation: Mapping[str, Any]) -> None:
+    """Raises ValueError as `check` for values by name, of which `declared` has the fields; unknown axes pass."""
+    for name, field in declared.items():
+        for axis, allowed in field.metadata.get("when", {}).items():
+            if axis not in situation or values[name] == field.default:
+                continue
+            found, words = situation[axis], ""
+            if allowed is GIVEN and found is None:
+                words = f"runs with {axis}: give {axis}= as well, or "
+            elif allowed is not GIVEN and found not in allowed:
+                words = f"the {axis} {listing(allowed)}, but the {axis} is {found!r}: give "
+            if words:
+                code = (Code(f"{name}={values[name]!r}"), Code(f"{name}={field.default!r}"))
+                raise ValueError(Message(code[0], f" is for {words}", code[1], "."))
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: str) -> None:
+    """Raises TypeError, with the nearest option, for one that is not among those of a function."""
+    spellings = {name.lower(): name for name in known}
+    for name, value in options.items():
+        if name not in spellings.values():
+            keras_says = {"input_shape": "image_size"} if "image_size" in spellings else {}
+            hint = did_you_mean(name, spellings | keras_says)
+            raise TypeError(Message(f"{function} has no argument ", Code(f"{name}={value!r}"), f".{hint}"))
+
+
+def keywords(function: str, options: Mapping[str, Any], declared: Any) -> dict[str, Any]:
+    """Returns the options of a function that are not None, checked by the `TypedDict` that declares them."""
+    refuse_unknown(options, declared.__annotations__, function)
+    given = {name: as_python(value) for name, value in options.items() if value is not None}
+    return {name: check_of(declared.__annotations__[name])(name, value) for name, value in given.items()}
+
+
+# Checks of one field
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """The check of a number, or of a whole number: TypeError unless it is one, ValueError where `fits` is False."""
+
+    expected: str = "a finite number"
+    fits: Callable[[Any], bool] = dataclasses.field(default=lambda n: abs(n) <= sys.float_info.max, repr=False)
+    whole: bool = False
+
+    def __call__(self, name: str, value: Any) -> Any:
+        value = as_python(value)
+        is_number = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
+        if not is_number or not self.fits(value):
+            message = Message(Code(name), f" must be {self.expected}, but {value!r} was given.")
+            raise ValueError(message) if is_number else TypeError(message)
+        return value
+
+
+def UpTo(most: float) -> Number:
+    """Returns the check of a number from 0 to `most`."""
+    return Number(f"a number from 0 to {most:g}", lambda n: 0 <= n <= most)
+
+
+def Whole(least: int, otherwise: str = "") -> Number:
+    """Returns the check of an integer of at least `least`; messages say what else there is."""
+    return Number(f"a whole number of at least {least}{otherwise}", lambda n: n >= least, whole=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Several:
+    """The check of a tuple, of each of whose values `each` is the check; `count` of them, or any number with None."""
+
+    each: Check
+    count: int | None = None
+
+    def __call__(self, name: str, values: Any) -> tuple[Any, ...]:
+        if not isinstance(values, tuple):
+            raise TypeError(f"{name} must be several numbers, such as (3, 4), but {values!r} was given.")
+        if self.count not in (None, len(values)):
+            raise ValueError(f"{name} must be {self.count} numbers, but {values} was given.")
+        return tuple(self.each(name, value) for value in values)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerChannel:
+    """The check of one value for all channels, or of a tuple with one for each."""
+
+    each: Check
+
+    def __call__(self, name: str, value: Any) -> Any:
+        return Several(self.each)(name, value) if isinstance(value, tuple) and value else self.each(name, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The check of two numbers above 0, the least and the largest, at most `most`."""
+
+    most: float = math.inf
+
+    def __call__(self, name: str, values: Any) -> tuple[float, float]:
+        least, largest = Several(Number("numbers above 0", lambda n: 0 < n < math.inf), 2)(name, values)
+        if not least <= largest <= self.most:
+            words = "(least, largest), with" + ("" if self.most == math.inf else f" at most {self.most:g} and")
+            raise ValueError(f"{name} must be {words} the larger one last, but {values} was given.")
+        return values
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """The check of a field that takes one of a few values."""
+
+    values: tuple[object, ...]
+
+    def __call__(self, name: str, value: Any) -> Any:
+        check_choice(name, value, self.values)
+        return value
+
+
+Positive = Annotated[int, Whole(1)]
+Count = Annotated[int, Whole(0)]
+Pair = Annotated[tuple[int, int], pair]
+Patterns = Annotated[tuple[str, ...], check_patterns]
+FROM_0 = Number("a number of at least 0", lambda n: 0 <= n < math.inf)
+ABOVE_0 = Number("a number above 0", lambda n: 0 < n < math.inf)
+RATE = Number("a number from 0 to below 1", lambda n: 0 <= n < 1)
+SHARE = UpTo(1)
+PART = Number("a number above 0 and at most 1", lambda n: 0 < n <= 1)
+From0 = Annotated[float, FROM_0]
+Above0 = Annotated[float, ABOVE_0]
+Rate = Annotated[float, RATE]
+Share = Annotated[float, SHARE]
+Hue = Annotated[float, UpTo(0.5)]  # a share of the circle of colours
+Part = Annotated[float, PART]
+Finite = Annotated[float, Number()]
