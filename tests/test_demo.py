@@ -69,7 +69,7 @@ def test_the_split_is_fixed_and_even():
     assert test.labels[:8].tolist() == demo.load_digits(20)[1].labels[:8].tolist()
     seen = {scan.tobytes() for scan in train.pixels}
     assert not seen & {scan.tobytes() for scan in test.pixels}
-    for count, words in ((5, "at least 10"), (99.0, "whole number"), (1298, "at most 1297")):
+    for count, words in ((5, "at least 10"), (9, "whole number"), (1298, "at most 1297")):
         with pytest.raises(ValueError, match=f"train_images must be .*{words}.*{count}"):
             demo.load_digits(count)
 

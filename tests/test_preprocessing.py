@@ -442,7 +442,7 @@ REFUSED = [
     (decode_predictions, (np.zeros(10),), {}, ValueError, r"\(10,\).*probabilities\[None\]"),
     (decode_predictions, (np.array([[0, np.nan]]),), {"top": 1}, ValueError, "finite"),
     (decode_predictions, (TEN,), {"top": 11}, ValueError, "top must lie between 1 .* 10, but 11"),
-    (decode_predictions, (TEN,), {"top": 2.0}, ValueError, "top must be a whole number of at least 1"),
+    (decode_predictions, (TEN,), {"top": 2.0}, TypeError, "top must be a whole number of at least 1"),
     (decode_predictions, (TEN,), {"class_names": ["a"] * 9}, ValueError, "each of the 10 classes, but it names 9"),
     (decode_predictions, (TEN,), {"class_names": "a"}, TypeError, "class_names must be a list"),
     (decode_predictions, (TEN,), {"class_names": list(range(10))}, TypeError, "names or .* pairs, but 0"),

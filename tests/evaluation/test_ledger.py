@@ -111,7 +111,7 @@ def test_what_makes_no_sense(tmp_path, capsys):
         write_ledger("glyphs", tmp_path / "ledger.jsonl", data=str(tmp_path / "absent"))
     with pytest.raises(ValueError, match="count must be from 1 to "):
         smallest_checkpoints(10**6)
-    with pytest.raises(ValueError, match="count must be a whole number"):
+    with pytest.raises(TypeError, match="count must be a whole number"):
         smallest_checkpoints(2.5)
     assert main(["verify"]) == 1 and "one of both" in capsys.readouterr().err
     assert main(["verify", "--smallest", "3"]) == 1 and "--smallest is for --ledger" in capsys.readouterr().err

@@ -108,7 +108,7 @@ REFUSED = [
     (lambda: nearest((3, 0, 0)), r"patch must be \(image, row, column\) of 3 images with 2 x 3 patches"),
     (lambda: nearest((0, -1, 0)), "patch must be"),
     (lambda: nearest((0, 1, 1.7)), "patch must be"),
-    (lambda: nearest((0, 0, 0), 2.5), "count must be a whole number"),
+    (lambda: nearest((0, 0, 0), 0), "count must be a whole number"),
     (lambda: nearest((0, 0, 0), 18), "count must be from 1 to 17"),
     (lambda: nearest((0, 0, 0), layer="encoded"), "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
     (lambda: nearest((0, 0, 0), layer="head"), "'head' of .* has no places"),

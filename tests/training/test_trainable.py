@@ -181,7 +181,7 @@ REFUSED = {
     "belongs to another model.*'head/": lambda model, file, other: load_adapters(make(classes=5), file),
     "of another rank": lambda model, file, other: load_adapters(new_with_adapters(3), file),
     "is no file of adapters": lambda model, file, other: load_adapters(make(), other),
-    "rank must be a whole number of at least 1, but 2.5": lambda model, file, other: add_lora(make(), 2.5),
+    "rank must be a whole number of at least 1, but 0": lambda model, file, other: add_lora(make(), 0),
     "alpha must be a number above 0, but 0": lambda model, file, other: add_lora(make(), 2, alpha=0),
     "targets has only layers that train as they are": lambda model, file, other: add_lora(make(), 2, "head"),
     "adapters of other layers": lambda model, file, other: load_adapters(with_more_adapters(), file),
