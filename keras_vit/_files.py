@@ -25,12 +25,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     at once, the last one to end wins. A process that is killed leaves its temporary file behind (`.part-*`). Raises
     OSError if the file cannot take its place; FileNotFoundError, also one, if the block wrote none.
     """
-    path = Path(path)
+    path = Path(
+        os.path.realpath(path) if os.path.islink(path) else path
+    )  # a link stays, and what it leads to is replaced
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, temporary)  # who may read what is replaced
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -6,15 +6,17 @@ Each has its reason; `tests/test_keras_internals.py` holds every one to what a n
 import collections
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.src.utils.module_utils import tensorflow
 
 from keras_vit._arguments import Tensor
+from keras_vit._files import replacing
 
 PRIVATE: dict[str, str] = {
     "_flatten_layers": "Without it, freezing, adapters and quantization do not reach layers inside layers.",
@@ -24,6 +26,12 @@ PRIVATE: dict[str, str] = {
     "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
     "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
+}
+
+# Of models on JAX.
+PRIVATE_IN_JAX: dict[str, str] = {
+    "_purge_model_variables": "Called before a loop, and takes the weights out of a model. Without it, a thread that "
+    "reads a model finds none of them while another one predicts.",
 }
 
 # Of PyTorch, whose modules Keras's layers are there.
@@ -223,6 +231,56 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
 
     def _apply_weight_decay(self, trainable_variables: Iterable[keras.Variable]) -> None:
         """Does nothing: Keras would shrink the weights here, and `update_step` does."""
+
+
+_Model: Any = keras.Model if TYPE_CHECKING else object  # Keras exchanges the `keras.Model` that functional models have
+
+
+class SharedModel(_Model):
+    """Beside `keras.Model`: threads may read it while another one predicts; its files take their place when whole."""
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Makes `predict_function` as Keras does; on JAX it does not take over the memory of the weights."""
+        if keras.backend.backend() != "jax" or self.steps_per_execution != 1:
+            return super().make_predict_function(force)
+        if self.predict_function is None or force:
+            import jax
+
+            def outputs_of(state: Any, data: Any) -> Any:
+                return self.predict_step(state, data)[0]
+
+            compute = outputs_of if self.run_eagerly or not self.jit_compile else jax.jit(outputs_of)
+            self.predict_function = lambda state, iterator: (compute(state, next(iterator)), state)
+        return self.predict_function
+
+    def _purge_model_variables(self, metrics_variables: bool = False, **parts: bool) -> None:
+        """Takes the weights out of the model as Keras does, but where it predicts, which has no metrics."""
+        if metrics_variables or self.steps_per_execution != 1:
+            super()._purge_model_variables(metrics_variables=metrics_variables, **parts)
+
+    def save(self, filepath: Any, overwrite: bool = True, *args: Any, **options: Any) -> None:
+        """Saves as Keras does; a `.keras` or `.h5` file at that path is replaced when the new one is complete.
+
+        Raises OSError where it cannot be written, and what Keras raises.
+        """
+        with _in_place(filepath, overwrite) as path:
+            super().save(path, overwrite, *args, **options)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, *args: Any, **options: Any) -> None:
+        """Saves the weights as Keras does; a `.h5` file at that path is replaced when the new one is complete.
+
+        Raises OSError where it cannot be written, and what Keras raises.
+        """
+        with _in_place(filepath, overwrite) as path:
+            super().save_weights(path, overwrite, *args, **options)
+
+
+def _in_place(path: Any, overwrite: bool) -> Any:
+    """Returns a context with the path to write to: beside `path`, or `path` where Keras asks or writes several."""
+    is_file = isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith((".keras", ".h5"))
+    if not is_file or "://" in os.fspath(path) or (not overwrite and os.path.exists(path)):
+        return contextlib.nullcontext(path)
+    return replacing(path)
 
 
 def register_weights(model: keras.Model) -> None:

@@ -42,7 +42,9 @@ def test_every_private_name_has_its_reason():
         node.args[1].value for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr"
     }
     of_torch = {path.rpartition(".")[2] for path in _keras.PRIVATE_IN_TORCH}
-    assert {*filter(is_private, names)} - of_torch == _keras.PRIVATE.keys()
+    assert {*filter(is_private, names)} - of_torch == _keras.PRIVATE.keys() | _keras.PRIVATE_IN_JAX.keys()
+    if keras.backend.backend() == "jax":
+        assert all(hasattr(functional(), name) for name in _keras.PRIVATE_IN_JAX)
     layer = functional().layers[-1]
     objects = (layer, layer.kernel, functional(), keras.optimizers.Optimizer(0.1))
     assert all(any(hasattr(one, name) for one in objects) for name in _keras.PRIVATE)
@@ -51,7 +53,7 @@ def test_every_private_name_has_its_reason():
 
         for path in _keras.PRIVATE_IN_TORCH:
             assert operator.attrgetter(path.removeprefix("torch."))(torch)
-    reasons = _keras.PRIVATE | _keras.PRIVATE_IN_TORCH
+    reasons = _keras.PRIVATE | _keras.PRIVATE_IN_TORCH | _keras.PRIVATE_IN_JAX
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "keras.src" in str(node.module)]
     modules = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     assert modules == _keras.PRIVATE_MODULES.keys()

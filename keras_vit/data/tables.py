@@ -185,7 +185,11 @@ def open_table(
         names = {name for of_row in found for name in of_row}
         are_numbers = all(map(str.isdecimal, names))
         classes = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
-        values = [[name in of_row for name in classes] for of_row in found]
+        numbers = {name: number for number, name in enumerate(classes)}
+        values = np.zeros((len(rows), len(classes)), "float32")
+        values[
+            [i for i, of_row in enumerate(found) for _ in of_row], [numbers[n] for of_row in found for n in of_row]
+        ] = 1
         if not classes:
             raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}.")
     for name in classes:
@@ -195,7 +199,7 @@ def open_table(
         warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only.")
     table = LabelTable(
         files=[(home if folder is None else Path(folder)) / cells.text(file, i) for i in count],
-        labels=np.array(values, "float32"),
+        labels=np.asarray(values, "float32"),
         target=target,
         class_names=tuple(classes),
         splits=_splits([cells.text(split, i) for i in count], rows) if split else None,
@@ -252,7 +256,7 @@ def _check_repeated(table: LabelTable) -> None:
     for i, path in enumerate(table.files):
         first = first_of.setdefault(os.path.normpath(path), i)
         rows = f"than {table.rows[first]}. Keep one of the two."
-        if np.any(table.labels[i] != table.labels[first]):
+        if first != i and np.any(table.labels[i] != table.labels[first]):
             raise ValueError(f"{table.rows[i]} has another label for {path.name!r} {rows}")
         if table.splits and table.splits[i] != table.splits[first]:
             raise ValueError(f"{table.rows[i]} has {path.name!r} in another split {rows}")

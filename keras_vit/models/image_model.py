@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import caller, check_flag, warn_caller
-from keras_vit._keras import call_layers, count_readers, layers_inside, without_importing_tensorflow
+from keras_vit._keras import SharedModel, call_layers, count_readers, layers_inside, without_importing_tensorflow
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
 from keras_vit.layers.ops import float32_or_better, is_torch_tensor
@@ -80,7 +80,7 @@ def _return_free_memory() -> None:
         trim(0)
 
 
-class ConfiguredModel(keras.Model):
+class ConfiguredModel(SharedModel, keras.Model):
     """A functional model that is made from a config: `cls(config, name=..., dtype=..., trainable=...)`.
 
     Subclasses set `config_type`, the class of their configs, and call `set_up` once their layers are there.
@@ -103,6 +103,14 @@ class ConfiguredModel(keras.Model):
         if not training and mask is None and is_torch_tensor(inputs):
             return call_layers(self, inputs, _answer, self._readers)
         return super().call(inputs, training=training, mask=mask)
+
+    def quantize(self, mode: Any = None, config: Any = None, **options: Any) -> None:
+        """Quantizes the weights as Keras does; ValueError for float8 beside adapters, which Keras does not compute."""
+        is_float8 = "float8" in (mode, getattr(config, "mode", None))
+        if is_float8 and any(has_adapters(layer) for layer in layers_inside(self)):
+            words = "has adapters of LoRA, which Keras does not compute in float8"
+            raise ValueError(f"{self.name} {words}. Quantize what keras_vit.training.merge_lora(model) returns.")
+        super().quantize(mode, config=config, **options)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config for Keras's files: the model's own, its dtype, and what is frozen or has adapters."""

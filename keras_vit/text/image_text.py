@@ -26,6 +26,7 @@ from keras_vit._arguments import (
     whole_number,
     without_password,
 )
+from keras_vit._keras import SharedModel
 from keras_vit._processes import current
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
@@ -51,7 +52,7 @@ _LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ImageText(keras.Model):
+class ImageText(SharedModel, keras.Model):
     """An image tower and a text tower whose embeddings can be compared: `(images, ids)` to logits `(images, texts)`.
 
     `both.compile(optimizer, training.ContrastiveLoss())` and `both.fit((images, texts))` train both towers, and the

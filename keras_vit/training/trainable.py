@@ -160,8 +160,8 @@ def add_lora(
 
     Raises:
         TypeError: if a pattern is not a string.
-        ValueError: if `rank` or `alpha` is out of range, the model has adapters, a target fits no dense layer, or all
-            of them are in `train`. Then the model stays as it was.
+        ValueError: if `rank` or `alpha` is out of range, the model has adapters or float8, a target fits no dense
+            layer, or all of them are in `train`. Then the model stays as it was.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -174,7 +174,11 @@ def add_lora(
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters. merge_lora() first.")
     trained = check_patterns("train", train)
-    for layer in _dense_layers(model, check_patterns("targets", targets), trained).values():
+    chosen = _dense_layers(model, check_patterns("targets", targets), trained).values()
+    if any(getattr(layer.dtype_policy, "quantization_mode", None) == "float8" for layer in chosen):
+        words = "was quantized to float8, in which Keras computes no adapters"
+        raise ValueError(f"{model.name} {words}. Add them to a model that was not, or that was quantized to int8.")
+    for layer in chosen:
         layer.enable_lora(rank, lora_alpha=alpha)
     register_weights(model)
     names = weights_by_path(model)

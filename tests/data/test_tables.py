@@ -1,5 +1,7 @@
 """Labels in tables, shares that are held out, and uneven classes that are evened out."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -209,3 +211,17 @@ def test_a_missing_value_of_pandas_is_an_empty_cell():
     columns = {"file": ["0.png", "1.png"], "label": [1, Missing()]}
     with pytest.raises(ValueError, match="row 2 has nothing in the column 'label'|label"):
         open_table(columns, target="number")
+
+
+def test_labels_take_no_more_memory_than_their_matrix():
+    rows, classes = 2_000, 1_000
+    labels = [f"c{i % classes}|c{(i + 1) % classes}" for i in range(rows)]
+    columns = {"file": [f"{i}.png" for i in range(rows)], "label": labels}
+    tracemalloc.start()
+    table = open_table(columns, separator="|")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert table.labels.shape == (rows, classes) and peak < 1.6 * table.labels.nbytes
+    assert (table.labels.sum(1) == 2).all() and table.labels.dtype == "float32"
+    for i in (0, 999, 1999):
+        assert {table.class_names[k] for k in np.flatnonzero(table.labels[i])} == set(labels[i].split("|"))

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import keras
 import numpy as np
@@ -320,3 +321,28 @@ def test_torch_knows_the_adapters(way, tmp_path):
     assert len(adapters) == 4 and trained == {id(weight.value) for weight in model.trainable_weights}
     assert sum("lora" in name for name, _ in model.named_parameters()) == 4
     assert sum("lora" in name for name in model.state_dict()) == 4
+
+
+def test_float8_and_adapters_are_refused_in_either_order():
+    """Keras computes no adapters in float8; the model stays as it was."""
+    model, images = make(), IMAGES
+    add_lora(model, 2)
+    before = keras.ops.convert_to_numpy(model(images))
+    for refused in (lambda: model.quantize("float8"), lambda: model.quantize(mode="float8")):
+        with pytest.raises(ValueError, match=r"vit has adapters .*merge_lora\(model\)|adapters of LoRA"):
+            refused()
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(images)), before)
+    quantized = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras's, for layers without weights
+        quantized.quantize("float8")
+        before = keras.ops.convert_to_numpy(quantized(images))
+        with pytest.raises(ValueError, match="float8, in which Keras computes no adapters"):
+            add_lora(quantized, 2)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(quantized(images)), before)
+        assert not [name for name in weights_by_path(quantized) if "lora" in name]
+        for mode in ("int8", "int4"):
+            adapted = make()
+            adapted.quantize(mode)
+            add_lora(adapted, 2)
+            assert np.isfinite(keras.ops.convert_to_numpy(adapted(images))).all()
