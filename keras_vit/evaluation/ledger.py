@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+import keras_vit
 from keras_vit._arguments import printable, whole_number
 from keras_vit._files import write_text
 from keras_vit._terminal import Table
@@ -170,7 +171,7 @@ def _row(name: str, data: Any) -> dict[str, Any]:
         "published": published,
         "result": result,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "versions": f"{_version('keras_vit')}, Keras {keras.__version__}, {_version(backend)}",
+        "versions": f"keras_vit {keras_vit.__version__}, Keras {keras.__version__}, {_version(backend)}",
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     }
 
