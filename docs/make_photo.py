@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_image
 import keras_vit
 from keras_vit import data, inspection
 from keras_vit._pictures import plot_map
-from keras_vit.data.augmentation import ImageTransform
+from keras_vit.data.augmentation import ImageTransform, draws
 
 IMAGES = Path(__file__).parent / "images"
 SIZE = 96, 144  # 24 x 36 patches of 4 x 4 pixels
@@ -73,8 +73,8 @@ def draw_preprocessing() -> None:
         "random erasing": data.Augmentation(crop="resize", erasing=1.0),
     }
     for name, augmentation in kinds.items():
-        transform = ImageTransform((224, 224), augmentation, "squash", 3, 3)
-        tiles += [(name, np.clip(transform(photo, 0, i) / 255.0, 0, 1)) for i in range(2)]
+        transform = ImageTransform((224, 224), augmentation)
+        tiles += [(name, np.clip(transform(photo, None, draws(3, 0, i))[0] / 255.0, 0, 1)) for i in range(2)]
     plot_map(tiles, IMAGES / "photo_augmentation.png", columns=5, side=1.8, gap=0.14)
 
 

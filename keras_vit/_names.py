@@ -20,7 +20,7 @@ for _other in Path(__file__).parents[1].glob("keras_vit-*.dist-info"):
         f"files are in the same folder: pip uninstall keras-vit {DISTRIBUTION}, then install {DISTRIBUTION} again."
     )
 
-_MODULES = {"keras_vit.cli", "keras_vit.data.examples", "keras_vit.export.processes"}
+_MODULES = {"keras_vit.cli", "keras_vit.data.workers", "keras_vit.export.processes"}
 
 
 def _is_program() -> bool:
@@ -105,9 +105,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.augmentation": "Augmentation randaugment randaugment_operation",
         "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
         "keras_vit.data.mask_augmentation": "MaskAugmentation SegmentAugmentation augment_masks",
-        "keras_vit.data.masks": "MaskedImages open_masks",
+        "keras_vit.data.masks": "MaskedImages mask_targets open_masks",
         "keras_vit.data.opening": "Batches as_dataset open_data",
-        "keras_vit.data.segments": "SegmentedImages mask_targets open_segments",
+        "keras_vit.data.segments": "SegmentedImages open_segments",
         "keras_vit.data.streams": "ImageStream Stream",
         "keras_vit.data.tables": "LabelTable open_table",
         "keras_vit.data.views": "ViewAugmentation",

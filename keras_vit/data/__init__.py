@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from keras_vit._names import lazy_names
 
-# Nothing is imported at once: some of it needs Keras, and worker processes run `data.examples` as a program.
+# Nothing is imported at once: some of it needs Keras, and worker processes run `data.workers` as a program.
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
     from keras_vit.data.augmentation import randaugment as randaugment
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from keras_vit.data.mask_augmentation import SegmentAugmentation as SegmentAugmentation
     from keras_vit.data.mask_augmentation import augment_masks as augment_masks
     from keras_vit.data.masks import MaskedImages as MaskedImages
+    from keras_vit.data.masks import mask_targets as mask_targets
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import Batches as Batches
     from keras_vit.data.opening import as_dataset as as_dataset
     from keras_vit.data.opening import open_data as open_data
     from keras_vit.data.segments import SegmentedImages as SegmentedImages
-    from keras_vit.data.segments import mask_targets as mask_targets
     from keras_vit.data.segments import open_segments as open_segments
     from keras_vit.data.streams import ImageStream as ImageStream
     from keras_vit.data.streams import Stream as Stream

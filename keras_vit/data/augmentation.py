@@ -9,9 +9,8 @@ import functools
 import math
 import numbers
 import operator
-import os
 from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from keras_vit._arguments import Code, Message, whole_number
 from keras_vit._options import FROM_0, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
 from keras_vit.preprocessing import Pipeline, bring_to_size
-from keras_vit.preprocessing.images import read_channels
 
 CROPS = ("inception", "random", "resize")
 
@@ -88,6 +86,8 @@ class Augmentation(Options):
     erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = 0.5
     erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = 0.5
 
+    targets: ClassVar[tuple[str, ...]] = ("class", "multilabel", "number", "none")  # of the data that it is for
+
     def check_channels(self, channels: int) -> None:
         """Raises ValueError for what images of this many channels cannot have: RandAugment, or noise of others."""
         if channels != 3 and self.randaugment is not None:
@@ -98,45 +98,69 @@ class Augmentation(Options):
                 raise ValueError(f"{name} must be one number, or {channels} for the channels, but {value} was given.")
 
 
+Draw = Callable[[int], np.random.Generator]
+
+
+def draws(seed: int, *place: int) -> Draw:
+    """Returns the generators of an example, by their use (`IMAGE`, ...), drawn from the seed and (epoch, index)."""
+    return functools.cache(lambda use: np.random.default_rng([seed, use, *place]))
+
+
 @dataclasses.dataclass(frozen=True)
-class ImageTransform:
-    """Brings images to size: by crop, flip and RandAugment in training, or without an augmentation as in evaluation."""
+class Transform:
+    """What a stream makes of each picture and its target. As it stands: those to evaluate pixels on, which stay."""
 
     image_size: tuple[int, int]
-    augmentation: Augmentation | None
-    resize: str | Pipeline = "squash"
+    augmentation: Any = None
     seed: int = 0
     channels: int = 3
 
-    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """Returns the pixels of an image file, `(height, width, channels)`.
+    mixes: ClassVar[bool] = False  # whether the images of a batch are mixed
+    any_size: ClassVar[bool] = False  # whether pictures of a pipeline may have other sizes than `image_size`
 
-        Raises OSError if the file cannot be opened (FileNotFoundError without it), ValueError if it is no such image,
-        and ImportError without Pillow or, for TIFFs of other channels than three, without tifffile.
-        """
-        return read_channels(path, self.channels)
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of a picture in a batch; None where each keeps its own."""
+        return None if self.augmentation is None else (*self.image_size, self.channels)
 
-    def __call__(self, pixels: np.ndarray, epoch: int, index: int) -> np.ndarray:
-        """Returns an image `(height, width, channels)` in 0..255 of any dtype at the size, float32 or uint8.
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any] | None:
+        """Returns a picture and its target for a batch; None if nothing is left of the target."""
+        return picture, target
 
-        What is random depends on the seed, the epoch and the index of the image.
-        """
+    def finished(self, image: np.ndarray, draw: Draw) -> np.ndarray:
+        """Returns an image of a pipeline, which crops by itself, with what the augmentation adds to it."""
+        return image
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTransform(Transform):
+    """Brings images to size: by crop, flip and RandAugment in training, or without an augmentation as in evaluation."""
+
+    resize: str | Pipeline = "squash"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return *self.image_size, self.channels
+
+    @property
+    def mixes(self) -> bool:
+        return self.augmentation is not None and bool(self.augmentation.mixup or self.augmentation.cutmix)
+
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any]:
         if self.augmentation is None:
-            return resize_for_evaluation(pixels, self.image_size, self.resize)
-        generator = np.random.default_rng([self.seed, IMAGE, epoch, index])
-        image = crop_and_flip(pixels, self.image_size, self.augmentation, generator)
-        return finish(image, self.augmentation, self.seed, (epoch, index))
+            return resize_for_evaluation(picture, self.image_size, self.resize), target
+        return self.finished(crop_and_flip(picture, self.image_size, self.augmentation, draw(IMAGE)), draw), target
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Returns the transform that `dataclasses.asdict` made `fields` of, also after a way through JSON.
+    def finished(self, image: np.ndarray, draw: Draw) -> np.ndarray:
+        """Returns an image after RandAugment and erasing.
 
-        Raises KeyError if a field is missing, TypeError or ValueError if one of the augmentation makes no sense.
+        RandAugment returns uint8 and cuts fractions off before, as big_vision does; an erased box makes it float32.
         """
-        augmentation, resize = fields["augmentation"], fields["resize"]
-        augmentation = None if augmentation is None else Augmentation(**augmentation)
-        resize = Pipeline(**resize) if isinstance(resize, dict) else resize
-        return cls(tuple(fields["image_size"]), augmentation, resize, fields["seed"], fields["channels"])
+        augmentation = self.augmentation
+        if augmentation.randaugment is not None:
+            whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
+            image = randaugment(whole, *augmentation.randaugment, draw(RANDAUGMENT))
+        return erased(image, augmentation, draw(ERASING)) if augmentation.erasing else image
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
@@ -150,26 +174,8 @@ def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str
     return bring_to_size(pixels, size, resize)
 
 
-def finish(image: np.ndarray, augmentation: Augmentation, seed: int, place: tuple[int, int]) -> np.ndarray:
-    """Returns an image `(height, width, channels)` after RandAugment and erasing, if the augmentation has them.
-
-    RandAugment returns uint8 and cuts fractions off before, as big_vision does; an erased box makes float32 of the
-    image. The random numbers depend on the seed and the place, (epoch, index) or (step, number in the batch).
-    """
-    if augmentation.randaugment is not None:
-        whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
-        image = randaugment(whole, *augmentation.randaugment, np.random.default_rng([seed, RANDAUGMENT, *place]))
-    return erased(image, augmentation, [seed, ERASING, *place])
-
-
-def erased(image: np.ndarray, augmentation: Augmentation, seed: list[int]) -> np.ndarray:
-    """Returns a float32 copy of an image `(height, width, channels)` in 0..255 with noise in a random box.
-
-    The image itself is returned where the augmentation erases none, chance spares it, or no box fits in ten attempts.
-    """
-    if not augmentation.erasing:
-        return image
-    generator = np.random.default_rng(seed)
+def erased(image: np.ndarray, augmentation: Augmentation, generator: np.random.Generator) -> np.ndarray:
+    """Returns a float32 copy of an image with noise in a random box; itself where chance spares it or no box fits."""
     if generator.random() >= augmentation.erasing:
         return image
     height, width, channels = image.shape
@@ -594,10 +600,7 @@ def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
-    """Returns a copy of an image with a grey square of `2 int(40 level)` pixels a side around a pixel (row, column).
-
-    Raises ValueError if there is no centre, or it lies outside the image; TypeError unless it is of integers.
-    """
+    """Returns a copy of an image with a grey square of `2 int(40 level)` pixels a side around a pixel (row, column)."""
     height, width, _ = image.shape
     if center is None:
         raise ValueError("Cutout needs center=(row, column).")

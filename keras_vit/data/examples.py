@@ -1,21 +1,18 @@
 """Labelled images with random access: labels, class names and splits, files that can be read, worker processes."""
 
 import collections
-import contextlib
 import dataclasses
+import functools
 import hashlib
-import json
 import math
 import os
 import re
-import signal
 import stat
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 
@@ -30,10 +27,13 @@ from keras_vit._arguments import (
     whole_number,
 )
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.augmentation import ImageTransform
+from keras_vit.data.augmentation import HOLDOUT, ORDER
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
+from keras_vit.preprocessing.images import read_channels
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
+DENSE = ("mask", "segments")  # targets of the pixels of a picture, which keeps its size where it is evaluated on
+NO_TARGET = "none"  # of pictures whose labels are not read
 LARGEST = float(np.finfo(np.float32).max)  # of numbers as labels
 
 # What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
@@ -78,23 +78,78 @@ class BadImage:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Labelled images with random access, each read by its index."""
+    """Pictures and what each is to be answered with, by number: what every source makes, whatever the target is.
 
-    labels: np.ndarray  # int64 (examples,), or float32: shares or 0 and 1 (examples, classes), numbers (examples, 1)
-    classes: int  # 1 for regression
-    read: Callable[[int], np.ndarray]  # the pixels (height, width, 3) in 0..255, at the size of the image
-    name: Callable[[int], str]  # what the image is called in messages
+    A picture in a file, its note, `load` and `annotate` can be pickled, for worker processes.
+    """
+
+    pictures: Sequence[Any]  # what `load` reads pixels from: files (with `in_files`), arrays, bytes
+    labels: np.ndarray  # int64 (examples,), or float32 rows; zeros where `annotate` makes the targets
+    name: Callable[[int], str]  # of one of `pictures` in messages
     kind: str  # "folder", "arrays", "tfds:NAME"
     fingerprint: str  # differs where the images or their labels do, as far as that is cheap to tell
+    classes: int = 1  # 1 for regression
     class_names: list[str] | None = None
-    files: Sequence[Path] | None = None  # of the images, if each is one, for worker processes to read
-    bad: list[BadImage] = dataclasses.field(default_factory=list)
-    converted: list[BadImage] = dataclasses.field(default_factory=list)
-    target: str = "class"  # of TARGETS, or "mask": `read` returns a picture and its mask
+    target: str = "class"
+    load: Callable[[Any], np.ndarray] = load_image  # the pixels (height, width, channels) in 0..255, of any size
+    in_files: bool = True
+    notes: Sequence[Any] | None = None  # what `annotate` makes a mask or segments of: a file, rows of an annotation
+    annotate: Callable[[Any, np.ndarray, str], Any] | None = None  # of a note, the pixels and the name
     ignore: int = 255  # the number in masks that stands for no class
+    task: str = ""  # of segments: "semantic", "panoptic" or "instance"
+    bad: list["BadImage"] = dataclasses.field(default_factory=list)
+    converted: list["BadImage"] = dataclasses.field(default_factory=list)
+    numbers: np.ndarray | None = None  # of the examples among `pictures` and `notes`; None: all in order
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def _number(self, i: int) -> int:
+        return i if self.numbers is None else int(self.numbers[i])
+
+    def called(self, i: int) -> str:
+        return self.name(self._number(i))
+
+    def request(self, i: int) -> tuple[Any, Any]:
+        """Returns what a worker process needs to read an example."""
+        i = self._number(i)
+        return self.pictures[i], None if self.notes is None else self.notes[i]
+
+    def read(self, i: int) -> tuple[np.ndarray, Any]:
+        """Returns the pixels of an example and its mask or segments, None where labels are in memory."""
+        return read_example(self.load, self.annotate, *self.request(i), self.called(i))
+
+    def part(self, keep: Any) -> Self:
+        """Returns the examples of some numbers."""
+        keep = np.asarray(keep, "int64")
+        numbers = keep if self.numbers is None else self.numbers[keep]
+        return dataclasses.replace(self, labels=self.labels[keep], numbers=numbers)
+
+    def readable(self, reading: "Reading") -> Self:
+        """Returns the examples whose files can be read, as far as `reading` looks at them."""
+        if not self.in_files:
+            return self
+        keep, bad, converted = good_files([self.request(i)[0] for i in range(len(self))], reading, self.called)
+        good = self.part(keep) if bad else self
+        marks = fingerprint(self.fingerprint, [one.path for one in bad]) if bad else self.fingerprint
+        return dataclasses.replace(good, bad=[*self.bad, *bad], converted=converted, fingerprint=marks)
+
+    def without_labels(self) -> Self:
+        """Returns the pictures alone."""
+        labels = np.zeros(len(self), "int64")
+        nothing = {"notes": None, "annotate": None, "class_names": None, "task": ""}
+        return dataclasses.replace(self, labels=labels, classes=1, target=NO_TARGET, **nothing)
 
 
-BAD, GOOD = b"\0", b"\1"  # what a reply of a worker begins with
+def read_example(load: Any, annotate: Any, picture: Any, note: Any, name: str = "") -> tuple[np.ndarray, Any]:
+    """Returns the pixels of a picture, and what `annotate` makes of its note."""
+    pixels = load(picture)
+    return pixels, None if annotate is None else annotate(note, pixels, name)
+
+
+def reader(channels: int) -> Callable[[Any], np.ndarray]:
+    """Returns what loads files of so many channels, in worker processes as well."""
+    return load_image if channels == 3 else functools.partial(read_channels, channels=channels)
 
 
 def fingerprint(*parts: Any) -> str:
@@ -103,6 +158,70 @@ def fingerprint(*parts: Any) -> str:
     for part in parts:
         digest.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
     return digest.hexdigest()[:16]
+
+
+# Pipelines of other libraries
+
+IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")  # names in dicts
+
+
+def is_py_dataset(source: Any) -> bool:
+    """Whether a source is a data set of Keras, which worker processes do not import."""
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(source, keras.utils.PyDataset)
+
+
+def is_pipeline(source: Any) -> bool:
+    """Whether a source is a pipeline: iterable, and no text, array, dict, tuple or set; a list only if of batches.
+
+    A list is one of batches if each of its items is a dict or a pair.
+    """
+    if is_py_dataset(source):
+        return True
+    if isinstance(source, list):
+        return bool(source) and all(
+            isinstance(item, Mapping) or (isinstance(item, tuple) and len(item) == 2) for item in source
+        )
+    return hasattr(source, "__iter__") and not isinstance(source, (str, bytes, Mapping, tuple, list, np.ndarray, set))
+
+
+def one_pass(source: Any) -> Iterator[Any]:
+    """Yields each batch or element of one epoch of a pipeline; of a Keras `PyDataset` it ends the epoch as well."""
+    if is_py_dataset(source):
+        for i in range(source.num_batches):
+            yield source[i]
+        source.on_epoch_end()
+    else:
+        yield from source
+
+
+def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the images, and the labels or masks, of what a pipeline yields: a pair, or a dict.
+
+    `keys` are names that a dict may have for the second, such as `"label"`.
+    """
+    if isinstance(element, Mapping):
+        images, labels = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
+        if images is None or labels is None:
+            raise ValueError(f"The pipeline yields {sorted(element)}, but 'image' and {keys[0]!r} are needed.")
+    elif isinstance(element, (tuple, list)) and len(element) == 2:
+        images, labels = element
+    else:
+        wanted = f"(images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}"
+        raise ValueError(f"The pipeline must yield {wanted}, not a {type(element).__name__}.")
+    return to_numpy(images), to_numpy(labels)
+
+
+def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """Returns grey images `(n, height, width)` with an axis for channels, and three of them if `channels` is 3.
+
+    Images `(n, height, width, 1)` get three channels likewise; others are returned as they are.
+    """
+    if images.ndim == 3 and images.shape[-1] not in (3, 4, channels):
+        images = images[..., None]
+    if images.ndim == 4 and images.shape[-1] == 1 and channels == 3:
+        return np.broadcast_to(images, (*images.shape[:-1], 3))
+    return images
 
 
 # Labels and names of classes
@@ -160,10 +279,7 @@ def check_labels(
 
 
 def _check_class_numbers(values: np.ndarray, classes: int | None, name: Callable[[int], str]) -> tuple[np.ndarray, int]:
-    """Returns labels `(n,)` as int64, and how many classes there are: `classes`, or one more than the largest label.
-
-    Raises ValueError for a number that is not whole, is negative, or not below `classes`.
-    """
+    """Returns labels `(n,)` as int64, and how many classes there are: `classes`, or one more than the largest label."""
     wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0))
     if classes is not None:
         wrong |= values >= classes
@@ -271,8 +387,7 @@ def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator]
     """Returns a function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times.
 
     A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an image
-    with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195). Raises
-    ValueError for regression and for masks, whose images are of no class.
+    with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195).
     """
     if examples.target in ("number", "mask"):
         raise ValueError(f"sampling={sampling!r} is for classes, but the labels are {examples.target}s.")
@@ -305,14 +420,37 @@ def groups_of(examples: Examples) -> np.ndarray:
     return np.where(labels.any(axis=1), rarest, examples.classes)
 
 
+def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
+    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
+
+    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
+    several labels the rarest counts, and numbers are held out from small to large.
+    """
+    groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
+    count = round(share * len(groups))
+    if examples.target == "segments":
+        order, count = np.random.default_rng([seed, ORDER]).permutation(len(groups)), max(1, count)
+        held = order[:count]
+    else:
+        order = np.lexsort((generator.random(len(groups)), groups))
+        if examples.target != "number":
+            order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
+        held = np.array([generator.choice(part) for part in np.array_split(order, count)]) if count else order[:0]
+    if not 1 <= count <= min(len(order), len(groups) - 1):
+        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
+    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
+    return dataclasses.replace(
+        examples.part(keep), fingerprint=fingerprint(examples.fingerprint, float(share), seed, split)
+    )
+
+
 # Splits
 
 
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
     """Returns the folder of classes of each split, by the keys of `SPLITS`; the root for each if there are no splits.
 
-    A folder that is called like one of `class_names` is no split. Raises ValueError if a split has two folders or no
-    class folders, or one to test on stands beside folders that are no splits; OSError if a folder cannot be read.
+    A folder that is called like one of `class_names` is no split.
     """
     folders = [entry.name for entry in visible(root) if is_folder(entry)]
     is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
@@ -389,10 +527,7 @@ def split_of(name: object) -> tuple[str, int] | None:
 
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
-    """Returns the name of each split among some names; of test and validation the one stands for both if alone.
-
-    Raises ValueError, which names the place `where`, if a split has two names that are equally good.
-    """
+    """Returns the name of each split among some names; of test and validation the one stands for both if alone."""
     found: dict[str, dict[int, list[Any]]] = {}
     for name in names:
         place = split_of(name)
@@ -417,8 +552,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
     """Returns the name of a split in a folder or a dict, such as `"val"`; None without it, and for other data.
 
-    A folder that is called like one of `class_names` is no split. Raises ValueError if a split has two names or it
-    cannot be told what folders are, OSError if a folder cannot be read.
+    A folder that is called like one of `class_names` is no split.
     """
     if isinstance(source, Mapping):
         name = _splits(source, "data").get(split)
@@ -430,10 +564,7 @@ def split_name(source: Any, split: str, class_names: Sequence[str] | None = None
 
 
 def visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """Returns the entries of a folder without hidden files and what systems leave behind, sorted by name.
-
-    Raises OSError if there is no such folder, or it cannot be read.
-    """
+    """Returns the entries of a folder without hidden files and what systems leave behind, sorted by name."""
     with os.scandir(folder) as entries:
         kept = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in NOT_DATA]
     return sorted(kept, key=lambda entry: entry.name)
@@ -452,8 +583,7 @@ def good_files(
 ) -> tuple[list[int], list[BadImage], list[BadImage]]:
     """Returns the positions of the image files that can be read, those that cannot, and those that become RGB.
 
-    All count as good where `reading` does not look at them first. Raises ValueError, with the `name` of the first, if
-    one cannot be read, unless `reading` skips them; ImportError without Pillow.
+    All count as good where `reading` does not look at them first.
     """
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
@@ -491,11 +621,7 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
 
 
 def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
-    """Returns all image files below a folder, sorted; the paths of other files are appended to `others`.
-
-    `above` are the real paths of the folders above it: ValueError if a link leads back to one of them. OSError if a
-    folder cannot be read.
-    """
+    """Returns all image files below a folder, sorted; the paths of other files are appended to `others`."""
     real = os.path.realpath(folder)
     if real in above:
         raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
@@ -513,7 +639,7 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
 def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
     """Returns why image files cannot be read, by the positions of those that cannot; and the images that are not RGB.
 
-    `decode` says whether all are decoded. Raises ImportError without Pillow.
+    `decode` says whether all are decoded.
     """
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
@@ -533,8 +659,7 @@ def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
 def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
     """Returns why an image file cannot be read, None if it can, and its mode, `""` if it cannot.
 
-    It is decoded for `decode`, or if it may be cut off. Raises ImportError without Pillow, MemoryError, and nothing for
-    the file.
+    It is decoded for `decode`, or if it may be cut off.
     """
     require_packages("An image folder", ("PIL",), "images")
     from PIL import Image
@@ -559,108 +684,9 @@ def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
 
 
 def _has_its_end(path: Path, kind: str | None, size: int) -> bool:
-    """Whether the last bytes of a file are those that end its format; False where these are not known.
-
-    Raises OSError if it cannot be read.
-    """
+    """Whether the last bytes of a file are those that end its format; False where these are not known."""
     with open(path, "rb") as file:
         if kind == "WEBP":  # says its length, without the first eight bytes
             return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
         file.seek(max(0, size - 64))
         return file.read().rstrip(b"\0").endswith(ENDS[kind]) if kind in ENDS else False
-
-
-# Worker processes
-
-
-class Worker:
-    """A process that reads image files and transforms them: `python -m keras_vit.data.examples`, which runs `main`.
-
-    It imports neither Keras nor the program that started it. Requests are lines of JSON, replies are bytes.
-    """
-
-    def __init__(self, transform: ImageTransform) -> None:
-        """Starts the process, and sends it the transform of every image.
-
-        Raises RuntimeError if it ends at once, OSError if it cannot be started.
-        """
-        packages = str(Path(__file__).resolve().parents[2])  # the folder that this package lies in
-        path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
-        # -P: files in the working directory must not hide modules of the same names.
-        command = [sys.executable, "-P", "-m", "keras_vit.data.examples"]
-        environment = {**os.environ, "PYTHONPATH": path}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._requests: Any = self._process.stdin
-        self._replies: Any = self._process.stdout
-        self._send(dataclasses.asdict(transform))
-
-    def make(self, requests: Sequence[tuple[str, int, int]], images: np.ndarray) -> list[int]:
-        """Fills `images` in place, and returns the numbers of those that could not be read, which are left as they are.
-
-        `requests` are (path, epoch, index), `images` float32 `(requests, height, width, channels)`. Raises RuntimeError
-        if the process has ended.
-        """
-        self._send(requests)
-        bad = []
-        for place, image in enumerate(images):
-            reply = self._replies.read(1)
-            if reply == BAD:
-                bad.append(place)
-            elif reply != GOOD or self._replies.readinto(image.data.cast("B")) != image.nbytes:
-                self._ended()
-        return bad
-
-    def close(self) -> None:
-        """Ends the process, by force where that takes more than ten seconds. A worker may be closed more than once."""
-        for pipe in (self._requests, self._replies):
-            with contextlib.suppress(OSError):  # of one that has ended
-                pipe.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _send(self, message: object) -> None:
-        """Sends a line of JSON to the process; RuntimeError if it has ended."""
-        try:
-            self._requests.write(json.dumps(message).encode() + b"\n")
-            self._requests.flush()
-        except OSError:
-            self._ended()
-
-    def _ended(self) -> None:
-        """Waits for the end of the process, and raises RuntimeError, which says by what it ended."""
-        code = self._process.wait()
-        reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
-        raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
-
-
-def main() -> None:
-    """The program of a worker process: reads the transform and requests from standard input, and writes images.
-
-    Each image is answered by GOOD and its float32 values, or by BAD if it cannot be read. Returns at the end of the
-    input; the process exits where the program that started it is gone.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
-    replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
-    os.dup2(2, 1)  # What a library prints is no reply.
-    requests = sys.stdin.buffer
-    try:
-        transform = ImageTransform.from_dict(json.loads(requests.readline()))
-        for line in requests:
-            for path, epoch, index in json.loads(line):
-                try:
-                    image = np.ascontiguousarray(transform(transform.read(path), epoch, index), "float32")
-                except Exception:  # The program reads it again, and says what is wrong.
-                    replies.write(BAD)
-                    continue
-                replies.write(GOOD)
-                replies.write(image.data.cast("B"))
-            replies.flush()
-    except (BrokenPipeError, ValueError):  # The program has ended, in the middle of a line perhaps.
-        os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

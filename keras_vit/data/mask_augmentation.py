@@ -13,10 +13,11 @@ import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, pair, whole_number
 from keras_vit._options import Hue, Limits, Options, PerChannel, Share, UpTo
-from keras_vit.data.augmentation import IMAGE
+from keras_vit.data.augmentation import IMAGE, Draw, Transform
 from keras_vit.interpolation import FLIPPED, linear_samples, resample, torchvision_resized
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
+TRIES = 100  # how often an augmentation is drawn that leaves no segment
 CHANGES = ("brightness", "contrast", "saturation", "hue")  # of colours, fields of `MaskAugmentation`
 _GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
 
@@ -57,11 +58,7 @@ class MaskAugmentation(Options):
     hue: Hue = 0.1
     fill: Annotated[float | tuple[float, ...], PerChannel(UpTo(255))] = (123.675, 116.28, 103.53)
 
-    # What streams read of every augmentation, and what is not done to masks.
-    mixup: ClassVar[float] = 0.0
-    cutmix: ClassVar[float] = 0.0
-    erasing: ClassVar[float] = 0.0
-    randaugment: ClassVar[None] = None
+    targets: ClassVar[tuple[str, ...]] = ("mask",)
 
     @property
     def recolours(self) -> bool:
@@ -81,25 +78,14 @@ PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a pictur
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskTransform:
-    """Brings a picture and its mask to size in training; pictures to evaluate on keep theirs, and do not come here.
+class MaskTransform(Transform):
+    """Brings a picture and its mask to size in training."""
 
-    What is random depends on the seed, the epoch and the index of the picture.
-    """
+    ignore: int = 255
 
-    image_size: tuple[int, int]
-    augmentation: MaskAugmentation | None  # None: of pictures to evaluate on
-    seed: int
-    channels: int
-    ignore: int
-
-    def __call__(self, pair: tuple[np.ndarray, np.ndarray], epoch: int, index: int) -> np.ndarray:
-        """Returns a picture and its mask as one array, float32 `(*image_size, channels + 1)`, the mask last.
-
-        `pair` is a picture `(height, width, channels)` in 0..255 and its mask of integers `(height, width)`.
-        """
-        (image, mask), augmentation = pair, self.augmentation
-        generator = np.random.default_rng([self.seed, IMAGE, epoch, index])
+    def __call__(self, picture: np.ndarray, target: np.ndarray, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a crop, float32, and its mask, int32 of the same size, of a picture and a mask of integers."""
+        mask, augmentation, generator = target, self.augmentation, draw(IMAGE)
         factor = min(self.image_size) * generator.uniform(*augmentation.scale) / min(mask.shape)
         large = [max(1, int(side * factor + 0.5)) for side in mask.shape]
         crop = [min(sides) for sides in zip(large, self.image_size, strict=True)]
@@ -123,13 +109,13 @@ class MaskTransform:
         rows, columns = (along.part(place) for along, place in zip(samples, box, strict=True))
         if augmentation.flip and generator.random() < 0.5:
             columns, labels = columns.part(FLIPPED), labels[:, FLIPPED]
-        pixels = resample(image, rows, columns)
+        pixels = resample(picture, rows, columns)
         if augmentation.recolours:
             pixels = distorted(pixels, augmentation, generator)
-        both = np.empty((*self.image_size, self.channels + 1), "float32")
-        both[..., :-1], both[..., -1] = augmentation.fill, self.ignore
-        both[: crop[0], : crop[1], :-1], both[: crop[0], : crop[1], -1] = pixels, labels
-        return both
+        image, result = np.empty(self.shape, "float32"), np.full(self.image_size, self.ignore, "int32")
+        image[...] = augmentation.fill
+        image[: crop[0], : crop[1]], result[: crop[0], : crop[1]] = pixels, labels
+        return image, result
 
 
 def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
@@ -207,9 +193,12 @@ class SegmentAugmentation(Options):
     jitter: bool = False
     flip: bool = True
 
-    # What runs read of every augmentation, and what is not done to masks.
-    mixup: ClassVar[float] = 0.0
-    cutmix: ClassVar[float] = 0.0
+    targets: ClassVar[tuple[str, ...]] = ("segments",)
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError unless the pictures are of red, green and blue."""
+        if channels != 3:
+            raise ValueError(f"Pictures with segments have 3 channels, but the model takes {channels}.")
 
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
         """Returns random arguments of `augment_masks`, by name, for a picture of a size (height, width).
@@ -230,6 +219,22 @@ class SegmentAugmentation(Options):
         contrast_last = rng.random() < 0.5
         order = ("brightness", "saturation", "hue", "contrast") if contrast_last else CHANGES
         return [(name, float(rng.uniform(*ranges[name]))) for name in order if rng.random() < 0.5]
+
+
+PLAIN_SEGMENTS = SegmentAugmentation((1.0, 1.0), flip=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentTransform(Transform):
+    """Crops a picture and the masks of its segments in training, as often as it takes until one is left."""
+
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any] | None:
+        for _ in range(TRIES if target["masks"].any() else 0):
+            drawn = self.augmentation.draw(picture.shape[:2], self.image_size, draw(IMAGE))
+            crop, found = augment_masks(picture, target, self.image_size, **drawn)
+            if len(found["labels"]):
+                return crop.astype("float32"), found
+        return None
 
 
 def augment_masks(
@@ -301,8 +306,7 @@ def augment_masks(
 def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
     """Returns a new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`.
 
-    The factor is 1 for no change; of `"hue"` it is a share of the circle, 0 for none. ValueError for a name that is
-    none of `CHANGES`.
+    The factor is 1 for no change; of `"hue"` it is a share of the circle, 0 for none.
     """
     check_choice("colour", name, CHANGES)
     values = picture.astype("float64")

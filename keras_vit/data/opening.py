@@ -27,10 +27,12 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit.data.augmentation import HOLDOUT, Augmentation, ImageTransform
+from keras_vit.data.augmentation import Augmentation, ImageTransform, Transform
 from keras_vit.data.examples import (
+    DENSE,
     IMAGE_SUFFIXES,
     IN_PLACE_OF,
+    NO_TARGET,
     SPLITS,
     TARGETS,
     BadImage,
@@ -40,17 +42,29 @@ from keras_vit.data.examples import (
     check_labels,
     count_steps,
     fingerprint,
-    good_files,
-    groups_of,
+    hold_out,
     image_files,
     is_folder,
+    is_pipeline,
     match_labels,
     pick_split,
+    reader,
     split_folders,
+    split_of,
     visible,
+    with_channels,
 )
-from keras_vit.data.mask_augmentation import PLAIN, MaskAugmentation, MaskTransform
-from keras_vit.data.streams import ExampleStream, ImageStream, PipelineStream, is_pipeline
+from keras_vit.data.mask_augmentation import (
+    PLAIN,
+    PLAIN_SEGMENTS,
+    MaskAugmentation,
+    MaskTransform,
+    SegmentAugmentation,
+    SegmentTransform,
+)
+from keras_vit.data.pipelines import Labels, PipelineStream
+from keras_vit.data.streams import ExampleStream, ImageStream
+from keras_vit.data.views import ViewAugmentation, ViewTransform
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
 
@@ -61,7 +75,7 @@ def open_data(
     batch_size: int,
     split: str = "train",
     shuffle: bool | None = None,
-    augmentation: Augmentation | None = None,
+    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation | ViewAugmentation | None = None,
     seed: int = 0,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -85,7 +99,8 @@ def open_data(
             - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
               of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
               `randaugment` and `mixup` of an augmentation are added.
-            - a table of image files and labels: `open_table`; pictures with masks: `open_masks`.
+            - a table of image files and labels: `open_table`; pictures with masks: `open_masks`; with segments:
+              `open_segments`.
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Of the images that come out, an integer or `(height, width)`. None: arrays or a pipeline of what a
             model takes already, of any shape and unit, to go through once: labels are checked, images are as they are.
@@ -93,12 +108,14 @@ def open_data(
         split: `"train"`, `"test"` or `"validation"`; where there is only one of the last two, it is taken for both.
         shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
             `split` says.
-        augmentation: What is done to training images; `None`: they are scaled to size.
+        augmentation: What is done to training images; `None`: they are scaled to size. A `MaskAugmentation` where there
+            are masks, a `SegmentAugmentation` where there are segments; a `ViewAugmentation` for the target `"none"`.
         seed: A whole number from 0. The same seed yields the same batches.
         classes: How many there are, where the data does not say it.
         class_names: Their names in the order that labels are to have; of arrays and pipelines, in that which they have.
         target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
-            `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age.
+            `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age. `"none"`, of any data: they are not read.
+            Pictures may then come without: all those in a folder or its `train/`, an array, a list, a pipeline.
         on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
             it in `stream.bad`. In training, the next good image takes its place.
         check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
@@ -140,7 +157,6 @@ def open_data(
     how, size = Reading(**reading), None if image_size is None else pair("image_size", image_size)
     batch_size, seed = whole_number("batch_size", batch_size, 1), whole_number("seed", seed, 0)
     check_choice("split", split, tuple(SPLITS))
-    check_choice("target", target, TARGETS)
     check_choice("sampling", sampling, (None, "balanced", "sqrt"))
     if len(shard) != 2 or not all(isinstance(n, numbers.Integral) for n in shard) or not 0 <= shard[0] < shard[1]:
         raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
@@ -154,135 +170,129 @@ def open_data(
     if sampling is not None and not shuffle:
         raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
     part = "train" if holdout is not None else split
-    if isinstance(source, Mapping):
-        source = pick_split(source, part)
+    source = pick_split(source, part) if isinstance(source, Mapping) else source
     names, classes = check_class_names(class_names, classes)
     classes = None if classes is None else whole_number("classes", classes, 1)
-    has_files, has_masks = hasattr(source, "open_examples"), getattr(source, "target", "class") == "mask"
+    # What has been opened says its target; only labels may be left out.
+    known = getattr(source, "target", None)
+    check_choice("target", target, (*TARGETS, NO_TARGET, *([known] if known else [])))
+    kind = target if target == NO_TARGET or known is None else known
     if not isinstance(resize, Pipeline):
         check_choice("resize", resize, tuple(RESIZES))
-        if resize != "squash" and (shuffle or size is None or has_masks or how.channels != 3):
+        if resize != "squash" and (shuffle or size is None or kind in DENSE or how.channels != 3):
             wanted = "images in order, without masks, that have a size and three channels"
             raise ValueError(f"resize={resize!r} is for {wanted}: leave it out.")
-    if size is None or (not has_files and is_pipeline(source)):
-        if holdout is not None or sampling is not None or how.processes:
-            raise ValueError("A pipeline goes its own way: holdout, sampling and processes are for other data.")
+    pipeline = getattr(source, "pipeline", source if known is None and is_pipeline(source) else None)
+    if (size is None or pipeline is not None) and (holdout is not None or sampling is not None or how.processes):
+        raise ValueError("A pipeline goes its own way: holdout, sampling and processes are for other data.")
     if size is None:
         if shuffle:
             raise ValueError("image_size=None is for data that is gone through once: shuffle=False, or give a size.")
-        return PipelineStream(inputs_of(source, batch_size), None, batch_size, classes, names, how, shard, target)
-    transform = _transform(source, size, augmentation, resize, shuffle, seed, int(how.channels))
-    if not has_files and is_pipeline(source):
-        if has_masks:
-            source = source.in_order(names)
-            if target != "class" or classes not in (None, source.classes):
-                raise ValueError(f"classes={classes}, target={target!r} are not those of the masks: leave them out.")
-            target, classes, names = source.target, source.classes, list(names or source.class_names or ()) or None
-        return PipelineStream(source, transform, batch_size, classes, names, how, shard, target)
-    if isinstance(source, (tuple, list)) and len(source) == 2:
-        examples = open_arrays(*source, shuffle, classes, names, how, target)
-    else:
-        examples = _open_examples(source, part, names, how)
-    if target not in ("class", examples.target):
-        raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
-    if classes not in (None, examples.classes):
-        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
-    if how.channels != 3 and examples.files is not None:
-        files = examples.files
-        examples = dataclasses.replace(examples, read=lambda i: transform.read(files[i]))
+        inputs, labels = inputs_of(source, batch_size), Labels(target, classes, names)
+        return PipelineStream(inputs, labels, None, batch_size, how, shard)
+    ignore = getattr(source, "ignore", 255)
+    transform = _transform(kind, size, augmentation, resize, shuffle, seed, int(how.channels), ignore)
+    if pipeline is not None:
+        labels = source.in_order(names) if kind in DENSE else Labels(kind, 1 if kind == NO_TARGET else classes, names)
+        if kind in DENSE and (target not in ("class", kind) or classes not in (None, labels.classes)):
+            raise ValueError(f"classes={classes}, target={target!r} are not those of the masks: leave them out.")
+        stream = PipelineStream(pipeline, labels, transform, batch_size, how, shard)
+        stream.class_names = stream.class_names or names
+        return stream
+    if kind == NO_TARGET and holdout is None:
+        examples = _open_pictures(source, part, how).without_labels()
+    else:  # a share is held out as of labelled images
+        examples = _open_examples(source, part, shuffle, classes, names, how, "class" if kind == NO_TARGET else target)
     if holdout is not None:
         examples = hold_out(examples, holdout, seed, split)
+    examples = examples.without_labels() if kind == NO_TARGET else examples
     return ExampleStream(examples, transform, batch_size, how, shard, sampling)
 
 
 def _transform(
-    source: Any,
+    kind: str,
     size: tuple[int, int],
     augmentation: Any,
     resize: str | Pipeline,
     shuffle: bool,
     seed: int,
     channels: int,
-) -> ImageTransform | MaskTransform:
-    """Returns what brings each image to size, with its mask where there are masks.
-
-    Shuffled images without an augmentation are scaled to size, and pictures with masks cropped. Raises TypeError for an
-    augmentation of the other kind, ValueError for one that images of this many channels cannot have.
-    """
-    has_masks = getattr(source, "target", "class") == "mask"
-    if has_masks and isinstance(augmentation, Augmentation):
-        raise TypeError(
-            "Pictures with masks are changed by a data.MaskAugmentation, as those of the recipes segmentation/..., "
-            "but an Augmentation was given: recipe.replace(augmentation=data.MaskAugmentation())."
+    ignore: int,
+) -> Transform:
+    """Returns what becomes of each example of a target `kind`."""
+    if not shuffle:
+        return (
+            Transform(size, None, seed, channels)
+            if kind in DENSE
+            else ImageTransform(size, None, seed, channels, resize)
         )
-    kind = MaskAugmentation if has_masks else Augmentation
-    if not isinstance(augmentation, kind | None):
-        raise TypeError(f"augmentation must be of {kind.__name__} or None, but {augmentation!r} was given.")
-    if augmentation is not None:
-        augmentation.check_channels(channels)
-    if has_masks:
-        plain = PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0)
-        augmentation = plain if shuffle and augmentation is None else augmentation
-        return MaskTransform(size, augmentation, seed, channels, source.ignore)
-    plain = Augmentation(crop="resize", flip=False) if shuffle else None
-    return ImageTransform(size, augmentation or plain, resize, seed, channels)
+    if augmentation is None:
+        plain = {"mask": PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0), "segments": PLAIN_SEGMENTS}
+        augmentation = plain.get(kind, Augmentation(crop="resize", flip=False))
+    if kind not in getattr(augmentation, "targets", ()):
+        wanted = {"mask": "data.MaskAugmentation", "segments": "data.SegmentAugmentation"}.get(
+            kind, "data.Augmentation"
+        )
+        hint = (
+            f" Recipes segmentation/... have one, or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
+        )
+        given = f"for data of the target {kind!r}, but is a {type(augmentation).__name__}"
+        raise TypeError(f"augmentation must be a {wanted} {given}.{hint}")
+    augmentation.check_channels(channels)
+    if kind == "mask":
+        return MaskTransform(size, augmentation, seed, channels, ignore)
+    if kind == "segments":
+        return SegmentTransform(size, augmentation, seed, channels)
+    make = ViewTransform if isinstance(augmentation, ViewAugmentation) else ImageTransform
+    return make(size, augmentation, seed, channels)
 
 
-def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
-    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
-
-    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
-    several labels the rarest counts, and numbers are held out from small to large. Raises ValueError if the share is
-    less than half an image, or leaves a class, or training, without any.
-    """
-    groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
-    order = np.lexsort((generator.random(len(groups)), groups))
-    if examples.target != "number":
-        order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
-    count = round(share * len(groups))
-    if not 1 <= count <= min(len(order), len(groups) - 1):
-        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
-    held = np.array([generator.choice(part) for part in np.array_split(order, count)])
-    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
-    return dataclasses.replace(
-        examples,
-        labels=examples.labels[keep],
-        read=lambda i: examples.read(keep[i]),
-        name=lambda i: examples.name(keep[i]),
-        files=None if examples.files is None else [examples.files[i] for i in keep],
-        fingerprint=fingerprint(examples.fingerprint, float(share), seed, split),
-    )
+def _open_pictures(source: Any, split: str, reading: Reading) -> Examples:
+    """Returns pictures whose labels are not read, of data that need not have any."""
+    if isinstance(source, tuple) and len(source) == 2:
+        source = source[0]
+    if isinstance(source, list) or len(getattr(source, "shape", ())) in (3, 4):
+        return open_arrays(source, None, False, None, None, reading, "class")
+    if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
+        return open_folder_of_pictures(Path(source), reading)
+    return _open_examples(source, split, False, None, None, reading, "class")
 
 
-def _open_examples(source: Any, split: str, names: list[str] | None, reading: Reading) -> Examples:
-    """Returns the images of a split in a folder, a table, a folder of masks or a data set of tensorflow-datasets.
-
-    Raises TypeError for any other source; OSError for a folder that is missing (FileNotFoundError) or cannot be read,
-    ValueError for what is wrong with its content, ImportError for a missing package.
-    """
+def _open_examples(
+    source: Any,
+    split: str,
+    training: bool,
+    classes: int | None,
+    names: list[str] | None,
+    reading: Reading,
+    target: str,
+) -> Examples:
+    """Returns the examples of a split of any data but pipelines."""
     if hasattr(source, "open_examples"):
-        return source.open_examples(split, names, reading)
-    if isinstance(source, str) and source.startswith("tfds:"):
+        examples = source.open_examples(split, names, reading)
+    elif isinstance(source, (tuple, list)) and len(source) == 2:
+        examples = open_arrays(*source, training, classes, names, reading, target)
+    elif isinstance(source, str) and source.startswith("tfds:"):
         if reading.channels != 3:
             raise ValueError(f"channels={reading.channels}, but {source} is read as red, green and blue: leave it out.")
-        return open_tfds(source.removeprefix("tfds:"), split, names)
-    if isinstance(source, (str, os.PathLike)):
-        return open_folder(source, split, names, reading)
-    kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
-    raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+        examples = open_tfds(source.removeprefix("tfds:"), split, names)
+    elif isinstance(source, (str, os.PathLike)):
+        examples = open_folder(source, split, names, reading)
+    else:
+        kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
+        raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+    if target not in ("class", examples.target):
+        raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
+    if classes not in (None, examples.classes):
+        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
+    return examples
 
 
 # Folders
 
 
 def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-    """Returns the images of a split, sorted by class and name; the arguments are those of `open_data`.
-
-    Warns of files that are left out, and of names that differ in capitals only. Raises FileNotFoundError without the
-    folder, OSError if one cannot be read, ImportError without Pillow; ValueError without that split, two classes or a
-    picture of a class that can be read, for two folders of a split, a link to a folder above it, classes that are
-    unknown or have no proper name, and, unless `reading` skips them, files that cannot be read and classes without.
-    """
+    """Returns the images of a split, sorted by class and name; the arguments are those of `open_data`."""
     root = Path(root)
     if not root.is_dir():
         what = "It is a file: data.open_table reads tables." if root.exists() else "There is no such folder."
@@ -320,33 +330,47 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
         warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
-    keep, unreadable, converted = good_files(paths, reading, lambda i: str(paths[i]))
-    paths, labels = [paths[i] for i in keep], labels[keep]
-    for label, name in enumerate(names):
-        if files.get(name) and not (labels == label).any():
-            raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
-    return Examples(
+    examples = Examples(
+        pictures=paths,
         labels=labels,
-        classes=len(names),
-        read=lambda i: load_image(paths[i]),
         name=lambda i: str(paths[i]),
         kind="folder",
         fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
+        classes=len(names),
         class_names=names,
-        files=paths,
-        bad=bad + unreadable,
-        converted=converted,
-    )
+        load=reader(reading.channels),
+        bad=bad,
+    ).readable(reading)
+    for label, name in enumerate(names):
+        if files.get(name) and not (examples.labels == label).any():
+            raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
+    return examples
+
+
+def open_folder_of_pictures(root: Path, reading: Reading) -> Examples:
+    """Returns all pictures below a folder, or below its `train/`, without labels."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")
+    folders = [Path(entry.path) for entry in visible(root) if is_folder(entry)]
+    training = {path.name: path for path in folders if (split_of(path.name) or ("",))[0] == "train"}
+    folder = pick_split(training, "train") if training else root
+    paths = image_files(folder)
+    if not paths:
+        raise ValueError(f"data must be a folder of pictures, but there are none in {printable(folder)}.")
+    return Examples(
+        pictures=paths,
+        labels=np.zeros(len(paths), "int64"),
+        name=lambda i: str(paths[i]),
+        kind="pictures",
+        fingerprint=fingerprint([path.relative_to(folder).as_posix() for path in paths]),
+        load=reader(reading.channels),
+    ).readable(reading)
 
 
 def _names_of_folders(
     training: Path, files: Mapping[str, Sequence[Path]], leave_out: Callable[[Path, str, str], None]
 ) -> list[str]:
-    """Returns the names of the classes, those of the folders with pictures; `leave_out` is called for folders without.
-
-    `training` is for messages. Warns of names that differ in capitals only. Raises ValueError if one is no name for a
-    class, and what `leave_out` raises.
-    """
+    """Returns the names of the folders with pictures; `leave_out` is called for those without."""
     names = []
     for name, paths in files.items():
         if paths:
@@ -362,10 +386,7 @@ def _names_of_folders(
 
 
 def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
-    """Returns the images in the folder of each class, and the paths of files that are none, by name or by place.
-
-    Raises ValueError if a link leads back to a folder that it lies in, OSError if a folder cannot be read.
-    """
+    """Returns the images in the folder of each class, and the paths of files that are none, by name or by place."""
     others: list[str] = []
     files = {}
     for entry in visible(folder):
@@ -383,7 +404,6 @@ class Slices:
     """Arrays of what a model takes, and their labels, as a pipeline of batches."""
 
     def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
-        """Keeps both as arrays; ValueError unless they have one length, and images two axes or more."""
         self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
         shapes = self._images.shape, self._labels.shape
         if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
@@ -401,11 +421,7 @@ class Slices:
 
 
 def inputs_of(source: Any, batch_size: int) -> Any:
-    """Returns a pipeline of what a model takes: arrays `(images, labels)` in slices, other iterables as given.
-
-    Raises ValueError if images and labels are not as many, TypeError for paths, dicts, single arrays, other tuples and
-    what cannot be iterated over.
-    """
+    """Returns a pipeline of what a model takes: arrays `(images, labels)` in slices, other iterables as given."""
     if isinstance(source, tuple) and len(source) == 2:
         return Slices(*source, batch_size)
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
@@ -426,11 +442,7 @@ def open_arrays(
     """Returns images in memory with their labels as examples; what is in arrays already is not copied.
 
     Images are `(n, height, width)` or `(n, height, width, channels)` in 0..255, or a list of images of any sizes.
-    Labels are as in `check_labels`; `training` says whether there have to be two classes.
-
-    Raises ValueError or TypeError if images or labels are no such, not as many, of one class in training, or not
-    finite, ValueError for no pixels; with `reading.skip` images that are not finite are left out, unless all are so.
-    Warns where most classes have no image.
+    Labels are as in `check_labels`, or None; `training` says whether there have to be two classes.
     """
 
     def name(i: int) -> str:
@@ -439,7 +451,7 @@ def open_arrays(
     channels = reading.channels
     ragged = isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
     images = [to_numpy(image) for image in images] if ragged else np.atleast_1d(to_numpy(images))
-    labels = to_numpy(labels)
+    labels = np.zeros(len(images), "int64") if labels is None else to_numpy(labels)
     if not all(map(np.size, images) if ragged else [images.size]):
         raise ValueError("data must hold images, but there are none, or one has no pixels.")
     if labels.ndim == 0 or len(images) != len(labels):
@@ -468,38 +480,26 @@ def open_arrays(
     else:
         good = with_channels(images[keep] if bad else images, channels)
         check_pixels(good, channels, item=lambda i: name(keep[i]), scaled="raise")
-    return Examples(
-        labels=labels[keep],
-        classes=classes,
-        read=lambda i: with_channels(images[keep[i]][None], channels)[0],
-        name=lambda i: name(keep[i]),
+    examples = Examples(
+        pictures=images,
+        labels=labels,
+        name=name,
         kind="arrays",
         fingerprint=fingerprint(labels[keep], np.shape(images[keep[0]]), images[keep[0]], images[keep[-1]]),
+        classes=classes,
         class_names=class_names,
-        bad=bad,
         target=target,
+        load=lambda image: with_channels(image[None], channels)[0],
+        in_files=False,
+        bad=bad,
     )
-
-
-def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
-    """Returns grey images `(n, height, width)` with an axis for channels, and three of them if `channels` is 3.
-
-    Images `(n, height, width, 1)` get three channels likewise; others are returned as they are.
-    """
-    if images.ndim == 3 and images.shape[-1] not in (3, 4, channels):
-        images = images[..., None]
-    if images.ndim == 4 and images.shape[-1] == 1 and channels == 3:
-        return np.broadcast_to(images, (*images.shape[:-1], 3))
-    return images
+    return examples.part(keep) if bad else examples
 
 
 def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     """Returns a split of a data set of tensorflow-datasets, such as `"oxford_iiit_pet:4.0.0"`, prepared if it is not.
 
-    Labels are numbers of `class_names`, or without these as the data set has them. Raises ImportError without the
-    package, ValueError if the data set has no images with classes, no such split, a class that is not named, labels
-    that are kept secret, or was not prepared for random access; and the package's own errors if there is no such data
-    set or it cannot be prepared.
+    Labels are numbers of `class_names`, or without these as the data set has them.
     """
     try:
         import tensorflow_datasets as tfds
@@ -532,13 +532,15 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     if names != list(label.names):
         labels = match_labels(label.names, names, f"tfds:{name}")[labels]
     return Examples(
+        pictures=pictures,
         labels=labels,
-        classes=len(names),
-        read=lambda i: load_image(io.BytesIO(pictures[i]["image"]), orient=False),  # As tfds decodes.
         name=called,
         kind=f"tfds:{name}",
         fingerprint=fingerprint(labels),
+        classes=len(names),
         class_names=names,
+        load=lambda picture: load_image(io.BytesIO(picture["image"]), orient=False),  # As tfds decodes.
+        in_files=False,
     )
 
 

@@ -20,8 +20,7 @@ from keras_vit._arguments import (
     require_packages,
     warn_caller,
 )
-from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, fingerprint, good_files, split_of
-from keras_vit.preprocessing import load_image
+from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, fingerprint, reader, split_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +35,7 @@ class LabelTable:
         splits: `"train"`, `"test"` or `"validation"` for each image; None where the table has no splits.
         rows: What each row is called in messages.
         source: What the table is called.
+        masks: With the target `"mask"` the file of each image's mask, for `open_masks`.
 
     Examples:
         >>> table = data.open_table({"file": ["cat.png", "dog.png"], "age": [3, 7]}, label="age", target="number")
@@ -50,6 +50,7 @@ class LabelTable:
     splits: Sequence[str] | None = dataclasses.field(repr=False)
     rows: Sequence[str] = dataclasses.field(repr=False)
     source: str
+    masks: Sequence[Path] | None = dataclasses.field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -59,22 +60,33 @@ class LabelTable:
         """Whether rows say that they are there to test or to validate on."""
         return any(split in IN_PLACE_OF for split in self.splits or ())
 
-    def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
-        """Returns the images of a split, in the order of the rows; all rows for each split if the table has none.
-
-        With `class_names` the classes come in that order, and a number is called so. Test and validation rows take each
-        other's place. Raises ValueError if there are no rows, a label is none of the classes, there is one class to
-        train on, or without `class_names` one has no row to train on, and for a file that cannot be read unless it is
-        to be skipped; ImportError without Pillow.
-        """
+    def rows_of(self, split: str) -> list[int]:
+        """Returns the numbers of a split's rows, all without splits; test and validation take each other's place."""
         splits = self.splits or [split] * len(self)
         chosen = split if split in splits else IN_PLACE_OF.get(split)
         rows = [i for i in range(len(self)) if splits[i] == chosen]
         if not rows:
             raise ValueError(f"{self.source} has no rows of the split {split!r}.")
-        called = [f"{self.files[i]} ({self.rows[i]})" for i in rows]
-        keep, bad, converted = good_files([self.files[i] for i in rows], reading, called.__getitem__)
-        rows, called = [rows[i] for i in keep], [called[i] for i in keep]
+        return rows
+
+    def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
+        """Returns the images of a split, in the order of the rows; all rows for each split if the table has none.
+
+        With `class_names` the classes come in that order, and a number is called so.
+        """
+        if self.masks is not None:
+            raise ValueError(f"{self.source} has files of masks: give data.open_masks(table).")
+        rows = self.rows_of(split)
+        files, called = [self.files[i] for i in rows], [f"{self.files[i]} ({self.rows[i]})" for i in rows]
+        examples = Examples(
+            pictures=files,
+            labels=np.array(rows),
+            name=called.__getitem__,
+            kind="table",
+            fingerprint="",
+            load=reader(reading.channels),
+        ).readable(reading)
+        rows, files = examples.labels.tolist(), [examples.request(i)[0] for i in range(len(examples))]
         names, labels = class_names or list(self.class_names), self.labels[rows]
         if self.target != "number":
             labels = self._columns(rows, names)
@@ -83,26 +95,17 @@ class LabelTable:
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
             if split == "train" and without and class_names is None:
                 raise ValueError(f"No training row of {self.source} has {listing(without)}: class_names= the others.")
-        files = [self.files[i] for i in rows]
-        return Examples(
+        return dataclasses.replace(
+            examples,
             labels=labels.argmax(axis=1) if self.target == "class" else labels,
-            classes=len(names),
-            read=lambda i: load_image(files[i]),
-            name=called.__getitem__,
-            kind="table",
             fingerprint=fingerprint(labels, [path.name for path in files]),
+            classes=len(names),
             class_names=names,
-            files=files,
-            bad=bad,
-            converted=converted,
             target=self.target,
         )
 
     def _columns(self, rows: list[int], names: list[str]) -> np.ndarray:
-        """Returns the labels of some rows, float32 `(rows, names)`, for classes in another order.
-
-        Raises ValueError if a row has a label that is none of the names.
-        """
+        """Returns the labels of some rows, float32 `(rows, names)`, for classes in another order."""
         columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
         for name, column in columns.items():
             if name not in names and column.any():
@@ -131,8 +134,9 @@ def open_table(
         label: The column of labels, or several columns, one for each class, of 0 and 1.
         split: The column that says `train`, `test`, `val` and the like; None for a column `split`, if there is one.
             Without splits, `holdout=` and `validation=0.1` draw one.
-        target: What the labels are: `"class"`, `"multilabel"` or `"number"` (a quantity such as an age). None:
-            `"multilabel"` where there are several columns, a `separator` or lists in the column, else `"class"`.
+        target: What the labels are: `"class"`, `"multilabel"`, `"number"` (a quantity such as an age) or `"mask"` (the
+            files of masks, one number a pixel: the table is for `open_masks`). None: `"multilabel"` where there are
+            several columns, a `separator` or lists in the column, else `"class"`.
         separator: What stands between the labels of an image in one column, such as `"|"`; an image may have none.
             None: a cell of text is one label, or none if it is empty.
         folder: What the files are relative to; None for the table's own folder, or the current one.
@@ -169,7 +173,7 @@ def open_table(
     has_many = several or separator is not None or lists
     if target is None:
         target = "multilabel" if has_many else "class"
-    check_choice("target", target, TARGETS)
+    check_choice("target", target, (*TARGETS, "mask"))
     if has_many and target != "multilabel":
         raise ValueError(f"target={target!r} has one label in one column, but there are several, or a separator.")
     count = range(len(columns[file]))
@@ -178,7 +182,9 @@ def open_table(
         raise ValueError(f"{where} has no rows.")
 
     cells = _Cells(columns, rows)
-    if several or target == "number":
+    if target == "mask":
+        classes, values = [], np.zeros((len(rows), 0))
+    elif several or target == "number":
         classes, values = labels, [[cells.number(name, i, several) for name in labels] for i in count]
     else:
         found = [cells.names(labels[0], i, target, separator) for i in count]
@@ -197,14 +203,16 @@ def open_table(
     alike = _spelled_alike(classes)
     if alike:
         warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only.")
+    home = home if folder is None else Path(folder)
     table = LabelTable(
-        files=[(home if folder is None else Path(folder)) / cells.text(file, i) for i in count],
+        files=[home / cells.text(file, i) for i in count],
         labels=np.asarray(values, "float32"),
         target=target,
         class_names=tuple(classes),
         splits=_splits([cells.text(split, i) for i in count], rows) if split else None,
         rows=rows,
         source=where,
+        masks=[home / cells.text(labels[0], i) for i in count] if target == "mask" else None,
     )
     _check_repeated(table)
     return table
@@ -238,10 +246,7 @@ class _Cells:
         return value
 
     def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:
-        """Returns the labels of a row: one of a class, else those in a list or between separators, or none.
-
-        Raises ValueError for an empty cell if the target is `"class"`.
-        """
+        """Returns the labels of a row: one of a class, else those in a list or between separators, or none."""
         if target == "class":
             return [self.text(column, i)]
         parts = self.columns[column][i]
@@ -256,7 +261,8 @@ def _check_repeated(table: LabelTable) -> None:
     for i, path in enumerate(table.files):
         first = first_of.setdefault(os.path.normpath(path), i)
         rows = f"than {table.rows[first]}. Keep one of the two."
-        if first != i and np.any(table.labels[i] != table.labels[first]):
+        others = table.masks is not None and table.masks[i] != table.masks[first]
+        if first != i and (others or np.any(table.labels[i] != table.labels[first])):
             raise ValueError(f"{table.rows[i]} has another label for {path.name!r} {rows}")
         if table.splits and table.splits[i] != table.splits[first]:
             raise ValueError(f"{table.rows[i]} has {path.name!r} in another split {rows}")
@@ -277,11 +283,7 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
 
 
 def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
-    """Returns the columns of a table by name, what it is called, the number of its first row, and its folder.
-
-    Raises OSError for a file that is missing (FileNotFoundError) or cannot be read, ImportError for Parquet without
-    pyarrow, and ValueError or TypeError for what is no table.
-    """
+    """Returns the columns of a table by name, what it is called, the number of its first row, and its folder."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix.lower() == ".parquet":
@@ -298,8 +300,7 @@ def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     """Returns the columns of a CSV file as lists of text; its separator is the most frequent in its first line.
 
-    Cells that a row lacks are empty. Raises FileNotFoundError without the file, OSError if it cannot be read, and
-    ValueError if it is empty or no UTF-8, two columns have one name, or a row has more cells than there are columns.
+    Cells that a row lacks are empty.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
@@ -321,10 +322,7 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
 
 
 def _columns(table: Any) -> dict[str, Sequence[Any]]:
-    """Returns the columns of a pandas, polars or Arrow table, or of a dict, as lists.
-
-    Raises TypeError for anything else, ValueError if they are not equally long or two have one name.
-    """
+    """Returns the columns of a pandas, polars or Arrow table, or of a dict, as lists."""
     names = table if isinstance(table, dict) else getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
         kinds = "a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns"

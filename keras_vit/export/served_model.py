@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, LabelTable, has_test_split, image_files, match_labels, open_data
-from keras_vit.data.examples import split_folders
-from keras_vit.data.streams import is_pipeline
+from keras_vit.data.examples import is_pipeline, split_folders
 from keras_vit.models import (
     BiT,
     BiTConfig,

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from keras_vit._arguments import to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, ProgressBar
-from keras_vit.data import ImageStream, open_data
-from keras_vit.data.masks import Masks, as_masks, names_beside
+from keras_vit.data import ImageStream, MaskedImages, open_data, open_masks
+from keras_vit.data.masks import names_beside
 from keras_vit.models import EoMT, LinearSegmenter
 from keras_vit.segmentation.segmenting import segment
 
@@ -255,14 +255,14 @@ def evaluate(
                     "reduce_zero_label and on_bad_image are for data that is opened here, not for streams."
                 )
         else:
-            known = None if isinstance(data, Masks) or names_beside(data) else config.classes
-            masks = as_masks(
+            known = None if isinstance(data, MaskedImages) or names_beside(data) else config.classes
+            masks = open_masks(
                 data, classes=known, class_names=None, ignore=ignore, reduce_zero_label=reduce_zero_label
             ).in_order(config.class_names)
             ignore = masks.ignore
             data = open_data(
                 masks,
-                split="test" if getattr(masks, "has_test_split", True) else "train",
+                split="test" if masks.has_test_split else "train",
                 image_size=config.image_size,
                 channels=config.channels,
                 batch_size=processes.count,

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from keras_vit._arguments import Source, to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
-from keras_vit.data.segments import panoptic_rows, pictures_by_name, read_ids
+from keras_vit.data.coco import panoptic_rows, pictures_by_name, read_ids
 from keras_vit.segmentation.results import Segmentation, check_classes
 
 _VOID = -1

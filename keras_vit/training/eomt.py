@@ -15,8 +15,7 @@ from keras import ops
 
 from keras_vit._arguments import DType, listing, matches, pair, to_numpy
 from keras_vit._processes import ALONE_BY_NAME, current, share
-from keras_vit.data import SegmentAugmentation, SegmentedImages
-from keras_vit.data.segments import SegmentStream, hold_out_segments
+from keras_vit.data import ImageStream, SegmentedImages
 from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
@@ -207,47 +206,26 @@ class EoMTSegmentation(Task):
         self.stuff = tuple(stuff)
         self.recipe = Recipe()  # that of the run, from `prepare_model` on
 
-    def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> SegmentStream:
-        """Returns the stream of crops to train on, without the share that `holdout` sets apart.
-
-        Raises ValueError for fields of the recipe or options that an EoMT does not use, other channels than three,
-        numbers of stuff that are no classes, or without pictures; TypeError for another augmentation.
-        """
+    def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> ImageStream:
+        """Returns the stream of crops to train on; ValueError for what an EoMT does not use."""
         self.check_recipe(recipe, data.target)
-        if not isinstance(recipe.augmentation, SegmentAugmentation):
-            raise TypeError(f"The recipe {recipe.name} must have a data.SegmentAugmentation to train an EoMT.")
         # Published recipes may have False beside a layer_decay of 1.
         is_given = "decay_query_blocks" in recipe.given and not recipe.decay_query_blocks
         if is_given and recipe.layer_decay in (None, 1):
             raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
-        if reading["on_bad_image"] != "stop":
-            raise ValueError("on_bad_image='skip' is for images of one class each and for linear heads.")
-        if reading["channels"] != 3:
-            raise ValueError(f"Pictures with segments have 3 channels, but the model takes {reading['channels']}.")
         PanopticQuality(data.classes, self.stuff)  # refuses other numbers before anything is trained
-        seed, shard = reading["seed"], reading["shard"]
-        if reading["holdout"]:
-            data, _ = hold_out_segments(data, reading["holdout"], seed)
-        size, batch_size = reading["image_size"], reading["batch_size"]
-        return SegmentStream(data, size, batch_size, recipe.augmentation, seed=seed, shard=shard)
+        return super().open_images(data, recipe, **reading)
 
-    def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> SegmentStream:
-        """Returns the stream of whole pictures to evaluate on: `data`, or the share of it that `holdout` sets apart.
-
-        Raises ValueError without pictures, or if the share leaves none to train on.
-        """
-        if reading["holdout"]:
-            _, data = hold_out_segments(data, reading["holdout"], reading["seed"])
-        return SegmentStream(data, reading["image_size"], reading["shard"][1], None, shard=reading["shard"])
+    def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> ImageStream:
+        """Returns the stream of whole pictures to evaluate on, one at a time for each process."""
+        return super().open_validation(data, images, model, **reading | {"batch_size": reading["shard"][1]})
 
     def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
         """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer.
 
-        Its task is that of the data; with stuff, instances are panoptic. Raises TypeError for another model; ValueError
-        for a size that is no square, another number of queries than that of the given EoMT, or its classes in another
-        order; for a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
+        Its task is that of the data; with stuff, instances are panoptic.
         """
-        self.recipe, task = recipe, images.source.task
+        self.recipe, task = recipe, images.task
         if task == "instance" and self.stuff:
             task = "panoptic"
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
@@ -277,10 +255,7 @@ class EoMTSegmentation(Task):
         return model
 
     def trained_model(self, model: EoMT) -> keras.Model:
-        """Returns the model that computes the loss; ValueError in several processes of JAX: they cannot share SciPy.
-
-        Raises ImportError without SciPy.
-        """
+        """Returns the model that computes the loss."""
         if current().joint and current().count > 1:
             raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
         return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
@@ -289,13 +264,8 @@ class EoMTSegmentation(Task):
         """Returns None twice: the trained model computes its loss, which needs all of its predictions."""
         return None, None
 
-    def batches(self, model: EoMT, images: SegmentStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to inputs of `TrainedEoMT` and padded targets.
-
-        Raises ValueError where a batch cannot be divided equally among the devices or processes, RuntimeError for a
-        TensorFlow strategy over several processes. The function raises what `images.batch` raises: ValueError for a
-        picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a missing package.
-        """
+    def batches(self, model: EoMT, images: ImageStream, seed: int) -> Batch:
+        """Returns a function from the number of a batch to inputs of `TrainedEoMT` and padded targets."""
         config, recipe = model.config, self.recipe
         check_equal_parts(model, images)  # the loss is a mean over all masks of a part
         starts, ends = mask_windows(recipe.steps, config.query_blocks, recipe.first_mask_steps)
@@ -318,7 +288,7 @@ class EoMTSegmentation(Task):
 
         return batch
 
-    def validation(self, model: EoMT, images: SegmentStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
+    def validation(self, model: EoMT, images: ImageStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
         """Returns what measures the model on whole pictures."""
         return MeasuredSegments(model, images, sharing, self.stuff)
 
@@ -329,8 +299,7 @@ def new_eomt(
     """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer.
 
     Its other weights start as those of the authors. Blocks with queries are as many as theirs for the depth. Patches
-    become 16 pixels where the size is no multiple of the present ones, but of 16. Raises ValueError for a size that
-    suits neither, for quantized weights, and for what `EoMTConfig` refuses.
+    become 16 pixels where the size is no multiple of the present ones, but of 16.
     """
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
@@ -418,7 +387,7 @@ class TrainedEoMT(keras.Model):
 class MeasuredSegments:
     """Figures on pictures at their own sizes: mean IoU of semantic masks, or the panoptic quality of single things."""
 
-    def __init__(self, model: EoMT, images: SegmentStream, sharing: Sharing, stuff: Sequence[int]) -> None:
+    def __init__(self, model: EoMT, images: ImageStream, sharing: Sharing, stuff: Sequence[int]) -> None:
         """Keeps the arguments: the model of the run, the stream of pictures, and the classes without single things."""
         self._model, self._images, self._stuff = model, images, stuff
         self._shown: list[Any] = []  # of the last evaluation
@@ -427,10 +396,9 @@ class MeasuredSegments:
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`.
 
-        `model`, which trains, is not used: it shares its weights with the one that is measured. Raises ValueError for a
-        picture or mask that is wrong, OSError for a file that cannot be opened, ImportError for a missing package.
+        `model`, which trains, is not used: it shares its weights with the one that is measured.
         """
-        config, task = self._model.config, self._images.source.task
+        config, task = self._model.config, self._images.task
         semantic = task == "semantic"
         # In data of instances all are labelled, so what is found beside them is a mistake; panoptic maps leave gaps.
         background = 0 if task == "instance" else None
@@ -460,8 +428,5 @@ class MeasuredSegments:
         return {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
 
     def draw(self, path: Path) -> None:
-        """Writes a picture of the first ones of the last evaluation, their labels and what was found.
-
-        Raises OSError if it cannot be written, ImportError without matplotlib.
-        """
+        """Writes a picture of the first ones of the last evaluation, their labels and what was found."""
         plot_beside_labels(self._shown, path)

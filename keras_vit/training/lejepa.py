@@ -14,7 +14,7 @@ from keras_vit._options import ABOVE_0, SHARE
 from keras_vit._processes import fill_up
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream, ViewAugmentation, open_data
-from keras_vit.data.views import ViewStream, open_views
+from keras_vit.data.examples import NO_TARGET
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import BaseLayer, DrawnSeed, SeedGenerator
 from keras_vit.layers.ops import float32_or_better
@@ -187,30 +187,16 @@ class LeJEPA(Task):
             changed = dataclasses.asdict(self.views).items() - dataclasses.asdict(ViewAugmentation()).items()
             self.title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
 
-    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ViewStream:
-        """Returns the stream of views; ValueError for what only labelled data has, or channels other than 3.
-
-        Raises TypeError for data of another kind, OSError if a folder is missing (FileNotFoundError) or cannot be read,
-        ValueError without good pictures, ImportError without Pillow.
-        """
-        self.check_recipe(recipe, "none")
+    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
+        """Returns the stream of views; ValueError for what only labelled data has."""
+        self.check_recipe(recipe, NO_TARGET)
         for name, default in (("classes", None), ("class_names", None), ("target", "class")):
             if reading[name] != default:
                 raise ValueError(f"{name}={reading[name]!r} is about labels, which LeJEPA does not read: leave it out.")
-        if reading["holdout"] is not None:
-            raise ValueError("validation must be labelled data for the probe: a share of these pictures has no labels.")
-        if reading["channels"] != 3:
-            raise ValueError(f"Views have other colours, so the model must take 3 channels, not {reading['channels']}.")
-        names = ("image_size", "batch_size", "seed", "shard", "on_bad_image")
-        return open_views(data, self.views, **{name: reading[name] for name in names})
+        return open_data(data, split="train", augmentation=self.views, **reading | {"target": NO_TARGET})
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """Returns a copy of a given model, what `load` returns, or a variant without a head, with random weights.
-
-        Raises TypeError for another model than a VisionTransformer; ValueError for one that takes images of any size or
-        has no pooling, or for a size that it cannot take; for a name or a file OSError if it cannot be read or fetched,
-        ValueError if it is unknown or damaged.
-        """
+        """Returns a copy of a given model, what `load` returns, or a variant without a head, with random weights."""
         if is_variant(source):
             rates = {name: getattr(recipe, name) for name in RATES}
             size = recipe.image_size
@@ -230,10 +216,7 @@ class LeJEPA(Task):
         return model
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Returns labelled images for the probe, in their order.
-
-        Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
-        """
+        """Returns labelled images for the probe, in their order."""
         return open_data(data, split="validation", resize=model.config.pipeline, **reading)
 
     def trained_model(self, model: VisionTransformer) -> keras.Model:
@@ -244,28 +227,21 @@ class LeJEPA(Task):
         """Returns what reads the loss and the other figures off the outputs of the trained model."""
         return FirstFigure(), Figures()
 
-    def batches(self, model: VisionTransformer, images: ViewStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to its `global` and `local` views, and unused labels.
-
-        Raises ValueError where a batch cannot be divided equally among the devices or processes, RuntimeError for a
-        TensorFlow strategy over several processes. The function raises what `images.batch` raises: ValueError for a bad
-        picture, IndexError below 0, ImportError, OSError or RuntimeError.
-        """
+    def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
+        """Returns a function from the number of a batch to its `global` and `local` views, and unused labels."""
         check_equal_parts(model, images)
-        images.set_local_size(_local_size(self.views, model))
+        transform = dataclasses.replace(images.transform, local_size=_local_size(self.views, model))
+        images.transform = transform
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
             packed, labels = images.batch(number)
-            views = dict(zip(("global", "local"), images.unpack(packed), strict=True))
+            views = dict(zip(("global", "local"), transform.unpack(packed), strict=True))
             return {name: as_input(model, pixels) for name, pixels in views.items() if pixels.shape[1]}, labels
 
         return batch
 
     def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
-        """Returns the `Probe` of the model's features.
-
-        Raises ValueError in several processes of JAX, or unless each image has one class.
-        """
+        """Returns the `Probe` of the model's features."""
         return Probe(model, images, sharing)
 
 
@@ -420,8 +396,7 @@ class Probe:
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `{"accuracy": share}` over the images of all processes.
 
-        `model`, which trains, is not used: it shares its weights with the one whose features are taken. Raises what
-        reading the images raises: ValueError for a bad one, TypeError, ImportError, OSError or RuntimeError.
+        `model`, which trains, is not used: it shares its weights with the one whose features are taken.
         """
         features, labels = [], []
         for pixels, targets in self._images:

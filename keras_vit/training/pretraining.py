@@ -89,11 +89,7 @@ class Pretraining(FineTuning):
     title = "pre-training"
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """Returns the model of `model_with_any_head`; ValueError where its head has other classes than the data.
-
-        Raises ValueError also for a `head_bias` beside a trained head, TypeError for a model with an output for each
-        place; for a name or a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
-        """
+        """Returns the model of `model_with_any_head`."""
         model = model_with_any_head(source, recipe, images, dtype)
         if model.config.classes != images.classes:
             found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
@@ -216,8 +212,7 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """Returns a model that predicts the colours of corrupted patches, on another's encoder, with the same weights.
 
     It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
-    `(batch, N, 512)`. Raises TypeError unless it is a Vision Transformer, ValueError if it takes any size or other
-    channels than three, or has one patch.
+    `(batch, N, 512)`.
     """
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")

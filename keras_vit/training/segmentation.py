@@ -16,16 +16,8 @@ from keras import ops
 
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
 from keras_vit._processes import ALONE_BY_NAME, Processes
-from keras_vit.data import (
-    ImageStream,
-    MaskAugmentation,
-    SegmentAugmentation,
-    has_test_split,
-    open_data,
-    open_masks,
-    open_segments,
-)
-from keras_vit.data.masks import MaskedImages, Masks, as_masks, names_beside
+from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks, open_segments
+from keras_vit.data.masks import names_beside
 from keras_vit.layers import resize
 from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig, VisionTransformer
 from keras_vit.models.changes import copy_state
@@ -108,7 +100,7 @@ def finetune_segmentation(
     check_choice("layers", layers, (1, 4))
     changes, _ = split_options(options)
     chosen = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
-    if isinstance(chosen.augmentation, SegmentAugmentation):
+    if "segments" in chosen.augmentation.targets:
         if (layers, pictures, frozen) != (1, "dinov2", True):
             raise ValueError(f"layers, pictures and frozen are for a linear head, but {chosen.name} trains an EoMT.")
         reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
@@ -116,22 +108,20 @@ def finetune_segmentation(
         segments = open_segments(data, **reading)
         if len(stuff_classes) and segments.task == "semantic":
             raise ValueError(f"stuff_classes={stuff_classes} is for single things, but semantic masks have none.")
-        if validation is None:
-            validation = segments.tests
-        elif not isinstance(validation, float):
+        if not isinstance(validation, (float, type(None))):
             reading |= {"classes": segments.classes, "class_names": segments.class_names}
-            opened = open_segments(validation, **reading)
-            validation = opened.tests or opened
+            validation = open_segments(validation, **reading)
         queries = EoMTSegmentation(tuple(stuff_classes) or segments.stuff)
         return finetune(model, segments, recipe, validation=validation, output=output, task=queries, **options)
     if len(stuff_classes):
         raise ValueError(f"stuff_classes is for an EoMT, but the recipe {chosen.name} trains a linear head.")
     classes, class_names = options.pop("classes", None), options.pop("class_names", None)
-    masks = as_masks(data, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label)
+    masks = open_masks(
+        data, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
+    )
     if isinstance(model, LinearSegmenter):
         masks = masks.in_order(model.config.class_names)
-    if isinstance(masks, MaskedImages):
-        masks.check_classes_occur(options.get("on_bad_image", "stop"))
+    masks.check_classes_occur(options.get("on_bad_image", "stop"))
     if not isinstance(validation, (float, type(None))):
         validation = _masks_to_evaluate_on(validation, masks, masks.ignore, masks.reduce_zero_label)
     task = LinearSegmentation(masks.ignore, layers, pictures, frozen)
@@ -139,14 +129,9 @@ def finetune_segmentation(
     return finetune(model, masks, recipe, validation=validation, output=output, task=task, **options)
 
 
-def _masks_to_evaluate_on(data: Any, masks: Masks, ignore: int, reduce_zero_label: bool) -> Masks:
-    """Returns the data as masks with the classes of those that are trained on, in their order.
-
-    Raises ValueError if they have another class, or for a dict of splits without one to evaluate on; OSError for a
-    folder or a `classes.txt` that is missing or cannot be read, TypeError or ValueError for what are no masks,
-    ImportError without Pillow.
-    """
-    if isinstance(data, Masks):
+def _masks_to_evaluate_on(data: Any, masks: MaskedImages, ignore: int, reduce_zero_label: bool) -> MaskedImages:
+    """Returns the data as masks with the classes of those that are trained on, in their order."""
+    if isinstance(data, MaskedImages):
         return data.in_order(masks.class_names)
     if isinstance(data, Mapping) and not has_test_split(data):
         raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
@@ -165,34 +150,8 @@ class LinearSegmentation(Task):
     def __init__(self, ignore: int, layers: int, pictures: str, frozen: bool) -> None:
         self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen
 
-    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """Returns the stream of training pictures with their masks; `reading` are options of `open_data`.
-
-        Raises TypeError if the recipe is for images without masks, ValueError if it has a field that is not used here;
-        OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
-        """
-        self.check_recipe(recipe, "mask")
-        if not isinstance(recipe.augmentation, MaskAugmentation):
-            raise TypeError(
-                f"The recipe {recipe.name} is for images without masks. Give one of segmentation/..., or "
-                "recipe.replace(augmentation=data.MaskAugmentation())."
-            )
-        return super().open_images(data, recipe, **reading)
-
-    def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Returns the pictures to evaluate on and their masks, of their own sizes, with the classes of `images`.
-
-        Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
-        """
-        names = {"classes": images.classes, "class_names": images.class_names}
-        return open_data(data, split="validation", **names, **reading)
-
     def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
-        """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size.
-
-        Raises TypeError for another kind of model, ValueError for classes or options that do not fit it; for a name or
-        a file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
-        """
+        """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size."""
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
@@ -349,21 +308,14 @@ class Measured:
         self._copy: LinearSegmenter | None = None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Returns `mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights.
-
-        Raises ValueError if no pixel has a class, and what reading the pictures raises: ValueError for a bad one,
-        TypeError, ImportError, OSError or RuntimeError.
-        """
+        """Returns `mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights."""
         with _alone(self._joint):
             settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
             result = evaluate(self._model_of_process(), self._images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
     def draw(self, path: Path) -> None:
-        """Writes a picture file: the first pictures, their labels and what the model finds.
-
-        Raises OSError if it cannot be written, ImportError without matplotlib, and what reading the pictures raises.
-        """
+        """Writes a picture file: the first pictures, their labels and what the model finds."""
         shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
         with _alone(self._joint):
             model = self._model if self._copy is None else self._copy  # as it was evaluated

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Augmentation, ViewAugmentation, has_test_split, open_data
-from keras_vit.data.views import open_views
 from keras_vit.preprocessing import load_image
 
 Image = pytest.importorskip("PIL.Image")
@@ -145,9 +144,8 @@ def test_splits_by_their_names(tmp_path, splits, train_images, test_images):
             assert stream.examples in (7, 13) and (stream.examples == 7) == ("val" not in splits)
         assert has_test_split(tmp_path) and not has_test_split(tmp_path / next(iter(splits)))
     if "Training" in splits and "train" in splits:
-        options = {"seed": 0, "shard": (0, 1), "on_bad_image": "stop"}
         with pytest.raises(ValueError, match="more than one train split"):
-            open_views(tmp_path, ViewAugmentation(), image_size=SIZE, batch_size=4, **options)
+            open_data(tmp_path, target="none", augmentation=ViewAugmentation(), image_size=SIZE, batch_size=4)
     if splits.get("train") == {"ant": 3}:
         with pytest.raises(ValueError, match="two classes or more.*only 'ant'"):
             train(tmp_path, class_names=["ant"])

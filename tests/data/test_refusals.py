@@ -215,7 +215,7 @@ REFUSED = [
     (lambda: masks([SMALL], {}), ValueError, "classes="),
     (lambda: masks(iter([SMALL])), TypeError, "forward"),
     (lambda: masks({"train": SMALL}, split="test"), ValueError, "no 'test'"),
-    (lambda: masks(open_masks(SMALL)), TypeError, "already"),
+    (lambda: masks(open_masks(SMALL)), ValueError, "classes=3, but the masks were opened with 1"),
     (lambda: masks(SMALL, augmentation=Augmentation()), TypeError, "MaskAugmentation"),
     (lambda: masks(SMALL, image_size=0), ValueError, "image_size"),
     (lambda: masks(SMALL, channels=4, augmentation=MaskAugmentation()), ValueError, "Colours"),

@@ -81,17 +81,18 @@ def test_streams_that_nobody_closes_leave_no_process(root):
     assert all(process.wait(60) == 0 for process in processes)
 
 
-def test_a_worker_imports_no_keras_and_no_framework():
+@pytest.mark.parametrize("annotate", [None, "keras_vit.data.segments:_of_files"])
+def test_a_worker_imports_no_keras_and_no_framework(annotate):
+    module, _, function = (annotate or "").partition(":")
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "keras_vit.data.examples"],
+        [sys.executable, "-X", "importtime", "-P", "-m", "keras_vit.data.workers"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.DEVNULL,
+        input=f"c{module}\n{function}\n.".encode() if annotate else b"",  # a pickle
         capture_output=True,
-        text=True,
         timeout=120,
     )
-    modules = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "numpy" in modules and "keras_vit.preprocessing" in modules
+    modules = {line.rpartition("|")[2].strip() for line in result.stderr.decode().splitlines()}
+    assert "numpy" in modules and "keras_vit.preprocessing" in modules and {module} - {""} <= modules
     assert not {"keras", "tensorflow", "jax", "torch", "grain"} & modules
 
 

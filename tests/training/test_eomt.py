@@ -226,6 +226,23 @@ def test_a_new_eomt_on_a_backbone(tmp_path):
 
 
 @pytest.mark.once
+def test_pictures_that_cannot_be_read_are_skipped(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    for i, (picture, target) in enumerate(zip(*scenes(4), strict=True)):
+        for kind, array in (("images", picture), ("masks", target["masks"][0] + 2 * target["masks"][1])):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            Image.fromarray(array.astype("uint8")).save(tmp_path / kind / f"{i}.png")
+    (tmp_path / "images/1.png").write_bytes(b"no picture")
+    (tmp_path / "masks/2.png").write_bytes(b"no mask")
+    options = {"classes": 3, "verbose": False, "steps": 2}
+    with pytest.raises(ValueError, match=r'1.png: .*on_bad_image="skip"'):
+        training.finetune_segmentation(small(), tmp_path, RUN, **options)
+    with pytest.warns(UserWarning, match="1.png"):
+        done = training.finetune_segmentation(small(), tmp_path, RUN, on_bad_image="skip", **options)
+    assert [bad.path[-5:] for bad in done.bad_images] == ["1.png", "2.png"]
+
+
+@pytest.mark.once
 def test_the_best_is_kept_and_a_seed_repeats_a_run():
     runs = [run(validation=scenes(2), keep=keep) for keep in ("best", "last")]
     assert sum(row["kept"] for row in runs[0].log) == 1
@@ -334,7 +351,6 @@ def test_semantic_masks_are_measured_by_the_mean_iou():
     "options, message",
     [
         ({"layers": 4}, "layers, pictures and frozen are for a linear head"),
-        ({"on_bad_image": "skip"}, "on_bad_image"),
         ({"drop_path": 0.1}, "drop_path=0.1 is for the model"),
         ({"image_size": (16, 24)}, r"image_size must be a square for an EoMT, but is \(16, 24\)"),
         ({"image_size": 18}, "height 18 is not a multiple of 4"),
@@ -356,7 +372,7 @@ def test_class_255_is_measured_as_any_other(monkeypatch):
     target = {"masks": np.array([[[True, True, False]]]), "labels": np.array([255])}
 
     class Images(list):
-        source = SimpleNamespace(task="semantic")
+        task = "semantic"
 
     images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])
     model = SimpleNamespace(config=SimpleNamespace(classes=256))
@@ -364,14 +380,14 @@ def test_class_255_is_measured_as_any_other(monkeypatch):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("task, recognition", [("instance", 2 / 3), ("panoptic", 1.0)])
-def test_an_invented_instance_lowers_the_recognition(monkeypatch, task, recognition):
+@pytest.mark.parametrize("kind, recognition", [("instance", 2 / 3), ("panoptic", 1.0)])
+def test_an_invented_instance_lowers_the_recognition(monkeypatch, kind, recognition):
     parts = tuple(segmentation.Segment(i, 0, "dot", 0.9, 1) for i in range(2))
     found = segmentation.Segmentation(np.array([[0, 1, -1]], "int32"), parts, "panoptic")
     monkeypatch.setattr("keras_vit.training.eomt.segment", lambda *args, **options: found)
 
     class Images(list):
-        source = SimpleNamespace(task=task)
+        task = kind
 
     target = {"masks": np.array([[[True, False, False]]]), "labels": np.array([0])}
     images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_vit import BiT, VisionTransformer, ViTConfig, training
+from keras_vit.data.augmentation import draws
 from keras_vit.data.views import ViewTransform, blurred, crop_box
 from keras_vit.training.lejepa import effective_rank, encode, neighbour_accuracy
 from tests.small_models import small_bit_config, small_hybrid_config, small_vit, small_vit_config
@@ -39,15 +40,17 @@ def figures(done):
 
 @pytest.mark.once
 def test_views_depend_on_seed_epoch_and_index_alone():
-    transform = ViewTransform(VIEWS, (8, 12), (4, 8))
-    picture = PICTURES[0]
-    made = transform(picture, 0, 3)
-    assert made.shape == (*transform.image_size, 3) == (2 * 96 + 2 * 32, 3)
-    np.testing.assert_array_equal(made, transform(picture, 0, 3))
-    assert all(np.any(made != transform(picture, *place)) for place in ((1, 3), (0, 4)))
-    large, small = transform.unpack(np.stack([made, made]))
+    transform = ViewTransform((8, 12), VIEWS, local_size=(4, 8))
+
+    def made(*place):
+        return transform.finished(PICTURES[0], draws(0, *place))
+
+    assert made(0, 3).shape == transform.shape == (2 * 96 + 2 * 32, 3)
+    np.testing.assert_array_equal(made(0, 3), made(0, 3))
+    assert all(np.any(made(0, 3) != made(*place)) for place in ((1, 3), (0, 4)))
+    large, small = transform.unpack(np.stack([made(0, 3)] * 2))
     assert large.shape == (2, 2, 8, 12, 3) and small.shape == (2, 2, 4, 8, 3)
-    np.testing.assert_array_equal(large[1, 0].reshape(-1, 3), made[:96])
+    np.testing.assert_array_equal(large[1, 0].reshape(-1, 3), made(0, 3)[:96])
 
 
 @pytest.mark.once
@@ -174,6 +177,13 @@ def test_pictures_come_from_folders_of_any_form(tmp_path):
 
 
 @pytest.mark.once
+def test_pictures_come_from_pipelines_and_a_labelled_share_is_kept_for_the_probe():
+    batches = [(PICTURES[i : i + 4], LABELS[i : i + 4]) for i in (0, 4)]
+    assert figures(pretrained(batches)) == figures(pretrained([{"image": pixels} for pixels, _ in batches]))
+    assert 0 <= pretrained((PICTURES, LABELS), validation=0.25).accuracy <= 1
+
+
+@pytest.mark.once
 def test_models_of_all_kinds_and_a_head_that_stays():
     model = small_vit()
     head = model.get_layer("head").get_weights()
@@ -198,8 +208,8 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         ),
         (lambda: pretrained(model=small_vit(dynamic=True)), ValueError, "views of one size"),
         (lambda: pretrained(model=small_vit(pooling="none", classes=None)), ValueError, "one vector for each view"),
-        (lambda: pretrained(validation=0.5), ValueError, "validation must be labelled data"),
-        (lambda: pretrained(iter([])), TypeError, "data without labels must be a folder"),
+        (lambda: pretrained(validation=0.5), TypeError, "data must be an image folder"),  # the share needs labels
+        (lambda: pretrained(iter([])), ValueError, "the pipeline has none"),
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is none at nowhere"),
         (lambda: pretrained(loss="sigmoid"), ValueError, "loss='sigmoid' is for the target"),
         (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is no multiple"),

@@ -195,7 +195,7 @@ REFUSED = [
     (dict(data=None), TypeError, "data must"),
     (dict(data=(SMALL[0], SMALL[1][:2])), ValueError, "4 images and 2 masks"),
     (dict(data=SMALL, classes=2), ValueError, "has the label"),
-    (dict(recipe="finetune/cifar10"), TypeError, "images without masks"),
+    (dict(recipe="finetune/cifar10"), TypeError, "must be a data.MaskAugmentation"),
     (dict(recipe=RECIPE.replace(class_weight="balanced")), ValueError, "class_weight"),
     (dict(recipe=RECIPE.replace(label_smoothing=0.1)), ValueError, "label_smoothing"),
     (dict(recipe=RECIPE.replace(sampling="sqrt")), ValueError, "sampling"),

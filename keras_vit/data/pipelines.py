@@ -1,0 +1,229 @@
+"""Pipelines of other libraries (`tf.data`, grain, torch, Keras, or any iterable), as streams.
+
+They are used as they are, in their own order and with their own crops and flips. What they yield is checked. Of an
+`Augmentation`, what mixes and recolours finished images is added: RandAugment, erasing, mixup and CutMix; views are
+made. A pipeline only goes forward. To resume at step 1,000, its first 1,000 batches are read and dropped: they are
+those of the first run if it always yields the same.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_vit._arguments import SKIP, Message, to_numpy, warn_caller
+from keras_vit._processes import share
+from keras_vit.data.augmentation import MIXUP, ImageTransform, Transform, draws, mixed, resize_for_evaluation
+from keras_vit.data.examples import (
+    DENSE,
+    IMAGES,
+    LABELS,
+    NO_TARGET,
+    BadImage,
+    Reading,
+    check_labels,
+    count_steps,
+    image_pair,
+    is_py_dataset,
+    one_pass,
+)
+from keras_vit.data.streams import EndOfData, ImageStream, one_hot
+from keras_vit.preprocessing import check_pixels
+
+TOO_MANY = 100  # bad batches or examples, one after another, end it
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """What the labels of a pipeline are, and their check; masks and segments have the like."""
+
+    target: str
+    classes: int | None
+    class_names: list[str] | None
+    task: ClassVar[str] = ""
+
+    def pair(self, element: Any) -> tuple[np.ndarray, Any]:
+        """Returns the images, and their labels, of what a pipeline yields."""
+        if self.target != NO_TARGET:
+            return image_pair(element, LABELS)
+        if isinstance(element, Mapping):
+            element = next((element[key] for key in IMAGES if key in element), None), None
+        images = to_numpy(element[0] if isinstance(element, (tuple, list)) and len(element) == 2 else element)
+        return images, np.zeros(len(images) if images.ndim == 4 else (), "int64")
+
+    def check_batch(self, labels: Any, images: np.ndarray, where: str) -> np.ndarray:
+        """Returns labels as `check_labels` does; ValueError unless there are as many as images."""
+        labels = to_numpy(labels)
+        if not images.ndim or not labels.ndim or len(images) != len(labels):
+            counts = [len(of) if of.ndim else "one" for of in (images, labels)]
+            raise ValueError(f"There are {counts[0]} images but {counts[1]} labels in {where}.")
+        return check_labels(labels, self.classes, where, target="class" if self.target == NO_TARGET else self.target)[0]
+
+
+class PipelineStream(ImageStream):
+    """The batches of a pipeline, which goes forward only and starts anew for an earlier step.
+
+    It yields batches, which keep their size, or single examples of (images, labels), or dicts of these. Without an
+    augmentation it is gone through once; without a transform, images are what a model takes, of any shape and unit.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        kind: Any,
+        transform: Transform | None,
+        batch_size: int,
+        reading: Reading,
+        shard: tuple[int, int],
+    ) -> None:
+        """Pulls the first batch, which shows the kind of labels. `kind` is as `Labels`: it checks them."""
+        self.target, self.task, self.converted = kind.target, kind.task, []
+        self.class_names = list(kind.class_names or ()) or None
+        self._source, self._kind, self.transform, self._skip, self.shard = source, kind, transform, reading.skip, shard
+        self._origin = {"source": type(source).__name__}
+        self.endless = transform is not None and transform.augmentation is not None
+        # Whether batches are lists: pictures have sizes of their own, or become views.
+        self._in_lists = transform is not None and (transform.shape is None or transform.any_size)
+        self.batch_size, self.classes = batch_size, kind.classes or 0
+        self.bad: list[BadImage] = []
+        self._single = False  # Whether examples come one by one.
+        self._lengths: dict[int, int] = {}  # of the last two batches
+        self._restart()
+        self._first = next(self._good, None)
+        if self._first is None:
+            why = f": {self.bad[0].reason}" if self.bad else "."
+            raise ValueError(f"data must hold images, but the pipeline has none that are good{why}")
+        images, labels = self._first
+        if not self.classes and labels.ndim == 2 and (labels.shape[1] > 1 or kind.target != "class"):
+            self.classes = labels.shape[1]
+        elif not self.classes and self.endless:
+            raise ValueError("The labels of the pipeline are numbers: say how many classes there are, with classes=...")
+        if self.endless and len(images) != batch_size:
+            given = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}"
+            warn_caller(f"{given}: they are used as they are.")
+        if not self._single:  # test data, too, is filled up to no more than this
+            self.batch_size = len(images)
+        try:
+            length = source.num_batches if is_py_dataset(source) else len(source)
+        except TypeError:  # Of unknown or infinite length.
+            length = None
+        if length is not None and self._single:
+            self.examples = length
+            length = count_steps(length, batch_size, self.endless)
+        # Without batches that are left out there may be fewer.
+        self.steps_per_epoch = None if reading.skip and not self.endless else length
+        super().__init__(1, min(reading.prefetch, 1))
+
+    def length(self, step: int) -> int:
+        """Returns the number of images in a batch: known of the last two that were read, else that of full batches."""
+        return self._lengths.get(step, self.batch_size)
+
+    def _make(self, step: int) -> tuple[Any, Any]:
+        """Goes forward to the step, from the start for an earlier one; one thread at a time may call it."""
+        if step < self._next:
+            self._restart()
+        images, labels = self._pull(step)
+        while self._next <= step:
+            images, labels = self._pull(step)
+        if self.classes and self.target not in DENSE:
+            labels = one_hot(labels, self.classes)
+        if self.endless:
+            seed, finished = self.transform.seed, self.transform.finished
+            made = [finished(image, draws(seed, step, i)) for i, image in enumerate(images)]
+            images = np.stack(made).astype("float32", copy=False)
+            if self.transform.mixes:
+                images, labels = mixed(images, labels, self.transform.augmentation, [seed, MIXUP, step])
+        self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
+        rows = share(len(images), self.shard)
+        return images[rows], labels[rows]
+
+    def _pull(self, step: int) -> tuple[Any, Any]:
+        """Returns the next batch on the way to a step."""
+        if self._first is not None:
+            pulled, self._first = self._first, None
+        else:
+            pulled = next(self._good, None)
+        if pulled is None:
+            if not self.endless:
+                raise EndOfData(f"The pipeline has {self._next} batches: there is none for step {step}.")
+            raise ValueError(f"The pipeline ends after {self._next} batches and cannot be started again.")
+        self._next += 1
+        return pulled
+
+    def _restart(self) -> None:
+        if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
+            raise ValueError("This iterator only goes forward. Give what it came from: a data set, or a list.")
+        self._next, self._first, self._good = 0, None, self._good_batches()
+
+    def _good_batches(self) -> Iterator[tuple[Any, Any]]:
+        """Yields batches of good images and checked labels, epoch after epoch in training; puts examples together."""
+        waiting: list[tuple[np.ndarray, Any]] = []
+        bad_in_a_row = 0
+        while True:
+            number = -1
+            for number, element in enumerate(one_pass(self._source)):
+                images, labels = self._kind.pair(element)
+                self._single = images.ndim == 3 if self.transform is not None else labels.ndim == 0
+                if self._single:
+                    images, labels = images[None], [labels]
+                checked = self._checked(images, labels, f"{'example' if self._single else 'batch'} {number}")
+                bad_in_a_row = 0 if checked is not None else bad_in_a_row + 1
+                if bad_in_a_row == TOO_MANY:
+                    raise ValueError(f"{TOO_MANY} in a row are bad, the last: {self.bad[-1].reason}")
+                if checked is None:
+                    continue
+                waiting.append((self._resized(images), checked))
+                if not self._single or len(waiting) == self.batch_size:
+                    yield self._joined(waiting)
+                    waiting = []
+            if waiting and not self.endless:
+                yield self._joined(waiting)
+            if not self.endless or number < 0:
+                return
+
+    def _joined(self, parts: list[tuple[np.ndarray, Any]]) -> tuple[Any, Any]:
+        """Returns images and labels, or masks, of some parts as a batch."""
+        shapes = sorted({(images.shape[1:], np.shape(labels[0])) for images, labels in parts})
+        if len(shapes) > 1 and not self._in_lists:
+            found = " and ".join("{} with labels {}".format(*shape) for shape in shapes[:2])
+            raise ValueError(f"Single examples of {found} make no batch: give batch_size=1, or batches of one shape.")
+        images: Any = [image for images, _ in parts for image in images]
+        labels: Any = [label for _, labels in parts for label in labels]
+        if not self._in_lists:
+            images = np.concatenate([images for images, _ in parts])
+        if self.target not in DENSE or (self.target == "mask" and self.endless):
+            labels = np.concatenate([labels for _, labels in parts])
+        return images, labels
+
+    def _resized(self, images: np.ndarray) -> np.ndarray:
+        """Returns images as a stream does: float32 at the size, with masks at theirs; without a transform as given."""
+        transform = self.transform
+        if transform is None or transform.any_size:
+            return images
+        if images.shape[1:3] != transform.image_size and isinstance(transform, ImageTransform):
+            images = np.stack(
+                [resize_for_evaluation(image, transform.image_size, transform.resize) for image in images]
+            )
+        return images.astype("float32")
+
+    def _checked(self, images: np.ndarray, labels: Any, where: str) -> Any:
+        """Returns labels as their kind checks them, or None for a bad batch, which is added to `bad`, once."""
+        try:
+            if self.transform is not None:
+                check_pixels(images, self.transform.channels, name=where, scaled="raise")
+                if not images.size:
+                    raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
+            if self.endless and not self.transform.any_size and images.shape[1:3] != self.transform.image_size:
+                given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self.transform.image_size))
+                hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."
+                raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
+            return self._kind.check_batch(labels, images, where)
+        except ValueError as error:
+            if not self._skip:
+                if self.transform is None:  # evaluation has no option to leave such batches out
+                    raise
+                raise ValueError(Message(f"{error} (Go on without: ", SKIP, ".)")) from error
+            if all(image.path != where for image in self.bad):
+                self.bad.append(BadImage(where, str(error)))
+            return None

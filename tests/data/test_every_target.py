@@ -1,0 +1,197 @@
+"""What works for labels works for masks, segments and pictures without labels: they come from one stream."""
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+
+Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.once
+
+COUNT = 6
+AUGMENTATIONS = {
+    "class": data.Augmentation(mixup=0.2),
+    "mask": data.MaskAugmentation(),
+    "segments": data.SegmentAugmentation((0.8, 1.5), jitter=True),
+    "none": data.ViewAugmentation(local_views=1),
+}
+DENSE = ("mask", "segments")
+
+
+@pytest.fixture(params=AUGMENTATIONS)
+def target(request):
+    return request.param
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Pictures with masks, in folders of classes and in a table."""
+    rng, lines = np.random.default_rng(0), ["file,label,mask"]
+    for i in range(COUNT):
+        pixels, mask = rng.integers(2, 256, (18, 20 + i, 3), dtype="uint8"), np.zeros((18, 20 + i), "uint8")
+        mask[2:12, 3:11] = 1
+        name = f"{'ab'[i % 2]}/{i}.png"
+        for kind, array in (("images", pixels), ("masks", mask)):
+            (tmp_path / kind / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(tmp_path / kind / name)
+        lines.append(f"images/{name},{'ab'[i % 2]},masks/{name}")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+def source_of(root, target, form="folder"):
+    """The pictures with what the target is read from: files in folders or in a table."""
+    table = root / "table.csv"
+    if target in DENSE:
+        place = data.open_table(table, label="mask", target="mask") if form == "table" else root
+        return (data.open_masks if target == "mask" else data.open_segments)(place, classes=2)
+    return data.open_table(table) if form == "table" else root / "images"
+
+
+def opened(source, target, training=True, **options):
+    augmentation = AUGMENTATIONS[target] if training else None
+    options = {"image_size": 16, "batch_size": 3, "seed": 3, "split": "train" if training else "test"} | options
+    options |= {"target": "none"} if target == "none" else {}
+    return data.open_data(source, augmentation=augmentation, **options)
+
+
+def assert_same(one, other):
+    """Batches of arrays, lists and dicts."""
+    if isinstance(one, dict):
+        one, other = [*one.items()], [*other.items()]
+    if isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for part, same in zip(one, other, strict=True):
+            assert_same(part, same)
+    else:
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_batch_depends_on_the_seed_and_its_number_alone(root, target):
+    """Parts for several processes are parts of it; test data comes once, in order."""
+    source = source_of(root, target)
+    with (
+        opened(source, target) as one,
+        opened(source, target, prefetch=0) as again,
+        opened(source, target, seed=4) as other,
+    ):
+        batches = [one.batch(step) for step in range(5)]
+        assert_same([again.batch(step) for step in (4, 0, 3)], [batches[step] for step in (4, 0, 3)])
+        assert np.any(other.batch(0)[0] != batches[0][0])
+    for i in range(3):
+        with opened(source, target, shard=(i, 3)) as part:
+            assert_same(part.batch(4), [of[i : i + 1] for of in batches[4]])
+    with opened(source, target, training=False, batch_size=4) as stream:
+        assert [len(targets) for _, targets in stream] == [4, 2]
+
+
+def test_pictures_that_cannot_be_read_are_skipped(root, target):
+    for number, damaged in (("1", b"no picture"), ("3", (root / "images/b/3.png").read_bytes()[:-40])):
+        (root / f"images/b/{number}.png").write_bytes(damaged)
+    if target in DENSE:
+        (root / "masks/a/2.png").write_bytes(b"no mask")
+    with pytest.raises(ValueError, match=r'1.png: .*on_bad_image="skip"'):
+        opened(source_of(root, target), target)
+    with pytest.warns(UserWarning, match="left out"):
+        with opened(source_of(root, target), target, on_bad_image="skip", batch_size=12) as stream:
+            pictures, targets = stream.batch(0)
+    assert len(pictures) == len(targets) == 12
+    assert [bad.path[-5] for bad in stream.bad] == (["1", "3", "2"] if target in DENSE else ["1", "3"])
+    options = {"on_bad_image": "skip", "image_size": (18, 20), "check": "none"}
+    with pytest.warns(UserWarning, match="left out"):
+        with opened(source_of(root, target), target, training=False, **options) as stream:
+            assert sum(len(targets) for _, targets in stream) == (3 if target in DENSE else 4)
+
+
+def test_tables(root, target):
+    """The batches of the folder, in the order of the rows."""
+    options = {"training": False, "batch_size": COUNT}
+    with opened(source_of(root, target), target, **options) as folder:
+        with opened(source_of(root, target, "table"), target, **options) as table:
+            assert table.examples == COUNT and table.name(1).endswith("row 3)")
+            found, wanted = table.batch(0), folder.batch(0)
+    assert_same([[part[i] for i in (0, 2, 4, 1, 3, 5)] for part in found], [list(part) for part in wanted])
+
+
+def test_a_share_is_held_out(root, target):
+    source = source_of(root, target)
+    with opened(source, target, training=False, shuffle=False, image_size=18, split="test", holdout=0.4) as held:
+        tests = [held.name(i) for i in range(held.examples)]
+    with opened(source, target, holdout=0.4) as stream:
+        rest = [stream.name(i) for i in range(stream.examples)]
+    assert len(tests) == 2 and len({*tests, *rest}) == COUNT and stream.batch_size == 3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_worker_processes_make_the_batches_of_threads(root, target, training):
+    batches = []
+    for processes in (True, False):
+        with opened(source_of(root, target), target, training, processes=processes, workers=2) as stream:
+            batches.append([stream.batch(step) for step in (0, 1)])
+    assert_same(*batches)
+
+
+@pytest.mark.parametrize("form", ["batches", "examples", "dicts"])
+def test_pipelines(target, form):
+    rng = np.random.default_rng(0)
+    pictures, masks = rng.integers(2, 256, (4, 16, 16, 3), dtype="uint8"), np.zeros((4, 16, 16), "uint8")
+    masks[:, 4:] = 1
+    segments = [{"masks": np.stack([mask == 0, mask == 1]), "labels": np.array([0, 1])} for mask in masks]
+    targets = {"class": np.arange(4) % 2, "mask": masks, "segments": segments, "none": None}[target]
+    key = {"class": "label", "mask": "mask", "segments": "target"}.get(target)
+    if form == "batches":
+        items = [pictures[:2], pictures[2:]]
+        items = items if target == "none" else [(items[0], targets[:2]), (items[1], targets[2:])]
+    else:
+        items = list(pictures) if target == "none" else list(zip(pictures, targets, strict=True))
+    if form == "dicts":
+        items = [{"image": item} if target == "none" else {"image": item[0], key: item[1]} for item in items]
+
+    class Pipeline:
+        def __iter__(self):
+            return iter(items)
+
+    options, source = {"classes": 2} if target == "class" else {}, Pipeline()
+    if target in DENSE:
+        source = (data.open_masks if target == "mask" else data.open_segments)(source, classes=2)
+    with opened(source, target, batch_size=2, prefetch=0, **options) as stream:
+        batches = [stream.batch(step) for step in (0, 1, 3)]
+        assert_same(stream.batch(1), batches[1])
+        assert all(len(part) == 2 for batch in batches for part in batch)
+        if target in DENSE:  # their crops are their own
+            np.testing.assert_array_equal(batches[1][0], pictures[2:])
+            assert_same(batches[1][1], targets[2:])
+        elif target == "none":
+            assert [views.shape for views in stream.transform.unpack(batches[0][0])] == [
+                (2, n, 16, 16, 3) for n in (2, 1)
+            ]
+    with opened(source, target, training=False, batch_size=2, **options) as stream:
+        assert_same([picture for batch, _ in stream for picture in batch], list(pictures))
+
+
+def test_pipelines_of_masks_become_segments():
+    pictures, masks = np.full((2, 16, 16, 3), 9, "uint8"), np.repeat([0, 1, 255, 255], 64).reshape(1, 16, 16)
+    source = data.open_segments([(pictures, np.repeat(masks, 2, 0))], class_names=["a", "b"])
+    assert source.task == "semantic"
+    with opened(source, "segments", batch_size=2) as stream:
+        found = stream.batch(0)[1]
+    assert [target["labels"].tolist() for target in found] == [[0, 1]] * 2 and found[0]["masks"].sum() == 128
+    with pytest.raises(ValueError, match="give classes= or class_names="):
+        data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [0]})])
+    wrong = data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [5]})], classes=2)
+    with pytest.raises(ValueError, match=r"labels 0 to 1, but those of example 0 are \[5\]"):
+        opened(wrong, "segments", batch_size=1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in AUGMENTATIONS if kind != "class"])
+def test_an_augmentation_of_another_target_is_refused(root, target, kind):
+    if kind == target:
+        return
+    with pytest.raises(
+        TypeError, match=f"for data of the target {target!r}, but is a {type(AUGMENTATIONS[kind]).__name__}"
+    ):
+        data.open_data(
+            source_of(root, target), image_size=16, batch_size=2, augmentation=AUGMENTATIONS[kind],
+            target=target if target in ("class", "none") else "class",
+        )  # fmt: skip
