@@ -5,6 +5,7 @@ BACKENDS := tensorflow jax torch
 BACKEND ?= tensorflow
 OUTPUT ?= demo-output
 # Two processes: most tests are one thread of Python or of a compiler. By file, for what the tests of a file share.
+# Without a path among these, pytest takes `testpaths` of pyproject.toml.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 GOAL := $(MAKECMDGOALS)
 comma := ,
@@ -35,7 +36,7 @@ BENCH_PAGE := docs/$(if $(GPU),accelerators,speed_rows).md
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
-	@echo "make test [PYTEST_ARGS='-x -k name']       style and types, then the whole suite on all three backends"
+	@echo "make test [PYTEST_ARGS='-x tests/layers']  style and types, then the suite, or a part of it, on all three backends"
 	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
 	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json (with a GPU: the page of accelerators)"
 	@echo "make lint                                  style and types only"
@@ -58,12 +59,12 @@ test:
 	[ -e $(TEST)/.installed ] || exit 1; \
 	for backend in $(BACKENDS); do \
 		echo; echo "== $$backend"; \
-		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest tests $(PYTEST_ARGS) || failed="$$failed $$backend"; \
+		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest $(PYTEST_ARGS) || failed="$$failed $$backend"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 test-lowest: $(LOWEST)/.installed
-	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest tests $(PYTEST_ARGS)
+	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest $(PYTEST_ARGS)
 
 # All rows take long; BENCH_ARGS='--rows NAME' chooses some.
 bench: $(BENCH)/.installed

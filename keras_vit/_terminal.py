@@ -266,6 +266,11 @@ class ProgressBar:
         self._bar = progress.Progress(*columns, console=console, transient=not stays)
         self._task = self._bar.add_task(printable(title), total=total, note="")
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar: not where standard error is no terminal."""
+        return self._bar is not None
+
     def __enter__(self) -> Self:
         return self
 

@@ -124,6 +124,12 @@ def test_the_demo_s_files_give_the_same_answers(ran):
     assert {path.name for path in folder.iterdir()} == expected | {"demo.json", "demo.png"}
 
 
+def test_what_takes_time_is_said_where_there_is_no_terminal():
+    shown = io.StringIO()
+    with demo._doing("Drawing ...", Console(file=shown)):
+        assert shown.getvalue() == "Drawing ...\n"
+
+
 def test_the_demo_s_picture_is_one_and_progress_and_tables_are_shown(ran):
     matplotlib_image = pytest.importorskip("matplotlib.image")
     result, folder, shown = ran

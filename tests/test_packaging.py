@@ -226,6 +226,13 @@ def test_every_install_is_pinned_and_so_are_the_tools_that_build():
         assert "--no-build-isolation" not in line or "--no-deps" in line
 
 
+def test_a_path_in_the_arguments_of_pytest_is_all_that_runs():
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert re.findall(r"-m pytest (.*?)(?: \|\||$)", makefile, re.M) == ["$(PYTEST_ARGS)"] * 2
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert settings["testpaths"] == ["tests"]
+
+
 def names_in(init):
     """What a room's file says to type checkers, and what it imports at once under a name that it offers."""
     body = ast.parse(init.read_text()).body

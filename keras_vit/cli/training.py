@@ -1,6 +1,7 @@
 """The commands that train and measure: finetune, pretrain, evaluate, verify, recipes, plan and demo."""
 
 import functools
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from keras_vit.cli.program import (
     without,
 )
 
-RECIPE = "finetune/cifar10"
+RECIPE = "finetune/folder"
 MASK_RECIPE = "segmentation/dinov2_linear"
 VIEWS_RECIPE = "pretrain/lejepa"
 SHOWN = 48  # worst mistakes on the page of a report
@@ -141,7 +142,7 @@ FIELD_HELPS = {
     ),
     THE_RUN,
     examples=(
-        "ViT-B/16 photos --output runs/photos --batch-size 32 --lora 8",
+        "ViT-B/16 photos --output runs/photos",
         "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
         "glyphs photos --task segmentation --recipe segmentation/eomt_ade20k_base --image-size 96",
     ),
@@ -175,6 +176,8 @@ def finetune(options: Namespace) -> Result:
         done = training.finetune_segmentation(options.weights, data, recipe, **reading, **settings)
     else:
         data = labelled_data(options)
+        if options.recipe is None and options.image_size is None:
+            settings["image_size"] = _at_most_own_size(recipe, options.weights)
         start_keras()
         if options.teacher is not None:
             from keras_vit import load
@@ -202,9 +205,18 @@ def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
     for image in done.bad_images:
         lines.append(f"Left out: {printable(image.path)}: {printable(image.reason)}")
     files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
-    export = ["export", str(folder / "model.keras"), str(folder / "model.onnx")]
-    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following, export))
+    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following, *_exports_that_work(folder)[:1]))
     return "\n".join(lines)
+
+
+def _exports_that_work(folder: Path) -> list[list[str]]:
+    """Returns the command lines that export the model of a run in the formats whose packages are installed."""
+    from keras_vit.export import FORMATS
+
+    rows = [row for row in FORMATS.values() if not row.missing()]
+    rows.sort(key=lambda row: not row.suffix)  # files before folders
+    lines = (["export", str(folder / "model.keras"), str(folder / f"model{row.suffix}")] for row in rows)
+    return [line if row.suffix else [*line, "--format", row.name] for line, row in zip(lines, rows, strict=True)]
 
 
 @command(
@@ -295,6 +307,20 @@ def _recipe(options: Namespace) -> Any:
         situation = {"target": "segments" if has_queries else "mask", "task": "segmentation"}
     check(recipe, situation)
     return recipe
+
+
+def _at_most_own_size(recipe: Any, weights: str) -> tuple[int, int] | None:
+    """Returns the recipe's size of images, or a smaller one that the weights are for; None where the model decides.
+
+    Raises OSError or ValueError for weights that cannot be read or fetched.
+    """
+    from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file, resolve_source
+
+    source = resolve_source(weights)
+    if is_keras_file(source):
+        return None
+    config = inspect_checkpoint(find_checkpoint(source)).config
+    return None if config.dynamic else min(config.image_size, (recipe.image_size,) * 2, key=math.prod)
 
 
 def _class_weight(words: list[str]) -> str | dict[str, float]:

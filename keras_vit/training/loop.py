@@ -221,7 +221,10 @@ class _Recorder(keras.callbacks.Callback):
         noted = [f"{name} {logs[share]:.1%}" for share, (name, _) in _SHARES.items() if share in logs]
         if "rank" in logs:  # of embeddings: whether they collapse
             noted += [f"rank {logs['rank']:.1f}"]
-        self.bar.note(", ".join([f"loss {logs['loss']:.3f}", *noted]))
+        note = ", ".join([f"loss {logs['loss']:.3f}", *noted])
+        self.bar.note(note)
+        if loop.verbose and not self.bar.is_shown:
+            report(f"{loop.title}: step {self.step:,} of {loop.steps:,}, {note}")
 
     def _advice(self, loss: float) -> str:
         """Returns the message about a loss that is not finite: between which steps, what to do, and what is kept."""

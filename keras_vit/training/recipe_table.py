@@ -143,6 +143,8 @@ _AUGREG_SWEEP = {"learning_rate": (0.001, 0.003, 0.01), "image_size": (224, 384)
 _AUGREG_IMAGENET_SWEEP = {"learning_rate": (0.01, 0.03), "image_size": (224, 384)}
 _TABLE_4 = "arXiv 2010.11929, Table 4; warm-up, momentum dtype and default rate: vit_jax/train.py and "
 _TABLE_4 += "vit_jax/configs/common.py"
+_FOLDER = "this project: 1,920 pictures, ten minutes of a ViT-B/16 on two cores (docs/speed_rows.md); rate of arXiv "
+_FOLDER += "2010.11929; 98 % of the digits of docs/tutorial.md, without crops and mirrored pictures"
 _TABLE_2 = "arXiv 2010.11929, section 4.1 (resolution and Polyak averaging for Table 2); else " + _TABLE_4
 _LARGE = {"models": "ViT-L/16 of Table 2", "image_size": 512, "sweep": _IMAGENET_SWEEP, "polyak": 0.9999}
 _HUGE = {**_LARGE, "models": "ViT-H/14 of Table 2", "image_size": 518}
@@ -215,6 +217,8 @@ ROWS: tuple[dict[str, Any], ...] = (
     _finetune("oxford_iiit_pet", "Oxford-IIIT Pets", 500, 0.03, _TABLE_4, sweep=_SWEEP),
     _finetune("oxford_flowers102", "Oxford Flowers-102", 500, 0.03, _TABLE_4, sweep=_SWEEP),
     _finetune("vtab", "VTAB, 1,000 examples of each of 19 tasks", 2_500, 0.01, _TABLE_4),
+    # What the command line takes where no recipe is named
+    _finetune("folder", "a folder of photos", 60, 0.03, _FOLDER, batch_size=32, image_size=224, warmup_steps=0.05),
     # Fine-tuning of AugReg's checkpoints
     _finetune("augreg", "any", 500, 0.03, _AUGREG),
     _finetune("augreg/imagenet2012", "ImageNet", 20_000, 0.03, _AUGREG_TABLE, sweep=_AUGREG_IMAGENET_SWEEP),

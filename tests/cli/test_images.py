@@ -7,6 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_vit import training
+from keras_vit.cli.training import _at_most_own_size, _exports_that_work
+from keras_vit.export import Format
+
 pytestmark = pytest.mark.once
 
 HOSTILE = "[red]\x1b]0;title\x07 name"
@@ -189,6 +193,29 @@ def test_finetune(run, arguments, tmp_path):
 def test_finetune_refuses_before_it_writes(run, arguments, tmp_path, options, word):
     assert word in run(*arguments, "--output", tmp_path / "run", *options, code=1).err
     assert not (tmp_path / "run").exists()
+
+
+def test_finetune_proposes_an_export_whose_packages_are_installed(monkeypatch):
+    expected = {
+        ("torch",): "model.pt2",
+        ("saved_model",): "model --format saved_model",
+        ("onnx", "torch"): "model.onnx",
+    }
+    for names, words in expected.items():
+        monkeypatch.setattr(Format, "missing", lambda row, names=names: [] if row.name in names else ["package"])
+        assert " ".join(_exports_that_work(Path("run"))[0]) == f"export run/model.keras run/{words}"
+    monkeypatch.setattr(Format, "missing", lambda row: ["package"])
+    assert _exports_that_work(Path("run")) == []
+
+
+def test_finetune_without_a_recipe_ends_in_minutes_at_a_size_that_the_weights_are_for(run, arguments, tiny, tmp_path):
+    recipe = training.recipe("finetune/folder")
+    assert recipe.steps * recipe.batch_size < 2_000 and recipe.image_size == 224
+    assert _at_most_own_size(recipe, "glyphs") == (24, 24)
+    assert _at_most_own_size(recipe, str(tiny(image_size=256))) == (224, 224)
+    options = ("--steps", 1, "--output", tmp_path / "run", "--json")
+    result = json.loads(run(*(word for word in arguments if word not in ("--image-size", 8)), *options).out)
+    assert (result["recipe"]["name"], result["recipe"]["image_size"]) == ("finetune/folder", [8, 8])
 
 
 def test_pretrain(run, colours, tmp_path):

@@ -410,8 +410,8 @@ def test_help_ends_with_examples_that_are_right_and_shows_defaults(run, command)
         make_parser(COMMANDS, arguments[1:]).parse_args(arguments[1:])
     if command == "finetune":
         words = " ".join(out.split())
-        assert "updates of the weights (default: the recipe's; finetune/cifar10: 10,000)" in words
-        assert "(default: the recipe's; finetune/cifar10: 0.03)" in words
+        assert "updates of the weights (default: the recipe's; finetune/folder: 60)" in words
+        assert "(default: the recipe's; finetune/folder: 0.03)" in words
 
 
 def test_help_without_a_command_has_examples_that_are_right(run):

@@ -193,6 +193,15 @@ def test_it_prints_what_it_found_and_is_going_to_do(capsys):
 
 
 @pytest.mark.once
+def test_progress_is_lines_where_there_is_no_terminal(capsys):
+    """As in a pipe or a job's log: one at each evaluation."""
+    training.finetune(new_model(), IMAGES, RECIPE, steps=4, every=2, validation=colours(6, 1))
+    lines = [line for line in capsys.readouterr().err.splitlines() if ": step " in line]
+    assert [line.partition(", loss ")[0] for line in lines] == ["fine-tuning: step 2 of 4", "fine-tuning: step 4 of 4"]
+    assert all(line.endswith("%") for line in lines)
+
+
+@pytest.mark.once
 def test_a_class_of_the_validation_images_may_be_called_like_a_split(tmp_path, capsys):
     Image = pytest.importorskip("PIL.Image")
     names = ["a", "b", "test"]
