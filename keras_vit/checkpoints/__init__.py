@@ -13,12 +13,9 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints.catalogue import recommended_size as recommended_size
     from keras_vit.checkpoints.checkpoint import LAYOUTS as LAYOUTS
     from keras_vit.checkpoints.checkpoint import CheckpointInfo as CheckpointInfo
-    from keras_vit.checkpoints.checkpoint import check_format as check_format
     from keras_vit.checkpoints.checkpoint import inspect_checkpoint as inspect_checkpoint
     from keras_vit.checkpoints.checkpoint import load_model as load_model
     from keras_vit.checkpoints.checkpoint import open_checkpoint as open_checkpoint
-    from keras_vit.checkpoints.checkpoint import save_model as save_model
-    from keras_vit.checkpoints.checkpoint import to_checkpoint as to_checkpoint
     from keras_vit.checkpoints.download import class_names as class_names
     from keras_vit.checkpoints.download import find_checkpoint as find_checkpoint
     from keras_vit.checkpoints.download import find_recommended as find_recommended
@@ -32,5 +29,8 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints.keras_files import config_in_file as config_in_file
     from keras_vit.checkpoints.keras_files import is_keras_file as is_keras_file
     from keras_vit.checkpoints.keras_files import read_keras as read_keras
+    from keras_vit.checkpoints.writing import check_format as check_format
+    from keras_vit.checkpoints.writing import save_model as save_model
+    from keras_vit.checkpoints.writing import to_checkpoint as to_checkpoint
 
 __getattr__ = lazy_names(__name__)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -97,15 +97,14 @@ class Layout:
         recognise: Whether a file is of this layout, by the names of its arrays and what lies beside it.
         plan: Reads the config off the arrays and what lies beside them, and returns how the file is read. Raises
             ValueError for a model that is not computed here.
-        check_writable: Raises ValueError if this layout has no place for a model with that config.
-        restate: Takes the config of a writable model and a function that reads a weight by its path. Returns the config
+        restate: Takes the config of a model and a function that reads a weight by its path. Returns the config
             of a model that computes the same and has rows for everything, and by path the weights that differ.
         stacked: The name of the array that holds a block's array stacked with those of the others; None for none.
         computed: The weights of a model that are computed and not stored, by path.
         sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
         constants: Arrays that are written beside the weights because other code misses them, by name.
-        unstated: The values that reading takes for fields that no array tells, where they are not a config's defaults,
-            for a model with a given config. The note of a file says what differs from them.
+        noted: Fields that the note of its files may say although others compute what they always do.
+        needs: The values of fields that the code which reads such files computes, where a file would hold others.
         settled_by: What a user can do about what its files leave open; None where they leave nothing.
         config_type: The class of the configs of its models.
     """
@@ -114,13 +113,13 @@ class Layout:
     rows: Callable[[Any], list[Row]]
     recognise: Callable[[Collection[str], Sidecars], bool] = lambda names, sidecars: False
     plan: "Callable[[Mapping[str, StoredArray], Sidecars], Plan]" = lambda file, sidecars: _not_read()
-    check_writable: Callable[[Any], None] = lambda config: None
     restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
-    unstated: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    noted: tuple[str, ...] = ()
+    needs: Callable[[Any], Mapping[str, tuple[Any, ...]]] = lambda config: {}
     settled_by: str | None = None
     config_type: type[Any] = ViTConfig
 
@@ -332,15 +331,6 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
     def read(path: str) -> np.ndarray:
         return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)
 
-    if getattr(config, "unit_features", False):
-        raise ValueError(
-            f"The layout {layout.name!r} has no place for a head that reads normalised features, such as that of a "
-            "zero-shot classifier. Save the model as .keras."
-        )
-    layout.check_writable(config)
-    if getattr(config, "preprocessing_folded", False):
-        words = "has no place for a patch embedding that normalises pixels itself, by optimize_for_inference()"
-        raise ValueError(f"The layout {layout.name!r} {words}. Write the model that it was made from.")
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
     config, changed = layout.restate(config, read)
@@ -378,34 +368,6 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
             yield name, value(group) if name == group[0].name else np.stack([value([row]) for row in group])
 
     return arrays()
-
-
-def plain_values(*fields: str) -> dict[str, tuple[Any, ...]]:
-    """Returns by field a tuple of the one value that `check_fields` may accept: the default of `ViTConfig`."""
-    return {field.name: (field.default,) for field in dataclasses.fields(ViTConfig) if field.name in fields}
-
-
-def check_fields(
-    config: ModelConfig,
-    layout: str,
-    accepted: Mapping[str, tuple[Any, ...]],
-    problems: Iterable[str] = (),
-    advice: str = "",
-) -> None:
-    """Raises ValueError for the first field whose value is not `accepted`, then for the first of the `problems`.
-
-    `accepted` has the values that a layout can say by field; `advice`, where `{field}` is the field, is added.
-    """
-    for field, values in accepted.items():
-        value = getattr(config, field)
-        if value not in values:
-            wanted = f"={values[0]!r}" if len(values) == 1 else f" in {values}"
-            raise ValueError(
-                f"The layout {layout} is for models with {field}{wanted}, but this one has {value!r}: whoever reads "
-                f"the file would compute something else. {advice.format(field=field)}Save the model as .keras."
-            )
-    for problem in problems:
-        raise ValueError(f"The layout {layout} has no place for this model: {problem}. Save it as .keras.")
 
 
 def listed(names: Collection[str]) -> str:
@@ -451,6 +413,28 @@ def squarest_grid(patches: int) -> tuple[int, int]:
     """Returns (rows, columns), the factors of `patches` nearest to a square, with rows <= columns; (1, 0) for 0."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
     return rows, patches // rows
+
+
+def renamed(
+    arrays: Mapping[str, StoredArray], name: Callable[[str], str], lost: str = "a number that has no meaning"
+) -> dict[str, StoredArray]:
+    """Returns the arrays by other names; ValueError where two become the same, which says what is `lost`."""
+    new = {name(old): array for old, array in arrays.items()}
+    if len(new) < len(arrays):
+        raise ValueError(f"It has several arrays whose names differ in nothing but {lost}.")
+    return new
+
+
+def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
+    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
+
+    `block` is a pattern for the numbers of the blocks. Raises ValueError for too many blocks, or sizes
+    that make no model.
+    """
+    depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
+    size = tuple(n * patch for n, patch in zip(squarest_grid(tokens), fields["patch_size"], strict=True))
+    mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg"}
+    return ViTConfig(image_size=size, depth=depth, **mixer, **fields)  # ty: ignore[invalid-argument-type]
 
 
 # `like=`: a known model, which stands for what a bare file of PyTorch does not tell

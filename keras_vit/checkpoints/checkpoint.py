@@ -1,44 +1,34 @@
-"""From a checkpoint file to the plan by which it is read and to a model; and from a model to a file."""
+"""From a checkpoint file to the plan by which it is read and to a model; and what reading tells of a file to write."""
 
 import dataclasses
-import itertools
+import json
+import math
 import os
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import Code, Message, check_choice, printable, warn_caller
+from keras_vit._arguments import check_choice, printable, warn_caller
 from keras_vit._terminal import ProgressBar, megabytes
 from keras_vit.checkpoints.accounting import (
+    TABLE,
     Layout,
     Plan,
     Remark,
     check_arrays,
-    check_fits_float32,
     check_like,
-    extract,
     fill,
     like_of_options,
     listed,
-    plain_values,
     settle,
 )
-from keras_vit.checkpoints.files import (
-    Sidecars,
-    check_absent,
-    open_file,
-    read_sidecars,
-    weight_files,
-    weights_in,
-    write_npz,
-    write_with_sidecars,
-)
-from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, WRITTEN, clip
-from keras_vit.checkpoints.stored_array import ArrayFile
+from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
+from keras_vit.checkpoints.keras_files import DESCRIBED
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip
+from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
 from keras_vit.models.sizes import describe
@@ -51,8 +41,24 @@ OFFICIAL = (
     *("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons"),
     *("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter"),
 )
-# What no array tells: the note of an `.npz` says it where it is not as usual.
-_NOTED = ("class_names", "pool_padding", "interpolation", *OFFICIAL[4:], "trim")
+# What whoever loads a file chooses, and what only training uses: no file says it.
+CHOSEN = (
+    *("dynamic", "dropout", "attention_dropout", "patch_drop", "drop_path", "remat", "class_token_only"),
+    *("include_preprocessing", "preprocessing_folded", "unit_features"),
+)
+# What the note beside arrays may say. Others compute the same without it, but prepare `PICTURES` in their own way.
+PICTURES = ("filter", "crop_rounding")
+_NOTED = (
+    *("class_names", "classifier_activation", "interpolation", "layer_scale", "pool_padding", "pooling"),
+    *("classes", "projection", "projection_bias", *OFFICIAL[4:], "trim"),
+)
+# What no file but one of Keras holds, by the field of a config that is true then.
+_OF_OTHERS = "that were standardised by folded(). Write the model that it was made from"
+_NOWHERE = {
+    "unit_features": "a head that reads normalised features, such as a zero-shot classifier's. Save it as .keras",
+    "preprocessing_folded": "a patch embedding that normalises pixels. Write the model that was optimized",
+    **dict.fromkeys(("stem_folded", "folded"), f"kernels {_OF_OTHERS}"),
+}
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
 
@@ -97,18 +103,24 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
     ValueError if it is damaged, no layout recognises it, or arrays, note and options contradict each other; TypeError
     for what is no path.
     """
-    file, source = open_file(path), str(path)
-    sidecars = read_sidecars(path, name=source, note=file.note, container=file.container, **stated)
+    file = open_file(path)
+    sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **stated)
+    return plan_of(file, sidecars, numerics)
+
+
+def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) -> Plan:
+    """Returns the plan by which arrays are read; errors as of `_plan`."""
+    source = sidecars.name
     try:
         plan = _plan_of_dense(file, sidecars)
     except ValueError as error:
-        raise ValueError(f"{path} is no dense model that is known here: {error}") from error
+        raise ValueError(f"{source} is no dense model that is known here: {error}") from error
     if plan is not None:
         if sidecars.like is not None:
             check_like(plan.stored, sidecars.like, ("heads",), source)
         return _with_outside(plan, file)
     if sidecars.max_depth is not None:
-        raise ValueError(f"{path} holds no depth model: leave max_depth={sidecars.max_depth!r} out.")
+        raise ValueError(f"{source} holds no depth model: leave max_depth={sidecars.max_depth!r} out.")
     if sidecars.backbone is not None:
         raise ValueError(f"head={source!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
     grid = sidecars.grid_size or file.grid_size
@@ -119,7 +131,7 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> 
     try:
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     except ValueError as error:
-        raise ValueError(f"{path} is no model of the layout {layout.name!r}: {error}") from error
+        raise ValueError(f"{source} is no model of the layout {layout.name!r}: {error}") from error
     heads = getattr(plan.stored, "heads", None)
     if plan.layout.settled_by is None and sidecars.heads not in (None, heads):
         raise ValueError(f"heads={sidecars.heads} was given, but the arrays of {source} tell that it has {heads}.")
@@ -259,170 +271,126 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
         warn_caller(f"{words}. Another choice gives other numbers. {plan.layout.settled_by}")
 
 
-def to_checkpoint(
-    model: "models.VisionTransformer | models.BiT",
-    path: str | os.PathLike[str],
-    layout: str | None = None,
-    overwrite: bool = False,
-    stack: bool = False,
-) -> None:
-    """Writes the weights of a model as a checkpoint file that other code can read.
-
-    `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and, beside it, the JSON files without which
-    timm, transformers and open_clip would not know what to compute; what they cannot compute is an error. The other
-    layouts write an `.npz` for the original code, which passes over the note in it: class names, grid,
-    and where they are not the official ones how pictures are prepared and positions resized, and `pool_padding`.
-
-    The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
-    and without a prefix, and so does a model that goes to another layout and back. A class token's position is
-    big_vision's first row of the table; where its loader would not know that row, because the number of patches is no
-    square, it is added to the token. vit_jax gives a class token without a position a row of zeros. Files hold float32;
-    weights in float64 are rounded, with a warning.
-
-    Args:
-        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for
-            transformers, or with all of its config where `path` ends in `.npz` and `layout` is None.
-        path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
-            ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
-        layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"clip"` (OpenAI's names, for open_clip),
-            `"tips"` (the `.npz` of TIPS's authors) or `"tips_scenic"` (Scenic's); for a `BiT`,
-            `"bit_tf"` (the names of the published files) or `"bit_bv"` (big_vision's). None for the layout of the
-            official files.
-        overwrite: Whether files may be replaced.
-        stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
-
-    Raises:
-        TypeError: if `model` is none of this package's models of images, or `path` is no path.
-        ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, or no stacked
-            blocks where `stack` asks for them; a weight is beyond float32's range, or the class names do not fit into a
-            comment (64 KiB).
-        FileExistsError: if there is a file already and `overwrite` is false.
-        FileNotFoundError, OSError: if the folder above that of `path` is missing; if a file cannot be written.
-
-    Examples:
-        >>> keras_vit.to_checkpoint(model, "back.npz")
-        >>> keras_vit.from_checkpoint("back.npz").config == model.config
-        True
-    """
-    if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
-        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
-    check_fits_float32(model)
-    path = os.path.expanduser(path)  # as `load` reads it
-    if isinstance(model, models.DenseModel):
-        _write_dense(model, pathlib.Path(path), layout, overwrite, stack)
-        return
-    config = model.config
-    layout = PUBLISHED[type(config)] if layout is None else layout
-    if layout not in LAYOUTS:
-        raise ValueError(Message(Code("layout"), f" must be one of {list(LAYOUTS)}, but {layout!r} was given."))
-    if not isinstance(config, LAYOUTS[layout].config_type):
-        names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
-        raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
-    sidecars = LAYOUTS[layout].sidecars
-    if sidecars is None and pathlib.Path(path).suffix in (".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5"):
-        advice = "pass a name that ends in .npz, or layout='timm', 'huggingface' or 'clip'"
-        raise ValueError(f"The layout {layout!r} is .npz, but path={str(path)!r} was given: {advice}.")
-    if sidecars is None:
-        write_npz(path, extract(model, LAYOUTS[layout], stack), note_of(config, LAYOUTS[layout]), overwrite)
-        return
-    path, arrays = _safetensors(pathlib.Path(path), layout), extract(model, LAYOUTS[layout], stack)
-    beside = sidecars(config)  # of what can be written: `extract` raises for other models
-    note = None if beside else note_of(config, LAYOUTS[layout])
-    write_with_sidecars(path, arrays, beside, overwrite=overwrite, note=note)
-
-
-def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
-    """Raises ValueError for an unknown layout, and for a path whose ending is not that of the layout's files.
-
-    Without a layout the ending must be `.npz` (the layout of the official files), `.keras` or `.weights.h5`.
-    """
-    if layout is not None:
-        check_choice("layout", layout, tuple(LAYOUTS))
-    ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
-    beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
-    if layout is None and ending in (".safetensors", ""):
-        words = f"{str(path)!r} can have several layouts: pass "
-        raise ValueError(Message(words, Code("layout=..."), f" with one of {', '.join(beside)}."))
-    what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
-    if layout is None:
-        what, expected = "A model", (".npz", *KERAS_ENDINGS)
-        kind = "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
-    elif layout in beside:
-        kind, expected = "a .safetensors file, or a folder with one", (".safetensors", "")
-    if ending not in expected:
-        raise ValueError(f"{what} is {kind}, but {str(path)!r} was given.")
-
-
-def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False) -> None:
-    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
-
-    A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
-    that note. Where a file cannot be written, what was there before is kept.
-
-    Raises FileExistsError for a file that is there unless `overwrite`; ValueError for another ending, an unknown layout
-    or one without a place for the model, and for weights beyond float32's range; TypeError, except for files of Keras,
-    for a model of another package; OSError for a full disk or a missing folder.
-    """
-    check_format(path, layout)
-    path = pathlib.Path(path).expanduser()
-    if not is_keras_file(path):
-        to_checkpoint(model, path, layout, overwrite)
-        return
-    check_absent(path, overwrite=overwrite)
-    write_keras(model, path)
+# Writing: a layout has a place for a model if reading its file gives the model back
 
 
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
-    """Returns the note to write beside the arrays of a model: its grid, and fields of its config that no array tells.
+    """Returns the note with which reading the file of a model gives its config back.
 
-    The latter only where their values differ from those that reading the layout assumes.
+    Its `instead_of` is what JSON files say without it. Raises ValueError where others would compute something else from
+    the file, or nothing.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(config)} | dict(layout.unstated(config))
+    for field, what in _NOWHERE.items():
+        if getattr(config, field, False):
+            raise ValueError(f"The layout {layout.name!r} has no place for {what}.")
     note: dict[str, Any] = {"written_by": "keras_vit"}
-    if isinstance(config, ViTConfig):
-        note["grid_size"] = list(config.grid_size)
-    for name, value in config.to_dict().items():
-        if name in _NOTED and getattr(config, name) != defaults[name]:
-            note[name] = value
-    if config.pooling == "none" and not config.classes:  # arrays do not tell whether a model without a head pools
-        note["pooling"] = "none"
-    return note
+    instead: dict[str, Any] = {}
+    try:
+        for field, values in layout.needs(config).items():
+            if getattr(config, field) not in values:
+                wanted = " or ".join(map(repr, values))
+                raise ValueError(f"it has {field}={getattr(config, field)!r}; {wanted} was expected.")
+        has_json = bool(layout.sidecars and layout.sidecars(config))
+        if isinstance(config, ViTConfig) and not has_json:
+            note["grid_size"] = list(config.grid_size)
+        for fill_value in (1.0, 0.0):  # a bias of zeros tells what another one does not
+            stored, back = _read_back(config, layout, note, fill_value)
+            ours, theirs = decisive(stored), decisive(back)
+            lost = [name for name in ours if theirs.get(name, getattr(back, name)) != ours[name]]
+            instead |= {name: getattr(back, name) for name in lost}
+    except ValueError as error:
+        words = f"has no place for this model: {error}"
+        raise ValueError(f"The layout {layout.name!r} {words} Save it as .keras.") from None
+    noted = _noted(config, layout, has_json)
+    wrong = [name for name in instead if name not in noted]
+    if wrong:
+        found = ", ".join(f"{name}={instead[name]!r} instead of {getattr(config, name)!r}" for name in wrong)
+        words = "has no place for this model: whoever reads the file would compute"
+        raise ValueError(f"The layout {layout.name!r} {words} {found}. Save it as .keras.")
+    if isinstance(config, ViTConfig) and back.crop_ratio != config.crop_ratio:  # without effect at this size
+        instead["crop_ratio"] = back.crop_ratio
+    said = config.to_dict()
+    if has_json and instead:
+        note["instead_of"] = json.loads(json.dumps(instead))  # tuples as lists, as in the file
+    return note | {name: said[name] for name in instead}
 
 
-def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
-    """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's.
+def _noted(config: Any, layout: Layout, has_json: bool) -> set[str]:
+    """Returns the fields that a note may say: other programs compute the same, whatever they make of these."""
+    paths = {row.path for row in layout.rows(config)}
+    noted = {"class_names", "classifier_activation", "interpolation", *PICTURES, *layout.noted}
+    if config.pooling == "none" and not config.classes:
+        noted.add("pooling")
+    if not isinstance(config, ViTConfig):
+        return noted
+    of_projection = "projection/bias" if config.projection_bias else "projection/kernel"
+    if bool(config.classes) != bool(config.projection) and paths & {"head/kernel", of_projection}:
+        noted |= {"projection", "projection_bias", "classes"}  # a head by another name
+    if "block_0/scale1/gamma" in paths:  # a first value
+        noted.add("layer_scale")
+    return noted if has_json else noted | {*OFFICIAL[4:], "trim"}
 
-    Raises ValueError for the ending of another kind of file.
-    """
-    if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras", ".h5"):
-        advice = "pass a name that ends in .safetensors, or a folder"
-        raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
-    return path if path.suffix == ".safetensors" else path / "model.safetensors"
+
+def _read_back(
+    config: ModelConfig, layout: Layout, note: Mapping[str, Any], fill_value: float
+) -> tuple[ModelConfig, ModelConfig]:
+    """Returns the config that is stored, and what reading tells of its file: by shapes, JSON files and the note."""
+    rows = getattr(config, "position_rows", 0)
+    stored, _ = layout.restate(config, lambda path: np.zeros((1, rows if path == TABLE else 1, 1), np.float32))
+
+    def load(value: float) -> Callable[[int, int], np.ndarray]:
+        return lambda offset, size: np.full(size // 4, value, np.float32).view(np.uint8)
+
+    arrays = {
+        row.name: StoredArray(row.name, row.shape, np.dtype("float32"), load(fill_value if row.path else 0.0))
+        for row in layout.rows(stored)
+    }
+    written = {} if layout.sidecars is None else json.loads(json.dumps(layout.sidecars(config)))
+    path = pathlib.Path("model.npz" if layout.sidecars is None else "model.safetensors")
+    beside = {key: written[name] for key, name in SIDECARS.items() if name in written}
+    plan = plan_of(ArrayFile(path, arrays, dict(note)), Sidecars(name="it", note=note, **beside))
+    check_arrays(plan, "it")
+    if plan.layout.name != layout.name:
+        raise ValueError(f"it would be read as {plan.layout.name!r}.")
+    if plan.remarks("unknown") or not plan.is_grid_known:
+        open_ = ", ".join(plan.remarks("unknown")) or "image_size"
+        raise ValueError(f"nothing in its file tells the {open_}.")
+    return stored, plan.config
 
 
-def _write_dense(
-    model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool, stack: bool
-) -> None:
-    """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
-
-    Raises ValueError for a layout that has no place for it, another ending and `stack`, FileExistsError unless
-    `overwrite`, and OSError where a file cannot be written.
-    """
-    config = model.config
-    if layout is None and path.suffix == ".npz":
-        write_npz(path, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
-        return
-    to_write = WRITTEN.get(type(config))
-    if to_write is None or layout not in (None, "huggingface"):
-        known = "no layout" if to_write is None else "the layout 'huggingface'"
-        raise ValueError(
-            f"{known} holds a model of the kind {config.model}. Write it as .npz without a layout, or "
-            "as .keras: model.save(...)."
-        )
-    target = _safetensors(path, "huggingface")
-    written = to_write(config)
-    arrays = itertools.chain(extract(model, written, stack), written.constants(config).items())
-    write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)
+def decisive(config: ModelConfig) -> dict[str, Any]:
+    """Returns the fields that decide what a model computes, each said in one way."""
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    without = [*CHOSEN]
+    if not config.classes:
+        without += ["class_names", "classifier_activation", "distillation_head"]
+    if not isinstance(config, ViTConfig):
+        without += ["image_size"]
+        return {name: value for name, value in fields.items() if name not in without}
+    if config.stem_stages is None:
+        without += ["stem_width", "stem_epsilons", "stem_folded"]
+    if config.rotary_embedding in (None, "dinov3"):
+        without += ["rotary_grid"]
+    if config.mlp.startswith("swiglu") and config.pooling != "map":
+        without += ["gelu"]
+    if config.position_rows == 0:
+        without += ["interpolation"]
+    else:  # by the number of its rows
+        fields["position_embedding"] = config.position_rows - math.prod(config.grid_size)
+    if config.pooling == "map":
+        fields["pooling_heads"] = config.pooling_heads or config.heads
+        fields["pooling_mlp_width"] = config.pooling_mlp_width or config.mlp_width
+    else:
+        without += ["pooling_heads", "pooling_mlp_width"]
+    if config.pooling != "map" or not config.prefix_tokens:
+        without += ["map_prefix"]
+    if config.pooling == "none" and config.final_norm == "pooled":
+        fields["final_norm"] = "tokens"
+    fields["rotary_grid"] = config.rotary_grid or config.grid_size
+    fields["crop_ratio"] = config.pipeline.uncropped_size
+    if config.crop_ratio == 1 and config.resize == "squash":
+        without += ["crop_rounding"]
+    return {name: value for name, value in fields.items() if name not in without}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -522,11 +490,11 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
         return plan
     if plan.stored.rotary_embedding == "pe":
         return _with_metas_numbers(plan, source)
-    config = plan.stored.replace(**{field: default for field, (default,) in plain_values(*OFFICIAL).items()})
-    problems = []
+    defaults = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in OFFICIAL}
+    config, problems = plan.stored.replace(**defaults), []
     for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
         try:
-            layout.check_writable(config)
+            note_of(config, layout)
         except ValueError as error:
             problems.append(str(error))
     if len(problems) == 2:
@@ -578,10 +546,16 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
         stored = stored if names is None else stored.replace(class_names=names)
     except (TypeError, ValueError, RecursionError) as error:
         unnamed = f"the class names in its note are left out: {printable(error, 200)}"
-    known = [name for name in _NOTED[1:] if hasattr(stored, name) and name in note]
-    known += ["pooling"] if note.get("pooling") == "none" and not stored.classes else []
+    read, instead = stored.to_dict(), note.get("instead_of")
+    instead = instead if isinstance(instead, dict) else {}
+    # Where what lies beside the file says something else than when it was written, that counts.
+    known = {
+        name: note[name]
+        for name in _NOTED[1:]
+        if name in note and name in read and instead.get(name, read[name]) == read[name]
+    }
     try:
-        stored = stored.replace(**{name: note[name] for name in known})
+        stored = stored.replace(**known)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ValueError(f"The note of {source} says nothing sensible: {printable(error, 200)}.") from None
     return dataclasses.replace(plan, stored=stored, unnamed=unnamed)

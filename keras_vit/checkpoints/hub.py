@@ -22,8 +22,9 @@ import numpy as np
 from keras_vit import models
 from keras_vit._arguments import printable, warn_caller
 from keras_vit._files import write_text
-from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, to_checkpoint
+from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, note_of
 from keras_vit.checkpoints.files import CLASSES, ENDINGS, NOT_WEIGHTS, SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
+from keras_vit.checkpoints.writing import to_checkpoint
 from keras_vit.models import ModelConfig, variant_of
 
 if TYPE_CHECKING:  # their files import Keras
@@ -354,7 +355,7 @@ def _layout_of(config: ModelConfig) -> str:
     for name in _OTHERS:
         if isinstance(config, LAYOUTS[name].config_type):
             with contextlib.suppress(ValueError):
-                LAYOUTS[name].check_writable(config)
+                note_of(config, LAYOUTS[name])
                 return name
     return PUBLISHED[type(config)]
 
@@ -374,11 +375,9 @@ def _card(config: ModelConfig, repository: str, layout: str, license: str | None
     size = f"{height / pipeline.crop_ratio:.0f} x {width / pipeline.crop_ratio:.0f} pixels ({pipeline.filter})"
     crop = "" if pipeline.crop_ratio == 1 else f", of which the central {height} x {width} are cut out"
     mean, std = (", ".join(map(str, np.ravel(values))) for values in (pipeline.mean, pipeline.std))
-    answer, options = "features", ""  # a checkpoint holds no activation, and no preprocessing
+    answer = "features"
     if config.classes:
-        activation = config.classifier_activation
-        answer = "logits" if activation is None else "probabilities"
-        options = "" if activation is None else f', classifier_activation="{activation}"'
+        answer = "logits" if config.classifier_activation is None else "probabilities"
     return f"""---
 {f"license: {license}" if license else ""}
 {f"library_name: {library}" if library else ""}
@@ -396,7 +395,7 @@ tags: [keras, keras-vit, vision-transformer]
 ```python
 import keras_vit
 
-model = keras_vit.load('{SCHEME}{repository}'{options})
+model = keras_vit.load('{SCHEME}{repository}')
 {answer} = model.predict(model.preprocess("picture.jpg"))
 {f"# {library}: {loading.format(repository=repository)}" if library else ""}
 ```

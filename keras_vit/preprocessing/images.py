@@ -130,7 +130,7 @@ class Pipeline:
         if 0 in images.shape[1:3]:
             raise ValueError(f"images must have pixels, but the shape {images.shape} was given.")
         size = self.prepared_size
-        target = _uncropped(size, self.crop_ratio)
+        target = self.uncropped_size
         if self.resize == "shortest":
             # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
             target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
@@ -141,6 +141,11 @@ class Pipeline:
     def prepared_size(self) -> tuple[int, int]:
         """Returns height and width before the trim, as the publisher prepares, of which the model sees `image_size`."""
         return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
+
+    @property
+    def uncropped_size(self) -> tuple[int, int]:
+        """Returns height and width of which the crop of the centre has `prepared_size`, rounded down."""
+        return _uncropped(self.prepared_size, self.crop_ratio)
 
     @property
     def value_range(self) -> tuple[float, float]:

@@ -15,11 +15,11 @@ from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import write_npz, write_with_sidecars
-from keras_vit.checkpoints.layouts.flax import IMAGE_TOWER
-from keras_vit.checkpoints.layouts.library_configs import ACTIVATION_NAMES
+from keras_vit.checkpoints.layouts.huggingface import ACTIVATION_NAMES
 from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
-from keras_vit.checkpoints.layouts.sidecars import FILTER_NAMES
+from keras_vit.checkpoints.layouts.sidecars import prepared_by
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
+from keras_vit.checkpoints.writing import warn_of_pictures
 from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
 from keras_vit.text.tokenizers import CLEANINGS
@@ -75,18 +75,20 @@ def save_image_text(
     image_start = _HUB if names is NAMES["tips_hub"] else _IMAGE_STARTS[layout]
     if layout == "clip" and both.image_encoder.config.rotary_embedding == "pe":
         image_start = _TRUNK
-    arrays = dict(_arrays(both, names, layout, image_start))
+    images, image_layout = both.image_encoder.config, LAYOUTS["timm" if image_start == _TRUNK else layout]
+    # Beside big_vision's text tower, the head of an image tower is a projection to the texts' space.
+    alone = images.replace(projection=None, projection_bias=False) if layout == "big_vision" else images
+    note = note_of(alone, image_layout)
+    arrays = dict(_arrays(both, names, image_layout, image_start))
     if layout == "big_vision":
-        note = note_of(both.image_encoder.config, LAYOUTS[layout])
         write_npz(path, sorted(arrays.items()), note, overwrite)
         return
-    folder = Path(path)
-    sidecars = _image_layout(layout, image_start).sidecars(both.image_encoder.config)
+    warn_of_pictures(note, layout)
+    folder, sidecars = Path(path), image_layout.sidecars(images)
     jsons = {"huggingface": lambda: _huggingface(both, sidecars), "clip": lambda: _open_clip(both, sidecars, names)}
     texts = jsons.get(layout, dict)()
     weights = folder / ("open_clip_model.safetensors" if layout == "clip" else "model.safetensors")
     copies = () if both.tokenizer is None else both.tokenizer.files
-    note = note_of(both.image_encoder.config, LAYOUTS[layout]) if layout == "pe" else None  # which has no JSON files
     write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite, note)
 
 
@@ -146,21 +148,11 @@ def _big_vision_names(both: ImageText) -> Names | None:
     return NAMES["flax"] if is_flax and (images.projection_bias or not images.projection) else None
 
 
-def _arrays(both: ImageText, names: Names, layout: str, image_start: str) -> Arrays:
-    """Yields the names and arrays of both towers, those of the image tower with `image_start` before them.
-
-    Raises ValueError where the layout has no place for a tower, or one is quantized or has adapters (LoRA).
-    """
-    for name, values in extract(both.image_encoder, _image_layout(layout, image_start)):
+def _arrays(both: ImageText, names: Names, layout: Layout, image_start: str) -> Arrays:
+    """Yields the names and arrays of both towers, those of the image tower with `image_start` before them."""
+    for name, values in extract(both.image_encoder, layout):
         yield f"{image_start}{name}", values
     yield from _text_arrays(both, names)
-
-
-def _image_layout(layout: str, image_start: str) -> Layout:
-    """Returns the layout that the image tower is written in; `image_start` is what stands before it."""
-    if image_start == _TRUNK:
-        return LAYOUTS["timm"]
-    return IMAGE_TOWER if layout == "big_vision" else LAYOUTS[layout]
 
 
 def _text_arrays(both: ImageText, names: Names) -> Arrays:
@@ -273,13 +265,8 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
         "timm_pool": timm["global_pool"],
         "timm_proj": None,
     }
-    prepared = {
-        "mean": list(config.pixel_mean),
-        "std": list(config.pixel_std),
-        "interpolation": FILTER_NAMES[config.filter],
-        "resize_mode": config.resize,
-    }
-    return {"model_cfg": {"embed_dim": config.projection, "vision_cfg": vision}, "preprocess_cfg": prepared}
+    model = {"embed_dim": config.projection, "vision_cfg": vision}
+    return {"model_cfg": model, "preprocess_cfg": prepared_by(config, "resize_mode")}
 
 
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:

@@ -260,6 +260,7 @@ def test_the_same_weights_from_the_hub(server, unpublished):
         assert first(find_checkpoint(FINE_TUNED)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:The layout .* has no word for")
 def test_a_published_name_means_the_official_numbers(server, unpublished, tmp_path):
     """And a repository its publisher's; `numerics` overrides both."""
     config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1, mlp_width=64, classes=3)

@@ -8,7 +8,7 @@ import keras_vit
 from keras_vit.checkpoints import DownloadError
 from tests.checkpoints.hub_server import Repository, local_hub
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:The layout .* has no word for")]
 
 
 @pytest.fixture

@@ -224,6 +224,7 @@ DOORS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The layout .* has no word for")
 @pytest.mark.parametrize("door", DOORS)
 def test_weights_of_float64_that_float32_does_not_hold(golden, tmp_path, door):
     make, part, write = DOORS[door]

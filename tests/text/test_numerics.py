@@ -16,7 +16,11 @@ from keras_vit.text import save_image_text
 from tests.checkpoints.hub_server import Repository, local_hub
 from tests.text.test_image_text import COSINE, EMBEDDING, near, source
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*texts are longer than")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore:.*texts are longer than"),
+    pytest.mark.filterwarnings("ignore:The layout .* has no word for"),
+]
 TO_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 

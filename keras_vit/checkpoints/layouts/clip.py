@@ -5,25 +5,24 @@ with their last block. No array tells its heads.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, plain_values, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import pytorch
-from keras_vit.checkpoints.layouts.flax import renamed
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
-    FILTER_NAMES,
     HALF,
     image_size_in,
     mapping,
     number,
     preparation,
     preparation_in,
+    prepared_by,
     used_at,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -182,17 +181,6 @@ def _not_known(key: str, value: Any) -> ValueError:
     return ValueError(f"its open_clip_config.json says {key}={printable(value, 60)}, which is not known here.")
 
 
-_ACCEPTED = {
-    **plain_values("stem_stages", "class_token", "distillation_token", "register_tokens", "rotary_embedding", "mlp"),
-    **plain_values("attention_bias", "attention_norm", "layer_scale", "final_norm", "representation_size", "classes"),
-    **plain_values("tokens_mlp_width", "projection_bias"),
-    "position_embedding": ("learned", "learned_patches"),
-    "pre_norm": (True,),
-    "pooling": ("token", "none"),
-    "crop_ratio": (1.0,),
-}
-
-
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """Returns the open_clip_config.json of an image tower, by its name."""
     vision = {
@@ -207,24 +195,24 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         vision["act_kwargs"] = {"approximate": "tanh"}
     if config.layer_norm_epsilon != 1e-5:
         vision["norm_kwargs"] = {"eps": config.layer_norm_epsilon}
-    prepared = {
-        "mean": list(config.pixel_mean),
-        "std": list(config.pixel_std),
-        "interpolation": FILTER_NAMES[config.filter],
-        "resize_mode": config.resize,
-    }
     model = {"embed_dim": config.projection, "quick_gelu": config.gelu == "quick", "vision_cfg": vision}
-    return {"open_clip_config.json": {"model_cfg": model, "preprocess_cfg": prepared}}
+    return {"open_clip_config.json": {"model_cfg": model, "preprocess_cfg": prepared_by(config, "resize_mode")}}
 
 
+# What no tower of OpenAI's names has otherwise.
+_NEEDS = {
+    **{"patch_bias": (False,), "distillation_token": (False,), "register_tokens": (0,), "attention_bias": ("all",)},
+    **{"attention_norm": (False,), "mlp": ("plain",)},
+    "position_embedding": ("learned", "learned_patches", "learned_without_registers"),
+}
 LAYOUT = Layout(
     "clip",
     lambda config: pytorch.trunk_rows(config, FAMILY) + _projection_rows(config),
     recognise,
     plan,
-    lambda config: check_fields(config, "'clip'", _ACCEPTED),
     accounting.with_prefix_positions,
     sidecars=_sidecars,
+    needs=lambda config: _NEEDS,
     settled_by="Pass like=..., or put its open_clip_config.json beside it.",
 )
 
@@ -335,41 +323,13 @@ def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     )
 
 
-_PE_ACCEPTED = {
-    **plain_values("stem_stages", "distillation_token", "register_tokens", "mlp", "tokens_mlp_width"),
-    **plain_values("attention_bias", "attention_norm", "representation_size", "classes", "projection_bias"),
-    **{field: (value,) for field, value in PE_COMPUTES.items() if field != "rotary_grid"},
-    "position_embedding": ("learned", "learned_patches"),
-    "patch_bias": (False,),
-    "pooling": ("map", "none"),
-    "final_norm": ("tokens", "none"),
-    "map_prefix": (True,),
-}
-
-
-def _pe_problems(config: ViTConfig) -> Iterator[str]:
-    """Yields the reasons for which Meta's files have no place for a model with this config."""
-    if config.rotary_grid not in (None, config.grid_size):
-        yield "Meta's code counts places in patches, not in cells of a reference grid"
-    if config.heads != PE_HEADS.get(config.width, config.width // 64):
-        yield f"no array tells its {config.heads} heads, and Meta's models of that width have others"
-    pooling_heads = config.pooling_heads or config.heads
-    if config.pooling == "map" and pooling_heads != PE_POOLING_HEADS:
-        yield f"its attention pooling has {pooling_heads} heads, not {PE_POOLING_HEADS}"
-    if config.pooling == "map" and config.final_norm != "tokens":
-        yield "its attention pooling reads tokens without a last normalisation"
-    if config.pooling == "none" and config.final_norm == "tokens":
-        yield "with a last normalisation and no attention pooling its arrays are those of a CLIP"
-
-
 PE = Layout(
     "pe",
     _pe_rows,
     recognise_pe,
     plan_of_pe,
-    lambda config: check_fields(config, "'pe'", _PE_ACCEPTED, _pe_problems(config)),
     accounting.with_prefix_positions,
     sidecars=lambda config: {},
-    unstated=lambda config: {**PE_FAMILY.preparation, "interpolation": PE_FAMILY.interpolation},
+    needs=lambda config: _NEEDS,
     settled_by="Pass like=..., such as 'PE-Core-B/16'.",
 )

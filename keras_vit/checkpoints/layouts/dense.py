@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, check_fields, having, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import huggingface, library_configs, timm
+from keras_vit.checkpoints.layouts import huggingface, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
 from keras_vit.checkpoints.layouts.sidecars import (
     Fields,
@@ -504,13 +504,16 @@ def depth_to_write(config: Any) -> Layout:
 
     It has Depth Anything's design on a DINOv2, with a whole number of metres as `max_depth`.
     """
-    problems = [] if float(config.max_depth).is_integer() else ["there max_depth is a whole number"]
-    what = "'huggingface', which would write a DepthAnything,"
-    check_fields(config, what, {"design": ("depth_anything",)}, problems)
     vit, names, below = config.backbone, DPT_NAMES["transformers"], huggingface.LAYOUT
-    below.check_writable(vit)
-    if library_configs.family_to_write(vit) not in ("dinov2", "dinov2_with_registers"):
-        raise ValueError("transformers has no DepthAnything on another backbone than DINOv2. Save the model as .keras.")
+    is_dinov2 = huggingface.family_to_write(vit) in ("dinov2", "dinov2_with_registers")
+    for field, fits, wanted in (
+        ("design", config.design == "depth_anything", "'depth_anything'"),
+        ("max_depth", float(config.max_depth).is_integer(), "a whole number"),
+        ("backbone", is_dinov2, "a DINOv2"),
+    ):
+        if not fits:
+            words = f"transformers has no DepthAnything with {field}={printable(getattr(config, field), 60)}"
+            raise ValueError(f"{words}; {wanted} was expected. Save the model as .keras.")
 
     def restate(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
         """Returns the config and the changed weights, those of the backbone's layout."""
@@ -529,7 +532,7 @@ def depth_to_write(config: Any) -> Layout:
 def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
     """Returns the config.json and preprocessor_config.json of transformers for a Depth Anything."""
     vit = config.backbone
-    backbone = dict(library_configs.transformers_sidecars(vit)["config.json"])
+    backbone = dict(huggingface.sidecars_of(vit)["config.json"])
     del backbone["architectures"]
     stages = [block + 1 for block in config.blocks]
     backbone |= {"out_indices": stages, "out_features": [f"stage{n}" for n in stages]}

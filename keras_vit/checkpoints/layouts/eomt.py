@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, bounded, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import huggingface, library_configs, pytorch
+from keras_vit.checkpoints.layouts import huggingface, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import (
     IMAGENET,
@@ -363,9 +363,9 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
     """Returns the config.json and preprocessor_config.json of transformers for an EoMT."""
     backbone, size = config.backbone, config.image_size[0]
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
-    names = {**library_configs.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}
+    names = {**huggingface.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}
     labels = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
-    stated = library_configs.transformers_sidecars(backbone)["config.json"]
+    stated = huggingface.sidecars_of(backbone)["config.json"]
     stated |= {
         "architectures": [f"{kind.title().replace('_', '')}ForUniversalSegmentation"],
         "model_type": kind,

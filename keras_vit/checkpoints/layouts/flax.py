@@ -17,16 +17,15 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, check_fields, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, mixer_config, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs
-from keras_vit.checkpoints.layouts.pytorch import patch_shape, square_patch
+from keras_vit.checkpoints.layouts.pytorch import is_naflex, patch_shape, square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import BiTConfig, TextConfig, ViTConfig, convolutions
 
@@ -63,7 +62,7 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
         return _mixer_rows(config)
     rows = _stem(config) if config.stem_stages is not None else []
     width = config.width
-    is_flat = layout == "big_vision" and library_configs.is_naflex(config)
+    is_flat = layout == "big_vision" and is_naflex(config)
     kernel: tuple[int, ...] = (*config.patch_size, config.feature_map_channels)
     if is_flat:  # a linear layer on the numbers of a patch
         kernel = (math.prod(kernel),)
@@ -293,17 +292,6 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
     return renamed(arrays, in_pooling), dialect
 
 
-def renamed(arrays: Arrays, name: Callable[[str], str], lost: str = "a number that has no meaning") -> Arrays:
-    """Returns the arrays by other names, which the function makes; ValueError where two of them become the same.
-
-    `lost` is what the new names leave out, for the message.
-    """
-    new = {name(old): array for old, array in arrays.items()}
-    if len(new) < len(arrays):
-        raise ValueError(f"It has several arrays whose names differ in nothing but {lost}.")
-    return new
-
-
 def _unstacked(arrays: Arrays) -> Arrays:
     """Returns the arrays with one per block in place of each stacked one, of which only its part is read.
 
@@ -372,7 +360,7 @@ def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
     values, width = shape_of(arrays, _PATCHES, 2)
     kernel = dataclasses.replace(arrays[_PATCHES], shape=(*square_patch(values), 3, width))  # that of a convolution
     found = _config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**_NAFLEX)
-    if not library_configs.is_naflex(found):
+    if not is_naflex(found):
         raise ValueError("its patches go through a matrix, but it is no NaFlex: a class token, or no 'MAPHead_0'.")
     return found
 
@@ -447,58 +435,12 @@ def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConf
     return mixer_config(arrays, r"^MixerBlock_(\d+)/", tokens, fields), bool(old)
 
 
-def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
-    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
-
-    `block` is a pattern for the numbers of the blocks. Raises ValueError for too many blocks, or sizes
-    that make no model.
-    """
-    depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
-    size = tuple(n * patch for n, patch in zip(accounting.squarest_grid(tokens), fields["patch_size"], strict=True))
-    mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg"}
-    return ViTConfig(image_size=size, depth=depth, **mixer, **fields)  # ty: ignore[invalid-argument-type]
-
-
 # Writing
 
-# What the models of vit_jax and big_vision all have.
-_COMMON = accounting.plain_values(
-    *("stem_epsilons", "patch_bias", "distillation_token", "register_tokens", "rotary_embedding", "pre_norm"),
-    *("attention_bias", "attention_norm", "mlp", "gelu", "layer_scale", "layer_norm_epsilon", "final_norm"),
-    *("projection", "pooling_heads", "pooling_mlp_width"),
-)
-_FOLDED = "its kernels have been standardised by folded(): write the model that it was made from"
 
-
-def _check_writable(config: ViTConfig, layout: str) -> None:
-    """Raises ValueError unless the code of `layout` computes what a ViT or Mixer with this config computes."""
-    check_fields(config, repr(layout), _COMMON, _problems(config, layout))
-
-
-def _problems(config: ViTConfig, layout: str) -> Iterator[str]:
-    """Yields the reasons for which a layout has no place for a model."""
-    token, position, mixes = config.class_token, config.position_embedding, config.tokens_mlp_width is not None
-    if config.stem_folded:
-        yield _FOLDED
-    if config.classes and config.pooling == "none":
-        yield "it has a head for every token"
-    if config.pooling == "map" and token and not config.map_prefix:
-        yield "its attention pooling leaves the token out"
-    if position in ("learned_without_registers", "none") and not mixes:
-        yield f"position_embedding={position!r}"
-    if mixes and layout == "big_vision":
-        yield "an MLP-Mixer, but 'vit_jax' has"
-    if mixes and config.representation_size:
-        yield "an MLP-Mixer with pre-logits"
-    without_token = ("avg", "map", "none") if layout == "big_vision" else ("avg", "none")
-    if config.pooling not in (("token", "none") if token else without_token):
-        yield f"pooling={config.pooling!r} {'with' if token else 'without'} a class token"
-    if layout == "vit_jax" and position == "sincos2d":
-        yield "position_embedding='sincos2d', but 'big_vision' has"
-    if layout == "big_vision" and config.stem_stages is not None:
-        yield "a ResNet, but 'vit_jax' has"
-    if layout == "big_vision" and library_configs.is_naflex(config):
-        yield from library_configs.naflex_problems(config)
+def _needs_of_big_vision(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
+    """Returns `Layout.needs`: no ResNet, and a class token only where it is what goes on."""
+    return {"stem_stages": (None,), **({"class_token": (False,)} if config.pooling == "map" else {})}
 
 
 def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
@@ -516,6 +458,12 @@ def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) ->
     return config.replace(position_embedding="learned_patches"), changed
 
 
+_NEEDS = {
+    "pooling": ("token", "avg", "none"),
+    "position_embedding": ("learned", "learned_patches", "learned_without_registers", "none"),
+}
+
+
 def _layout(name: str, restate: Any, **functions: Any) -> Layout:
     """Returns a layout of ViTs whose functions know its name."""
     return Layout(
@@ -523,23 +471,17 @@ def _layout(name: str, restate: Any, **functions: Any) -> Layout:
         functools.partial(_rows, layout=name),
         functools.partial(_recognise, layout=name),
         functools.partial(_plan, layout=name),
-        functools.partial(_check_writable, layout=name),
         restate,
         **functions,
     )
 
 
-VIT_JAX = _layout("vit_jax", accounting.with_prefix_positions)
+VIT_JAX = _layout("vit_jax", accounting.with_prefix_positions, needs=lambda config: _NEEDS)
 BIG_VISION = _layout(
     "big_vision",
     _restate_big_vision,
     stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name),
-    unstated=lambda config: _NAFLEX if library_configs.is_naflex(config) else {},
-)
-# Beside a text tower, the head of an image tower is a projection to the texts' space.
-IMAGE_TOWER = dataclasses.replace(
-    BIG_VISION,
-    check_writable=lambda config: _check_writable(config.replace(projection=None, projection_bias=False), "big_vision"),
+    needs=_needs_of_big_vision,
 )
 
 
@@ -634,17 +576,6 @@ def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: st
     )
 
 
-def _bit_problems(config: BiTConfig, layout: str) -> Iterator[str]:
-    """Yields the reasons for which a layout has no place for a BiT."""
-    if config.folded:
-        yield _FOLDED
-    if config.classes and config.pooling == "none":
-        yield "it has a head at every place"
-    if layout == "bit_bv" and config.pool_padding != "-inf":
-        padding = f"pool_padding={config.pool_padding!r}"
-        yield f"{padding}, but 'bit_tf' has: big_vision would compute pool_padding='-inf'"
-
-
 def _bit_layout(name: str) -> Layout:
     """Returns a layout of BiTs, `"bit_tf"` or `"bit_bv"`."""
     return Layout(
@@ -652,7 +583,7 @@ def _bit_layout(name: str) -> Layout:
         functools.partial(_bit_rows, layout=name),
         lambda names, sidecars: bool(_bit_prefixes(names, name)),
         functools.partial(_plan_of_bit, layout=name),
-        lambda config: check_fields(config, repr(name), {}, _bit_problems(config, name)),
+        noted=("pool_padding",) if name == "bit_tf" else (),
         config_type=BiTConfig,
     )
 

@@ -12,23 +12,30 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, shape_of, with_prefix_positions
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import library_configs, pytorch, tips
+from keras_vit.checkpoints.layouts import pytorch, tips
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
     HALF,
     IMAGENET,
     Fields,
+    Key,
+    as_is,
     check_stated,
     class_names,
     image_size_in,
     mapping,
     number,
+    positive_in,
     preparation,
+    said,
     transformers_preparation,
+    transformers_preprocessor,
     transformers_size,
     used_at,
     value_in,
+    words,
+    written,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
@@ -62,6 +69,21 @@ ACTIVATIONS = {
     **{"gelu": "exact", "gelu_python": "exact", "quick_gelu": "quick"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "tanh"),
 }
+
+# What config.json says: what arrays tell as well, and what they do not.
+_SIZES = (
+    Key("width", "hidden_size"),
+    Key("depth", "num_hidden_layers"),
+    Key("patch_size", "patch_size", pytorch.one_or_two),
+)
+_STATED = (
+    Key("heads", "num_attention_heads", read=as_is),
+    Key("layer_norm_epsilon", "layer_norm_eps", read=positive_in),
+)
+_LAYER_SCALE = Key("layer_scale", "layerscale_value", read=positive_in)
+ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+_GELU = Key("gelu", "hidden_act", *words(ACTIVATION_NAMES, ACTIVATIONS))
+_MULTI_LABEL = "multi_label_classification"  # a `problem_type`, whose loss is that of a sigmoid
 
 _VIT = Family(
     title="ViT",
@@ -177,9 +199,9 @@ FAMILIES: dict[str, Family] = {
 
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """Returns the rows in the names of a family; None for the names that a model's family has on the Hub."""
-    if family is None and library_configs.is_tips(config):
+    if family is None and tips.is_tips(config):
         return tips.rows(config, hub=True)
-    names = family or FAMILIES[library_configs.family_to_write(config)]
+    names = family or FAMILIES[family_to_write(config)]
     if family is None and names.title == "DINOv3":
         names = dataclasses.replace(names, mlp=MLPS["gate" if config.mlp == "swiglu" else "up"])
     elif family is None and config.mlp == "swiglu":
@@ -235,6 +257,7 @@ def _config(
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
     if not rotary and not has(family.positions):
         raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
+    known = said((*_STATED, _LAYER_SCALE), stated)
     width = shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0]
     check_stated(stated, "config.json", {"hidden_size": width})
     trunk = pytorch.trunk_of(
@@ -242,10 +265,10 @@ def _config(
         sidecars,
         family,
         size=image_size_in(stated.get("image_size", 224 if stated and rotary else None)),
-        heads=stated.get("num_attention_heads", family.heads if stated else None),
+        heads=known.get("heads", family.heads if stated else None),
         is_named=False,
     )
-    sizes = {"num_hidden_layers": trunk.fields["depth"], "patch_size": trunk.fields["patch_size"]}
+    sizes = {key.key: trunk.fields[key.field] for key in _SIZES}
     if family.linear_patches:
         sizes["num_patches"] = arrays[family.positions].shape[0]
     check_stated(stated, "config.json", sizes)
@@ -254,11 +277,11 @@ def _config(
         **trunk.fields,
         "rotary_embedding": "dinov3" if rotary else None,
         "gelu": _gelu(sidecars, stated, name, family, trunk.fields["mlp"] == "swiglu"),
-        "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
+        "layer_norm_epsilon": known.get("layer_norm_epsilon", family.epsilon),
         **end,
     }
     if has(f"{family.blocks}0.{family.scales[0]}"):
-        fields["layer_scale"] = number(stated, "layerscale_value", pytorch.LAYER_SCALE)
+        fields["layer_scale"] = known.get("layer_scale", pytorch.LAYER_SCALE)
     if has(family.register_tokens) and not fields["register_tokens"]:
         without = [*without, family.register_tokens]  # of length 0
     prepared = family.preparation
@@ -339,7 +362,8 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     vision = stated.get("vision_config")
     if isinstance(vision, dict):  # the names of classes are those of the whole model
         labels = stated.get("id2label", vision.get("id2label"))
-        stated = {"model_type": stated.get("model_type"), **vision, "id2label": labels}
+        problem = stated.get("problem_type", vision.get("problem_type"))
+        stated = {"model_type": stated.get("model_type"), **vision, "id2label": labels, "problem_type": problem}
     wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
     if wrong:
         given = f"it is of the type {printable(wrong[0], 60)}, but its arrays are those of {family.title}"
@@ -373,7 +397,7 @@ def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Fami
     if sidecars.architecture:  # of a CLIP without config.json
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
     if not gated:
-        return ACTIVATIONS[value_in(stated, "hidden_act", ACTIVATIONS, family.activation)]
+        return said([_GELU], stated).get("gelu", ACTIVATIONS[family.activation])
     if name == "dinov3_vit":  # other gated MLPs have no GELU either, but DINOv2's config names one
         value_in(stated, "hidden_act", ["silu"])
     return "exact"
@@ -398,6 +422,7 @@ def _end(
             raise ValueError("it has a 'classifier', which no published DINOv3 has.")
         classes = shape_of(arrays, f"{head}.weight", 2)[0]
         fields |= {"classes": classes, "class_names": names_of_classes(stated, classes)}
+        fields["classifier_activation"] = "sigmoid" if stated.get("problem_type") == _MULTI_LABEL else None
         fields["distillation_head"] = head == "cls_classifier"
         if name.startswith("dinov2"):
             fields["pooling"] = "token_avg"
@@ -429,6 +454,151 @@ def base_of_periods(stated: Mapping[str, Any]) -> float:
     return number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)  # version 5, version 4
 
 
+# Writing
+
+# Their classes' names by the `model_type`.
+_CLASSES = {
+    **{"vit": "ViT", "deit": "DeiT", "ijepa": "IJepa", "dinov2": "Dinov2", "clip": "CLIP", "siglip": "Siglip"},
+    **{"dinov2_with_registers": "Dinov2WithRegisters", "tipsv2": "Tipsv2", "dinov3_vit": "DINOv3ViT"},
+    "siglip2": "Siglip2",
+}
+
+
+def family_to_write(config: ViTConfig) -> str:
+    """Returns the `model_type` of the family whose code computes what a model computes, if any does."""
+    if config.rotary_embedding is not None:
+        return "dinov3_vit"
+    if tips.is_tips(config):
+        return "tipsv2"
+    if config.layer_scale is not None or config.mlp != "plain" or config.pooling == "token_avg":
+        return "dinov2_with_registers" if config.register_tokens else "dinov2"
+    if config.pre_norm:
+        return "clip"
+    if config.distillation_token:
+        return "deit"
+    if pytorch.is_naflex(config):
+        return "siglip2"
+    if config.pooling == "map" or (not config.class_token and config.classes and config.gelu == "tanh"):
+        return "siglip"
+    return "vit" if config.class_token else "ijepa"
+
+
+def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
+    """Returns `Layout.needs` by the class of transformers that would compute a model."""
+    family = family_to_write(config)
+    needs: dict[str, tuple[Any, ...]] = {"attention_norm": (False,), "patch_bias": (family != "clip",)}
+    if family != "clip":
+        needs |= {"pre_norm": (False,)}
+    if family in ("vit", "deit", "ijepa", "clip", "siglip", "siglip2"):
+        needs |= {"register_tokens": (0,), "mlp": ("plain",)}
+    else:
+        needs |= {"class_token": (True,), "distillation_token": (False,), "mlp": ("plain", "swiglu")}
+    if family == "dinov3_vit":
+        needs |= {"position_embedding": ("none",)}
+    else:
+        needs |= {"attention_bias": ("all",) if family in ("clip", "siglip", "siglip2") else ("all", "none")}
+    if family in ("dinov2", "dinov2_with_registers", "tipsv2"):
+        # Positions of other grids than squares are taken to be those of a square, and are resized.
+        needs |= {"mlp_width": tuple(_dinov2_widths(config)), "image_size": ((config.image_size[0],) * 2,)}
+    return needs
+
+
+def sidecars_of(config: ViTConfig) -> dict[str, dict[str, Any]]:
+    """Returns the config.json and preprocessor_config.json for a model that transformers can compute."""
+    processor = "Tipsv2ImageProcessor" if tips.is_tips(config) else "CLIPImageProcessor"
+    prepared = transformers_preprocessor(config, pytorch.is_naflex(config), processor)
+    return {"config.json": _stated_of(config), "preprocessor_config.json": prepared}
+
+
+# transformers takes what is missing to be 0; KerasHub's reader asks for it.
+_RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _stated_of(config: ViTConfig) -> dict[str, Any]:
+    """Returns the config.json of transformers for a model."""
+    family = family_to_write(config)
+    flat, name = family in ("clip", "siglip", "siglip2", "tipsv2"), _CLASSES[family]
+    ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
+    if config.classes:
+        ending = "ForImageClassification" + ("WithTeacher" if config.distillation_head else "")
+    stated: dict[str, Any] = {
+        "architectures": [f"{name}{ending}"],
+        "model_type": f"{family}_vision_model" if flat else family,
+        "image_size": pytorch.one_or_two(config.pipeline.prepared_size),
+        "num_channels": config.channels,
+        **written((*_SIZES, *_STATED, _GELU), config),
+        "dtype": "float32",
+    }
+    if family == "siglip2":  # of any size
+        del stated["image_size"]
+        stated |= {"num_patches": config.position_rows, "vision_use_head": True}
+    stated |= _of_family(config, family)
+    if config.classes and config.classifier_activation == "sigmoid":
+        stated["problem_type"] = _MULTI_LABEL
+    if config.projection:
+        stated["projection_dim"] = config.projection
+    if config.classes:
+        names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
+        stated["id2label"] = {str(i): name for i, name in enumerate(names)}
+        if len(set(names)) == len(names):
+            stated["label2id"] = {name: i for i, name in enumerate(names)}
+    if family == "siglip" and config.classes:
+        # Only the model with two towers has a head, and takes what it says of the image's.
+        stated = {
+            "architectures": stated["architectures"],
+            "model_type": "siglip",
+            "vision_config": {**stated, "vision_use_head": False},
+            **{key: stated[key] for key in ("id2label", "label2id", "problem_type", "dtype") if key in stated},
+        }
+    return stated
+
+
+def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
+    """Returns what the config.json of a family says of a model's blocks."""
+    gated, bias = config.mlp == "swiglu", config.attention_bias
+    if family.startswith("dinov2") or family == "tipsv2":
+        return {
+            "mlp_ratio": _dinov2_widths(config)[config.mlp_width],
+            "use_swiglu_ffn": gated,
+            "qkv_bias": bias == "all",
+            _LAYER_SCALE.key: config.layer_scale,
+            "use_mask_token": False,
+            "num_register_tokens": config.register_tokens,
+            "drop_path_rate": 0.0,
+            **_RATES,
+        }
+    stated: dict[str, Any] = {"intermediate_size": config.mlp_width}
+    if family == "dinov3_vit":
+        stated |= {
+            "num_register_tokens": config.register_tokens,
+            "use_gated_mlp": gated,
+            "query_bias": bias != "none",
+            "key_bias": bias == "all",
+            "value_bias": bias != "none",
+            _LAYER_SCALE.key: config.layer_scale,
+            "rope_theta": 100.0,
+            "proj_bias": True,
+            "mlp_bias": True,
+            "attention_dropout": 0.0,
+            "drop_path_rate": 0.0,
+        }
+        if gated:
+            stated["hidden_act"] = "silu"
+    elif family in ("vit", "deit", "ijepa"):
+        stated |= {"qkv_bias": bias == "all", **_RATES}
+        if config.representation_size:
+            stated |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    return stated
+
+
+def _dinov2_widths(config: ViTConfig) -> dict[int, int]:
+    """Returns the integer ratios of DINOv2's MLP by the width that transformers computes from them."""
+    ratios = range(1, 17)
+    if config.mlp == "swiglu":
+        return {(int(config.width * ratio * 2 / 3) + 7) // 8 * 8: ratio for ratio in ratios}
+    return {config.width * ratio: ratio for ratio in ratios}
+
+
 def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
     """Returns the layout in the names of a family; None for the names that a model's family has on the Hub.
 
@@ -439,10 +609,10 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
         functools.partial(_rows, family=family),
         recognise,
         plan,
-        library_configs.check_writable_by_transformers,
         with_prefix_positions,
         computed=functools.partial(pytorch.computed_periods, base=theta),
-        sidecars=library_configs.transformers_sidecars,
+        sidecars=sidecars_of,
+        needs=needs,
         settled_by="Pass like=..., or put the repository's config.json and preprocessor_config.json beside it.",
     )
 

@@ -536,3 +536,20 @@ def mlp_ratio(hidden: int, width: int) -> float:
     """Returns a ratio from which timm computes `hidden` as `int(width * ratio)`."""
     exact = hidden / width
     return exact if int(width * exact) == hidden else (hidden + 0.5) / width
+
+
+def one_or_two(size: tuple[int, int]) -> int | list[int]:
+    """Returns a single number for two equal ones, else a list of both."""
+    return size[0] if size[0] == size[1] else list(size)
+
+
+# SigLIP 2 NaFlex at one size. Its patches go through a matrix, pixel by pixel, channels last. Its table of positions is
+# that of a square, and is resized bilinearly with antialiasing. All else is a SigLIP.
+
+
+def is_naflex(config: ViTConfig) -> bool:
+    """Returns whether a model is a SigLIP that resizes positions as NaFlex does, unlike the SigLIPs of one size."""
+    siglip = config.pooling == "map" and config.mlp == "plain" and config.gelu == "tanh" and config.patch_bias
+    plain = config.prefix_tokens == 0 and config.stem_stages is None and config.rotary_embedding is None
+    scaled = config.layer_scale is not None or config.pre_norm or config.layer_norm_epsilon != 1e-6
+    return siglip and plain and not scaled and config.interpolation == "bilinear_antialias"

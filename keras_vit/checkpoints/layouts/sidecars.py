@@ -6,12 +6,11 @@ What they say and is not computed here is an error: the image would get other nu
 import dataclasses
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from keras_vit._arguments import is_class_name, printable
 from keras_vit.checkpoints.accounting import Remark
-from keras_vit.checkpoints.files import Sidecars
 from keras_vit.models import ViTConfig
 
 Fields = dict[str, Any]  # of a config
@@ -38,10 +37,71 @@ _MODES: dict[str, dict[Any, Fields]] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """How a library's JSON says a field of a config.
+
+    Attributes:
+        field: Ours.
+        key: Theirs.
+        write: From our value to theirs.
+        read: From key and value to ours; raises ValueError for what makes no sense. None where arrays tell it.
+    """
+
+    field: str
+    key: str
+    write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[str, Any], Any] | None = None
+
+
+def words(ours: Mapping[str, str], theirs: Mapping[str, str] | None = None) -> tuple[Callable, Callable]:
+    """Returns `Key.write` and `Key.read` for names: theirs by ours, and where they have more of them ours by theirs."""
+    known = theirs or {name: value for value, name in ours.items()}
+    return ours.__getitem__, lambda key, value: known[value_in({key: value}, key, known)]
+
+
+def said(keys: Iterable[Key], stated: Mapping[str, Any]) -> Fields:
+    """Returns the fields of a config that a library's JSON says."""
+    return {
+        key.field: key.read(key.key, stated[key.key]) for key in keys if key.read and stated.get(key.key) is not None
+    }
+
+
+def written(keys: Iterable[Key], config: Any) -> dict[str, Any]:
+    """Returns what a library's JSON says of a config."""
+    return {key.key: key.write(getattr(config, key.field)) for key in keys}
+
+
+def as_is(key: str, value: Any) -> Any:
+    """A `Key.read` that takes any value, which is checked later."""
+    return value
+
+
+def integer_in(key: str, value: Any) -> int:
+    """A `Key.read` for integers."""
+    if type(value) is not int:
+        raise ValueError(f"its config.json says {key}={printable(value, 60)}; an integer was expected.")
+    return value
+
+
+def positive_in(key: str, value: Any) -> float:
+    """A `Key.read` for numbers above 0."""
+    return number({key: value}, key, 1.0)
+
+
 def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
     """Returns fields of a config: how images are prepared. `numbers` are means and standard deviations."""
     mean, std = numbers
     return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
+
+
+def prepared_by(config: ViTConfig, mode_key: str = "crop_mode") -> Fields:
+    """Returns what timm's `pretrained_cfg` or open_clip's `preprocess_cfg` says of pictures: `preparation_in` back."""
+    stated: Fields = {"interpolation": FILTER_NAMES[config.filter]}
+    stated |= {"mean": list(config.pixel_mean), "std": list(config.pixel_std), mode_key: config.resize}
+    if mode_key == "crop_mode":
+        stated |= {"crop_pct": config.crop_ratio, mode_key: "squash" if config.resize == "squash" else "center"}
+    return stated
 
 
 def preparation_in(
@@ -251,13 +311,41 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
         return fields
     fields["resize"] = "shortest" if isinstance(size, int) else "squash"
     height, width = (size, size) if isinstance(size, int) else size
-    if height * crop[1] != width * crop[0] or crop[0] > height or (isinstance(size, int) and crop[0] != crop[1]):
+    ratio = min(crop[0] / height, crop[1] / width)
+    while ratio <= 1 and (math.floor(crop[0] / ratio) < height or math.floor(crop[1] / ratio) < width):
+        ratio = math.nextafter(ratio, 0.0)  # dividing by it has to give the size before again
+    again = (math.floor(crop[0] / ratio), math.floor(crop[1] / ratio)) == (height, width)
+    if ratio > 1 or not again or (isinstance(size, int) and crop[0] != crop[1]):
         raise not_done("crop_size", stated["crop_size"])
-    ratio = crop[0] / height
-    while math.floor(crop[0] / ratio) < height:  # dividing by it has to give the size before again
-        ratio = math.nextafter(ratio, 0.0)
     fields["crop_ratio"] = ratio
     return fields
+
+
+def transformers_preprocessor(config: ViTConfig, is_naflex: bool, processor: str) -> Fields:
+    """Returns the preprocessor_config.json for a model: `transformers_preparation` back."""
+    stated: Fields = {
+        "image_processor_type": "Siglip2ImageProcessor" if is_naflex else processor,
+        "do_resize": True,
+        "resample": FILTER_NUMBERS[config.filter],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(config.pixel_mean),
+        "image_std": list(config.pixel_std),
+    }
+    if is_naflex:
+        return stated | {"patch_size": config.patch_size[0], "max_num_patches": config.position_rows}
+    (height, width), resized = config.pipeline.prepared_size, config.pipeline.uncropped_size
+    shortest = config.resize == "shortest"
+    # The class that resamples floats cannot cut out the centre.
+    if config.filter == "bilinear_antialias" and not shortest and config.crop_ratio == 1:
+        stated["image_processor_type"] = RESAMPLE_FLOATS
+    return stated | {
+        "size": {"shortest_edge": min(resized)} if shortest else {"height": resized[0], "width": resized[1]},
+        "do_center_crop": shortest or config.crop_ratio < 1,
+        "crop_size": {"height": height, "width": width},
+        "do_normalize": (config.pixel_mean, config.pixel_std) != ((0.0,) * 3, (1.0,) * 3),
+    }
 
 
 def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
@@ -311,77 +399,3 @@ def edges_in(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple
         if given.keys() == {"height", "width"}:
             return given["height"], given["width"]
     raise not_done(key, value)
-
-
-# What timm and open_clip say of a model of timm
-
-
-@dataclasses.dataclass(frozen=True)
-class TimmStated:
-    """What the JSON files beside a file say, and the user.
-
-    Attributes:
-        architecture: timm's name of the model; empty where nothing says it.
-        arguments: What timm makes the model with.
-        published: timm's `pretrained_cfg`.
-        preprocess: open_clip's `preprocess_cfg`, of a tower that is timm's; None for others.
-        pooling: What timm calls it.
-        labels: The names of the classes.
-        image_size, input_size, test_size: Of the model, and what its publisher prepares images to.
-        remarks: What a user should know of them.
-    """
-
-    architecture: str
-    arguments: Mapping[str, Any]
-    published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    preprocess: Mapping[str, Any] | None = None
-    pooling: Any = None
-    labels: Any = None
-    image_size: tuple[int, int] | None = None
-    input_size: tuple[int, int] | None = None
-    test_size: tuple[int, int] | None = None
-    remarks: tuple[Remark, ...] = ()
-
-
-def plain_architecture(name: Any) -> str:
-    """Returns an architecture's name without the address and the tag that repositories have."""
-    return str(name).rpartition("/")[2].partition(".")[0]
-
-
-def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
-    """Returns what the JSON files beside a file say, and `like`; `is_trunk` is for timm's tower in open_clip's file.
-
-    Raises ValueError if `like` is another architecture than config.json says.
-    """
-    given = sidecars.architecture
-    if is_trunk and sidecars.open_clip:
-        vision = mapping(sidecars.open_clip, "model_cfg", "vision_cfg")
-        return TimmStated(
-            architecture=plain_architecture(given or vision.get("timm_model_name", "")),
-            arguments=mapping(vision, "timm_model_kwargs"),
-            preprocess=mapping(sidecars.open_clip, "preprocess_cfg"),
-            pooling=vision.get("timm_pool") or None,
-            image_size=image_size_in(vision.get("image_size")),
-        )
-    stated, remarks = sidecars.config, ()
-    if stated and "architecture" not in stated:
-        remarks = (Remark("the config.json beside it is not timm's and is left out"),)
-        stated = {}
-    if given and stated and plain_architecture(given) != plain_architecture(stated["architecture"]):
-        name = printable(stated["architecture"], 60)
-        raise ValueError(f"its config.json says architecture={name}, but like={given!r} was given: leave it out.")
-    arguments = mapping(stated, "model_args")
-    published = mapping(stated, "pretrained_cfg") or stated  # older files have it all on one level
-    sizes = [published.get(key) for key in ("input_size", "test_input_size")]
-    input_size, test_size = (image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
-    return TimmStated(
-        architecture=plain_architecture(given or stated.get("architecture", "")),
-        arguments=arguments,
-        published=published,
-        pooling=stated.get("global_pool", arguments.get("global_pool")),
-        labels=stated.get("label_names"),
-        image_size=image_size_in(arguments.get("img_size")),
-        input_size=input_size,
-        test_size=test_size,
-        remarks=remarks,
-    )

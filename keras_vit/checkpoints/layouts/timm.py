@@ -10,32 +10,37 @@ import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, mixer_config, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import clip, library_configs, pytorch
-from keras_vit.checkpoints.layouts.flax import mixer_config, renamed
+from keras_vit.checkpoints.layouts import clip, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.sidecars import (
     CLIP,
     HALF,
     IMAGENET,
-    NONE,
     Fields,
-    TimmStated,
     class_names,
-    image_size_in,
-    is_number,
     preparation,
-    preparation_in,
-    timm_stated,
     used_at,
-    value_in,
 )
+from keras_vit.checkpoints.layouts.timm_json import (
+    NAFLEX,
+    POOLINGS,
+    PREPARATIONS,
+    TimmStated,
+    check_arguments,
+    first,
+    is_eva,
+    known_by,
+    needs,
+    preparation_of,
+    timm_stated,
+)
+from keras_vit.checkpoints.layouts.timm_json import sidecars as sidecars_of
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
 
@@ -47,7 +52,6 @@ _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 _BESIDE = r"(head|dino_head|ibot_head)\..*"
 _UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|decoder.*|num_batches_tracked"
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
-_POOLINGS = {"token": "token", "tok": "token", "avg": "avg", "map": "map", "": "none"}
 _TIMM = Family(title="timm", interpolation="bicubic")
 _NAFLEX = Family(
     title="timm",
@@ -75,42 +79,14 @@ _OWN_BIASES = ("attn.q_bias", "attn.k_bias", "attn.v_bias")
 _STEM = "patch_embed.backbone."
 _MOST_STAGES = 4  # every stage halves the image, and no such model has more
 
-# What architectures' names tell, by the first pattern that is found: models that compute something else than others.
+# Architectures that compute something else than others with such arrays, by the first pattern that is found.
 _REFUSED = {
     r"_rpn_": "normalises after each branch instead of before",
     r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
     r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
 }
-# timm's SigLIPs compute the exact GELU but for these, though all were trained with the approximation.
-_GELUS = {
-    r"quickgelu": "quick",
-    r"^naflexvit_": "tanh",
-    r"^vit_(base_patch32_siglip(_gap)?_256|large_patch16_siglip(_gap)?_512"
-    r"|so400m_patch16_siglip(_gap)?_(256|384|512)|giantopt_patch16_siglip(_gap)?_(256|384))$": "tanh",
-    r"": "exact",
-}
-# The channels of a head, where the width tells something else.
-_HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_": {1536: 64}, r"giantopt": {1536: 96}}
-# How images are prepared, for files without a `pretrained_cfg`, as most files of that kind have it.
-_PREPARATIONS = {
-    r"^naflexvit_": preparation(HALF, "squash", 1.0),
-    r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
-    r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
-    r"vit_pe_": preparation(HALF, "shortest", 1.0),
-    r"miil": preparation(NONE, "shortest", 0.875, "bilinear_pillow"),
-    r"tipsv2": preparation(NONE, "shortest", 1.0),
-    r"deit|dino|mae|ijepa": preparation(IMAGENET, "shortest", 0.9),
-    r"_384": preparation(HALF, "shortest", 1.0),
-    r"^mixer_": preparation(HALF, "shortest", 0.875),
-    r"": preparation(HALF, "shortest", 0.9),
-}
 # The grids in which Perception Encoders count places, where no `ref_feat_shape` says it.
 _PE_GRIDS = {r"vit_pe_core_base": (14, 14), r"vit_pe_core_(tiny|small|large)": (24, 24), r"vit_pe_": (32, 32)}
-
-
-def _first(table: Mapping[str, Any], architecture: str) -> Any:
-    """Returns the value of the first pattern of a table that is found in an architecture's name; None for none."""
-    return next((value for pattern, value in table.items() if re.search(pattern, architecture)), None)
 
 
 # Rows
@@ -139,9 +115,9 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 def _names_to_write(config: ViTConfig) -> Family:
     """Returns the names that timm itself has for a model."""
-    if library_configs.is_naflex(config):
+    if pytorch.is_naflex(config):
         return _NAFLEX
-    eva, separate = library_configs.is_eva(config), config.mlp == "swiglu_norm"
+    eva, separate = is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
     return dataclasses.replace(
         _TIMM,
@@ -206,8 +182,8 @@ def _config(
     end, of_end = _end(arrays, stated, family, trunk.fields)
     default = _default_preparation(stated.architecture, trunk.fields, family)
     is_tested = stated.test_size is not None and stated.image_size is None
-    prepared, of_pictures = _preparation(stated, default, "test_crop_pct" if is_tested else "crop_pct")
-    _check_arguments(stated.arguments, trunk.fields)
+    prepared, of_pictures = preparation_of(stated, default, "test_crop_pct" if is_tested else "crop_pct")
+    check_arguments(stated.arguments, trunk.fields)
     remarks = [*trunk.remarks, *of_end, *of_pictures]
     return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, remarks=remarks)
 
@@ -228,7 +204,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
     family = _NAFLEX if is_naflex else _family({*arrays, *found.unused}, container)
     if is_naflex and not stated.architecture:  # its arrays tell it
-        stated = dataclasses.replace(stated, architecture=library_configs.NAFLEX_ARCHITECTURE)
+        stated = dataclasses.replace(stated, architecture=NAFLEX)
     stored, trunk = _config(arrays, sidecars, stated, family)
     if not is_naflex:  # which has no size of its own
         stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
@@ -265,7 +241,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
-    prepared, remarks = _preparation(stated, _first(_PREPARATIONS, stated.architecture or "mixer_"), "crop_pct")
+    prepared, remarks = preparation_of(stated, first(PREPARATIONS, stated.architecture or "mixer_"), "crop_pct")
     fields = {
         "patch_size": tuple(patch),
         "channels": channels,
@@ -274,7 +250,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         "tokens_mlp_width": mixed,
         "classes": classes,
         "class_names": class_names(stated.labels, classes or 0) or None,
-        "gelu": _gelu(stated.architecture, stated.arguments),
+        "gelu": known_by(stated, width)["gelu"],
         "interpolation": "bicubic",
         **prepared,
     }
@@ -333,13 +309,14 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
     if family is _NAFLEX:
         _refuse_naflex(arrays, architecture)
         return
-    why = _first(_REFUSED, architecture)
+    why = first(_REFUSED, architecture)
     if why:
         raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
     has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
-    if "vit_pe_" in architecture and not _is_perception_encoder(arrays):
+    is_pe = _is_perception_encoder(arrays, architecture)
+    if is_pe and not has("norm_pre.weight"):
         raise ValueError(f"its config says {printable(architecture, 100)}, but it has not the arrays of one.")
-    if has("attn_pool.latent") and not has_norm:
+    if has("attn_pool.latent") and not has_norm and not is_pe:
         raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
     if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays):
         raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
@@ -375,31 +352,28 @@ def is_pe_of_open_clip(names: Collection[str]) -> bool:
     return {"norm_pre.weight", "attn_pool.latent"} <= {name.rpartition(_TRUNK)[2] for name in names}
 
 
-def _is_perception_encoder(arrays: Collection[str]) -> bool:
-    """Returns whether arrays in timm's names are a Perception Encoder's.
+def _is_perception_encoder(arrays: Collection[str], architecture: str) -> bool:
+    """Returns whether a model of timm's is a Perception Encoder: by its name, else by its arrays.
 
-    No other model has a normalisation before the blocks and attention pooling, or such a one and no last normalisation.
+    No other of timm's own has a normalisation before the blocks and attention pooling, or no last normalisation then.
     """
+    if architecture:
+        return "vit_pe_" in architecture
     has_norm = "norm.weight" in arrays or "fc_norm.weight" in arrays
     return "norm_pre.weight" in arrays and ("attn_pool.latent" in arrays or not has_norm)
 
 
-def _pe_fields(
-    arrays: Mapping[str, StoredArray], architecture: str, arguments: Mapping[str, Any], fields: Fields
-) -> Fields:
-    """Returns what timm computes in a Perception Encoder; `fields` are those that the arrays tell.
+def _pe_fields(arrays: Mapping[str, StoredArray], stated: TimmStated, known: Fields, fields: Fields) -> Fields:
+    """Returns what timm computes in a Perception Encoder; `known` is what JSON files say, `fields` what arrays tell.
 
     Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
-    Raises ValueError where the attention pooling lacks an array, or the arguments say no number of its heads.
     """
-    heads = arguments.get("attn_pool_num_heads", clip.PE_POOLING_HEADS) or None  # as many as the blocks
-    if heads is not None and type(heads) is not int:
-        raise ValueError(f"its config.json says attn_pool_num_heads={printable(heads, 60)}; an integer was expected.")
+    heads = None if "attn_pool_num_heads" in stated.arguments else clip.PE_POOLING_HEADS  # as many as the blocks
     grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
     found: Fields = {
         **clip.PE_COMPUTES,
-        "rotary_grid": image_size_in(arguments.get("ref_feat_shape")) or _first(_PE_GRIDS, architecture) or grid,
-        "pooling_heads": heads,
+        "rotary_grid": known.get("rotary_grid") or first(_PE_GRIDS, stated.architecture) or grid,
+        "pooling_heads": known.get("pooling_heads", heads),
     }
     if "attn_pool.latent" in arrays:
         hidden = shape_of(arrays, "attn_pool.mlp.fc1.weight", 2)[0]
@@ -415,10 +389,10 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     """
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
-    stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays)
+    stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays, architecture)
+    known = known_by(stated, shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0])
     has_registers_alone = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
     dinov3 = family.periods or "dinov3" in architecture or has_registers_alone
-    width = shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0]
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
     gated = len(family.mlp) == 3 or first[0] == 2 * last[1]
     if not family.linear_patches:
@@ -434,7 +408,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         sidecars,
         family,
         size=stated.image_size or stated.input_size,
-        heads=_heads(stated, width),
+        heads=known["heads"],
         is_named=bool(architecture) or is_pe,
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
         registers_first=is_timms,
@@ -448,20 +422,19 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
     fields["rotary_embedding"] = "eva02" if eva02 else None
     if dinov3:
         fields["rotary_embedding"] = "dinov3"
-    fields["gelu"] = _gelu(architecture, arguments)
+    fields["gelu"] = known["gelu"]
     if architecture:  # CLIP's and BEiT-3's have the larger epsilon
         is_large = re.match(r"vit_.*_clip_|beit3_", architecture) is not None
     else:
         is_large = fields["pre_norm"] or fields["mlp"] == "plain_norm"
     fields["layer_norm_epsilon"] = 1e-5 if dinov3 or is_large else 1e-6
     if is_pe:
-        fields |= _pe_fields(arrays, architecture, arguments, fields)
+        fields |= _pe_fields(arrays, stated, known, fields)
     if has(f"blocks.0.{family.scales[0]}"):
-        value = arguments.get("init_values")
-        fields["layer_scale"] = float(value) if is_number(value) else pytorch.LAYER_SCALE
-    grid = image_size_in(arguments.get("ref_feat_shape"))
-    if eva02 and grid is not None:
-        fields["rotary_grid"] = grid
+        value = known.get("layer_scale")
+        fields["layer_scale"] = pytorch.LAYER_SCALE if value is None else value
+    if eva02 and known.get("rotary_grid"):
+        fields["rotary_grid"] = known["rotary_grid"]
     remarks = list(trunk.remarks)
     if not (architecture or gated) and fields["pre_norm"] and not is_pe:
         remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
@@ -469,41 +442,6 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
         remarks.append(Remark(text, "gelu", "assumed"))
     return Trunk(fields, remarks, trunk.is_grid_known)
-
-
-def _check_arguments(arguments: Mapping[str, Any], trunk: Fields) -> None:
-    """Raises ValueError where timm's arguments say another computation than `trunk`, which has the same arrays."""
-    rotary = trunk["rotary_embedding"]
-    known = {
-        "use_post_norm": False,
-        "rope_mixed_mode": False,
-        "rope_temperature": 100 if rotary == "dinov3" else 10000,
-        "rope_rotate_half": rotary == "dinov3",
-        "rope_grid_indexing": "xy" if rotary == "pe" else "ij",
-        "rope_grid_offset": float(rotary == "pe" and trunk["class_token"]),
-    }
-    for key, value in known.items():
-        if arguments.get(key) is not None and (rotary or key == "use_post_norm"):
-            value_in(arguments, key, [value])
-
-
-def _heads(stated: TimmStated, width: int) -> Any:
-    """Returns the heads that timm's arguments (whatever stands there) or the architecture tell; None for neither."""
-    size = _first(_HEAD_SIZES, stated.architecture)
-    size = size.get(width) if isinstance(size, dict) else size
-    heads = stated.arguments.get("num_heads")
-    return width // size if heads is None and size else heads
-
-
-def _gelu(architecture: str, arguments: Mapping[str, Any]) -> str:
-    """Returns which GELU timm computes (a `ViTConfig.gelu`), by a model's arguments or else by its name.
-
-    Raises ValueError for another activation.
-    """
-    if arguments.get("act_layer") is None:
-        return _first(_GELUS, architecture)
-    names = {name: kind for kind, name in library_configs.TIMM_ACTIVATIONS.items()}
-    return names[value_in(arguments, "act_layer", names)]
 
 
 def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
@@ -542,7 +480,7 @@ def _end(
     Raises ValueError for a pooling that is not computed here, or a head that is no matrix or damaged; OSError if the
     file cannot be read.
     """
-    has, pooling = arrays.keys().__contains__, _pooling(stated, _POOLINGS)
+    has, pooling = arrays.keys().__contains__, _pooling(stated, POOLINGS)
     special = has("cls_token") or trunk["register_tokens"] > 0
     pools_all = stated.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
@@ -551,10 +489,10 @@ def _end(
         pooling = "map"
         if special:
             is_test_vit3 = stated.architecture.startswith("test_vit3")
-            fields["map_prefix"] = "norm_pre.weight" in arrays or pools_all or is_test_vit3
+            fields["map_prefix"] = trunk["rotary_embedding"] == "pe" or pools_all or is_test_vit3
     elif pooling is None:
         averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
-        mean = has("fc_norm.weight") or not has("cls_token") or averages or _is_perception_encoder(arrays)
+        mean = has("fc_norm.weight") or not has("cls_token") or averages or trunk["rotary_embedding"] == "pe"
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
@@ -578,7 +516,7 @@ def _pooling(stated: TimmStated, known: Collection[str]) -> str | None:
     kind = stated.pooling
     if kind not in (None, *known):
         raise ValueError(f"its config says that it pools by {printable(kind, 60)}, which is not known here.")
-    return None if kind is None else _POOLINGS[kind]
+    return None if kind is None else POOLINGS[kind]
 
 
 def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields, list[Remark]]:
@@ -599,9 +537,9 @@ def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields
 def _default_preparation(architecture: str, fields: Fields, family: Family) -> Fields:
     """Returns how images are prepared where no JSON file says it; `fields` tell it where no architecture is known."""
     if architecture:
-        return _first(_PREPARATIONS, architecture)
+        return first(PREPARATIONS, architecture)
     if fields["rotary_embedding"] == "pe":
-        return _first(_PREPARATIONS, "vit_pe_")
+        return first(PREPARATIONS, "vit_pe_")
     if fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
         return preparation(CLIP, "shortest", 1.0)
     if fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
@@ -609,19 +547,6 @@ def _default_preparation(architecture: str, fields: Fields, family: Family) -> F
     if family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
         return preparation(IMAGENET, "shortest", 0.9)
     return preparation(HALF, "shortest", 0.9)
-
-
-def _preparation(stated: TimmStated, default: Fields, crop_key: str) -> tuple[Fields, list[Remark]]:
-    """Returns the fields for how images are prepared, and remarks on what was assumed.
-
-    `crop_key` is the key of timm's share to crop. Raises ValueError for what is not done here.
-    """
-    if stated.preprocess:
-        return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
-    remarks = []
-    if not stated.published.get("mean"):
-        remarks.append(pytorch.assumption("crop_ratio", pytorch.UNPREPARED, stated.architecture))
-    return preparation_in(stated.published, default, crop_key=crop_key), remarks
 
 
 def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
@@ -647,10 +572,10 @@ def _layout(family: Family | None = None) -> Layout:
         functools.partial(_rows, family=family),
         recognise,
         plan,
-        library_configs.check_writable_by_timm,
         _restate if family is None or family.title == "timm" else lambda config, read: (config, {}),
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
-        sidecars=library_configs.timm_sidecars,
+        sidecars=sidecars_of,
+        needs=needs,
         settled_by="Pass like=..., a variant or timm's name of the model, or put its config.json beside it.",
     )
 

@@ -8,7 +8,7 @@ module `vision_encoder.`, or by a config.json of the type tipsv2.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from keras_vit.checkpoints.accounting import (
     TABLE,
@@ -17,15 +17,13 @@ from keras_vit.checkpoints.accounting import (
     Remark,
     Row,
     bounded,
-    check_fields,
     having,
-    plain_values,
     shape_of,
     with_prefix_positions,
 )
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import flax, library_configs, pytorch
-from keras_vit.checkpoints.layouts.pytorch import HEADS, Family
+from keras_vit.checkpoints.layouts import flax, pytorch
+from keras_vit.checkpoints.layouts.pytorch import Family
 from keras_vit.checkpoints.layouts.sidecars import (
     NONE,
     check_stated,
@@ -224,64 +222,35 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 # Writing
 
-_COMMON = {
-    **plain_values("stem_stages", "tokens_mlp_width", "patch_bias", "class_token", "distillation_token"),
-    **plain_values("rotary_embedding", "pre_norm", "attention_bias", "attention_norm", "final_norm", "projection"),
-    **plain_values("representation_size", "classes", "layer_norm_epsilon"),
-    "register_tokens": (1,),
-    "mlp": ("plain", "swiglu"),
-    "pooling": ("token", "none"),
-    "interpolation": ("bilinear_antialias",),
+
+def is_tips(config: ViTConfig) -> bool:
+    """Returns whether a model is a TIPS with layer scale, not a DINOv2: one register, positions resized bilinearly."""
+    scaled = config.layer_scale is not None
+    return scaled and config.register_tokens == 1 and config.interpolation == "bilinear_antialias"
+
+
+_NEEDS = {
+    **{"patch_bias": (True,), "distillation_token": (False,), "pre_norm": (False,), "attention_bias": ("all",)},
+    **{"attention_norm": (False,), "mlp": ("plain", "swiglu")},
+    "position_embedding": ("learned_patches", "learned_without_registers"),
 }
-
-
-def _check_writable(config: ViTConfig) -> None:
-    """Raises ValueError unless the authors' code of PyTorch computes what the model computes."""
-    accepted = {**_COMMON, "position_embedding": ("learned_patches", "learned_without_registers")}
-    if config.mlp == "plain":
-        accepted |= {"gelu": ("exact",)}
-    check_fields(config, "'tips'", accepted, _problems(config))
-
-
-def _problems(config: ViTConfig) -> Iterator[str]:
-    """Yields the reasons for which the authors' files have no place for a model."""
-    known = HEADS.get(config.width, config.width // 64 if config.width % 64 == 0 else config.heads)
-    if config.layer_scale is None:
-        yield "it has no layer scale (Scenic's have none: layout 'tips_scenic')"
-    if known != config.heads:
-        yield f"its file does not say heads, and {known} are taken at this width, not {config.heads}"
-
-
-def _check_writable_by_scenic(config: ViTConfig) -> None:
-    """Raises ValueError unless Scenic's code computes what the model computes."""
-    accepted = {**_COMMON, **plain_values("layer_scale"), "position_embedding": ("learned_patches",)}
-    if config.mlp == "plain":
-        accepted |= {"gelu": ("tanh",)}
-    check_fields(config, "'tips_scenic'", accepted)
-
-
 LAYOUT = Layout(
     "tips",
     rows,
     recognise,
     plan,
-    _check_writable,
     with_prefix_positions,
-    unstated=lambda config: {**AUTHORS.preparation, "interpolation": AUTHORS.interpolation},
+    needs=lambda config: _NEEDS,
 )
 # The same in `.safetensors`, with what config.json says; `huggingface` writes it.
 HUGGINGFACE = dataclasses.replace(
     LAYOUT,
     name="huggingface",
     rows=functools.partial(rows, hub=True),
-    check_writable=library_configs.check_writable_by_transformers,
-    sidecars=library_configs.transformers_sidecars,
 )
 SCENIC = Layout(
     "tips_scenic",
     _scenic_rows,
     having(f"{_SCENIC_TOKENS}embedding/kernel"),
     plan_of_scenic,
-    _check_writable_by_scenic,
-    unstated=lambda config: {**_SCENIC_PREPARATION, "interpolation": AUTHORS.interpolation},
 )

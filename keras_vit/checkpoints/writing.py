@@ -1,0 +1,172 @@
+"""From a model to a file, whose note says what reading it does not tell."""
+
+import itertools
+import os
+import pathlib
+from typing import Any
+
+from keras_vit import models
+from keras_vit._arguments import Code, Message, check_choice, warn_caller
+from keras_vit.checkpoints.accounting import check_fits_float32, extract
+from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
+from keras_vit.checkpoints.files import check_absent, write_npz, write_with_sidecars
+from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
+from keras_vit.checkpoints.layouts import WRITTEN
+
+
+def to_checkpoint(
+    model: "models.VisionTransformer | models.BiT",
+    path: str | os.PathLike[str],
+    layout: str | None = None,
+    overwrite: bool = False,
+    stack: bool = False,
+) -> None:
+    """Writes the weights of a model as a checkpoint file that other code can read.
+
+    `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and, beside it, the JSON files without which
+    timm, transformers and open_clip would not know what to compute; what they cannot compute is an error. The other
+    layouts write an `.npz` for the original code, which passes over the note in it: class names, grid,
+    and where they are not the official ones how pictures are prepared and positions resized, and `pool_padding`.
+
+    The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
+    and without a prefix, and so does a model that goes to another layout and back. A class token's position is
+    big_vision's first row of the table; where its loader would not know that row, because the number of patches is no
+    square, it is added to the token. vit_jax gives a class token without a position a row of zeros. Files hold float32;
+    weights in float64 are rounded, with a warning.
+
+    Args:
+        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for
+            transformers, or with all of its config where `path` ends in `.npz` and `layout` is None.
+        path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
+            ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
+        layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"clip"` (OpenAI's names, for open_clip),
+            `"tips"` (the `.npz` of TIPS's authors) or `"tips_scenic"` (Scenic's); for a `BiT`,
+            `"bit_tf"` (the names of the published files) or `"bit_bv"` (big_vision's). None for the layout of the
+            official files.
+        overwrite: Whether files may be replaced.
+        stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
+
+    Raises:
+        TypeError: if `model` is none of this package's models of images, or `path` is no path.
+        ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, or no stacked
+            blocks where `stack` asks for them; a weight is beyond float32's range, or the class names do not fit into a
+            comment (64 KiB).
+        FileExistsError: if there is a file already and `overwrite` is false.
+        FileNotFoundError, OSError: if the folder above that of `path` is missing; if a file cannot be written.
+
+    Examples:
+        >>> keras_vit.to_checkpoint(model, "back.npz")
+        >>> keras_vit.from_checkpoint("back.npz").config == model.config
+        True
+    """
+    if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
+        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
+    check_fits_float32(model)
+    path = os.path.expanduser(path)  # as `load` reads it
+    if isinstance(model, models.DenseModel):
+        _write_dense(model, pathlib.Path(path), layout, overwrite, stack)
+        return
+    config = model.config
+    layout = PUBLISHED[type(config)] if layout is None else layout
+    if layout not in LAYOUTS:
+        raise ValueError(Message(Code("layout"), f" must be one of {list(LAYOUTS)}, but {layout!r} was given."))
+    if not isinstance(config, LAYOUTS[layout].config_type):
+        names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
+        raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
+    sidecars = LAYOUTS[layout].sidecars
+    if sidecars is None and pathlib.Path(path).suffix in (".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5"):
+        advice = "pass a name that ends in .npz, or layout='timm', 'huggingface' or 'clip'"
+        raise ValueError(f"The layout {layout!r} is .npz, but path={str(path)!r} was given: {advice}.")
+    note = note_of(config, LAYOUTS[layout])
+    if sidecars is None:
+        write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
+        return
+    path, arrays = _safetensors(pathlib.Path(path), layout), extract(model, LAYOUTS[layout], stack)
+    warn_of_pictures(note, layout)
+    write_with_sidecars(path, arrays, sidecars(config), overwrite=overwrite, note=note)
+
+
+def warn_of_pictures(note: dict[str, Any], layout: str) -> None:
+    """Warns where those for whom a file is written prepare pictures in another way, as its note says."""
+    others = {name: value for name, value in note.get("instead_of", {}).items() if name in PICTURES}
+    if others:
+        given = ", ".join(f"{name}={note[name]!r} (there: {value!r})" for name, value in others.items())
+        words = f"The layout {layout!r} has no word for {given}: others prepare pictures with slightly other numbers"
+        warn_caller(f"{words}. A note in the file keeps it for keras_vit; with_config(...) takes theirs.")
+
+
+def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
+    """Raises ValueError for an unknown layout, and for a path whose ending is not that of the layout's files.
+
+    Without a layout the ending must be `.npz` (the layout of the official files), `.keras` or `.weights.h5`.
+    """
+    if layout is not None:
+        check_choice("layout", layout, tuple(LAYOUTS))
+    ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
+    beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
+    if layout is None and ending in (".safetensors", ""):
+        words = f"{str(path)!r} can have several layouts: pass "
+        raise ValueError(Message(words, Code("layout=..."), f" with one of {', '.join(beside)}."))
+    what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
+    if layout is None:
+        what, expected = "A model", (".npz", *KERAS_ENDINGS)
+        kind = "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
+    elif layout in beside:
+        kind, expected = "a .safetensors file, or a folder with one", (".safetensors", "")
+    if ending not in expected:
+        raise ValueError(f"{what} is {kind}, but {str(path)!r} was given.")
+
+
+def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False) -> None:
+    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
+
+    A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
+    that note. Where a file cannot be written, what was there before is kept.
+
+    Raises FileExistsError for a file that is there unless `overwrite`; ValueError for another ending, an unknown layout
+    or one without a place for the model, and for weights beyond float32's range; TypeError, except for files of Keras,
+    for a model of another package; OSError for a full disk or a missing folder.
+    """
+    check_format(path, layout)
+    path = pathlib.Path(path).expanduser()
+    if not is_keras_file(path):
+        to_checkpoint(model, path, layout, overwrite)
+        return
+    check_absent(path, overwrite=overwrite)
+    write_keras(model, path)
+
+
+def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
+    """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's.
+
+    Raises ValueError for the ending of another kind of file.
+    """
+    if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras", ".h5"):
+        advice = "pass a name that ends in .safetensors, or a folder"
+        raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
+    return path if path.suffix == ".safetensors" else path / "model.safetensors"
+
+
+def _write_dense(
+    model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool, stack: bool
+) -> None:
+    """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
+
+    Raises ValueError for a layout that has no place for it, another ending and `stack`, FileExistsError unless
+    `overwrite`, and OSError where a file cannot be written.
+    """
+    config = model.config
+    if layout is None and path.suffix == ".npz":
+        write_npz(path, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
+        return
+    to_write = WRITTEN.get(type(config))
+    if to_write is None or layout not in (None, "huggingface"):
+        known = "no layout" if to_write is None else "the layout 'huggingface'"
+        raise ValueError(
+            f"{known} holds a model of the kind {config.model}. Write it as .npz without a layout, or "
+            "as .keras: model.save(...)."
+        )
+    target = _safetensors(path, "huggingface")
+    written = to_write(config)
+    arrays = itertools.chain(extract(model, written, stack), written.constants(config).items())
+    write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)

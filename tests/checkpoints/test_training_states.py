@@ -1,0 +1,170 @@
+"""What trainings leave: heads by other names, averages beside raw weights, counters, shards, adapters."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
+from keras_vit.checkpoints.files import write_safetensors
+from tests.checkpoints.state_dicts import linear, norm, timm, transformers, write
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes")]
+
+WIDTH = 64
+
+
+def moved(prefix, shapes):
+    return {f"{prefix}{name}": shape for name, shape in shapes.items()}
+
+
+# A head as trainings name it, beside or in a model without one.
+HEADS = {
+    "after dropout": timm() | linear("head.1", 5, WIDTH),
+    "beside a backbone": moved("backbone.", timm()) | linear("head", 5, WIDTH),
+    "beside a model": moved("model.", timm()) | linear("head", 5, WIDTH),
+    "beside a vit": moved("vit.", timm()) | linear("head.1", 5, WIDTH),
+    "beside an encoder": moved("encoder.", timm()) | linear("classifier", 5, WIDTH),
+    "of a module of Lightning": moved("model.backbone.", timm()) | linear("model.head", 5, WIDTH),
+    "a classifier in a list": moved("backbone.", timm()) | linear("classifier.0", 5, WIDTH),
+    "fc": moved("backbone.", timm()) | linear("fc", 5, WIDTH),
+    "of transformers": transformers("vit") | linear("classifier.1", 5, WIDTH),
+    "a head of transformers": transformers("vit") | linear("head", 5, WIDTH),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_the_head_of_a_training(case, tmp_path):
+    path = write(tmp_path, HEADS[case])
+    model = keras_vit.load(path)
+    name = next(name for name in HEADS[case] if name.endswith(".weight") and HEADS[case][name] == (5, WIDTH))
+    stored = keras_vit.checkpoints.files.open_file(path)[name].read()
+    np.testing.assert_array_equal(np.asarray(model.get_layer("head").get_weights()[0]), stored.T)
+    assert not [name for name in inspect_checkpoint(path).unused if "head" in name]
+
+
+# What looks like a head and is none that can be computed.
+NO_HEADS = {
+    "two layers": timm() | linear("head.0", 32, WIDTH) | linear("head.2", 5, 32),
+    "two layers of one width": timm() | linear("head.0", WIDTH, WIDTH) | linear("head.2", 5, WIDTH),
+    "a normalisation": timm() | norm("head.0") | linear("head.1", 5, WIDTH),
+    "a batch normalisation": timm() | {"head.0.running_mean": (WIDTH,)} | linear("head.1", 5, WIDTH),
+    "of another width": moved("backbone.", timm()) | linear("head.1", 5, 2 * WIDTH),
+    "two heads": moved("backbone.", timm()) | linear("head", 5, WIDTH) | linear("classifier", 7, WIDTH),
+    "of names of its own": moved("backbone.", timm()) | linear("head.out", 5, WIDTH),
+}
+
+
+@pytest.mark.parametrize("case", NO_HEADS)
+def test_a_head_that_is_not_known_is_an_error(case, tmp_path):
+    with pytest.raises(ValueError, match=r"(head that is not known here|not part of the model): .*head"):
+        keras_vit.load(write(tmp_path, NO_HEADS[case]))
+
+
+def test_the_heads_of_self_distillation_are_no_classes(tmp_path):
+    shapes = (
+        moved("teacher.backbone.", timm()) | linear("teacher.head.mlp.0", 8, WIDTH) | linear("head.mlp.0", 8, WIDTH)
+    )
+    assert keras_vit.load(write(tmp_path, shapes)).config.classes is None
+
+
+# Arrays that count, beside the model or in it.
+COUNTS = {
+    "AveragedModel": (moved("module.", timm(head=3)) | {"n_averaged": ()}, ["n_averaged"]),
+    "metrics of Lightning": (
+        moved("model.", timm(head=3)) | {"train_acc.correct": (), "train_acc.total": (), "val_loss.mean_value": ()},
+        ["val_loss.mean_value"],
+    ),
+    "a vector of counts": (moved("model.", timm(head=3)) | {"val_f1.tp": (3,)}, []),
+    "a step": (timm(head=3) | {"step": ()}, []),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_arrays_that_count_are_no_weights(case, tmp_path):
+    shapes, floats = COUNTS[case]
+    rng = np.random.default_rng(0)
+    counts = {name for name in shapes if name.rpartition(".")[2] in ("n_averaged", "correct", "total", "tp", "step")}
+    arrays = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    arrays |= {name: np.ones(shapes[name], "int64") for name in counts}
+    write_safetensors(tmp_path / "model.safetensors", sorted(arrays.items()))
+    assert {*open_checkpoint(tmp_path).unused} == counts | {*floats}
+    assert keras_vit.load(tmp_path).config.classes == 3
+
+
+def test_the_projection_after_a_tower_of_timms(tmp_path):
+    """open_clip's timm models with `timm_proj="linear"`, with a bias and without."""
+    for i, bias in enumerate((False, True)):
+        shapes = moved("visual.trunk.", timm(cls=False, pool=True)) | linear("visual.head.proj", 24, WIDTH, bias)
+        vision = {"image_size": 32, "timm_model_name": "vit_base_patch16_siglip_224", "timm_proj": "linear"}
+        said = {"model_cfg": {"vision_cfg": vision}, "preprocess_cfg": {"resize_mode": "squash"}}
+        path = write(tmp_path / str(i), shapes | {"logit_scale": ()}, open_clip=said)
+        model = keras_vit.load(path)
+        assert (model.config.projection, model.config.projection_bias) == (24, bias) and model.output_shape == (
+            None,
+            24,
+        )
+        keras_vit.to_checkpoint(model, tmp_path / f"{i}_timm", "timm")
+        assert keras_vit.load(tmp_path / f"{i}_timm").config.projection == 24
+
+
+torch_states = {
+    "a loss beside the weights": lambda weights, loss: {"model_state_dict": weights, "loss": loss},
+    "a number beside a net": lambda weights, loss: {"net": weights, "best_acc": loss, "epoch": 3},
+    "one level down": lambda weights, loss: {"checkpoint": {"model_state_dict": weights}, "loss": loss},
+    "with an optimizer": lambda weights, loss: {"model_state_dict": weights, "optimizer": {"step": loss}, "loss": loss},
+}
+
+
+@pytest.mark.parametrize("case", torch_states)
+def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
+    torch = pytest.importorskip("torch")
+    weights = {name: torch.zeros(shape) for name, shape in timm(head=3).items()}
+    torch.save(torch_states[case](weights, torch.tensor(0.5)), tmp_path / "last.pt")
+    assert open_checkpoint(tmp_path / "last.pt").config.classes == 3
+
+
+@pytest.mark.parametrize("key", ["ema", "ema_model", "ema_state_dict", "model_ema_state_dict", "model_ema"])
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+def test_averages_beside_raw_weights(key, form, tmp_path):
+    """One rule for all forms: averages are taken, and loading says what was not."""
+    torch = pytest.importorskip("torch")
+    raw = {name: torch.zeros(shape) for name, shape in timm(head=3).items()}
+    averages = {name: torch.ones(shape) for name, shape in timm(head=3).items()}
+    if form == "pt":
+        path = tmp_path / "last.pt"
+        torch.save({"model": raw, key: averages, "epoch": 3}, path)
+    else:
+        path = tmp_path / "model.safetensors"
+        both = {f"model.{name}": value.numpy() for name, value in raw.items()}
+        both |= {f"{key}.{name}": value.numpy() for name, value in averages.items()}
+        write_safetensors(path, sorted(both.items()))
+    with pytest.warns(UserWarning, match=f"averages in '{key}' were taken, and not the weights in 'model'"):
+        model = keras_vit.load(path)
+    assert np.asarray(model.get_layer("head").get_weights()[0]).all()
+
+
+def test_shards_of_pytorch(tmp_path):
+    torch = pytest.importorskip("torch")
+    weights = {name: torch.randn(shape) for name, shape in timm(head=3).items()}
+    names = sorted(weights)
+    parts = {"pytorch_model-00001-of-00002.bin": names[::2], "pytorch_model-00002-of-00002.bin": names[1::2]}
+    for file, inside in parts.items():
+        torch.save({name: weights[name] for name in inside}, tmp_path / file)
+    where = {name: file for file, inside in parts.items() for name in inside}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
+    model = keras_vit.load(tmp_path)
+    np.testing.assert_array_equal(
+        np.asarray(model.get_layer("head").get_weights()[0]), weights["head.weight"].numpy().T
+    )
+
+
+def test_files_that_are_named_for_what_they_are(tmp_path):
+    adapter = {"base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight": (4, WIDTH)}
+    adapter |= {"base_model.model.vit.encoder.layer.0.attention.attention.query.lora_B.weight": (WIDTH, 4)}
+    with pytest.raises(ValueError, match="holds adapters of PEFT .LoRA.*merge_and_unload"):
+        keras_vit.load(write(tmp_path / "peft", adapter))
+    (tmp_path / "flax_model.msgpack").write_bytes(b"\x81\xa6params\x80")
+    with pytest.raises(ValueError, match="Flax's msgpack, which is not read"):
+        keras_vit.load(tmp_path / "flax_model.msgpack")
