@@ -11,7 +11,8 @@ from keras_vit import BiTConfig, DPTConfig, EoMTConfig, LinearSegmenterConfig, V
 from keras_vit.checkpoints import save_model
 from tests.small_models import model_of, small_bit_config, small_vit_config
 
-pytestmark = pytest.mark.once
+# Official models have a filter that timm and transformers have no word for.
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:The layout .* has no word for")]
 
 NAMES = ("a", "b", "c")
 VIT = small_vit_config(image_size=16, patch_size=8, representation_size=6)
@@ -259,7 +260,7 @@ VALUES = {
     "dtype": "float64",
 }
 # Where that is so already, another value or None for none.
-OTHERS = {(kind, "numerics"): None for kind in ("vit", "hybrid", "mixer", "bit")}
+OTHERS = {(kind, "numerics"): None for kind in ("vit", "hybrid", "mixer", "bit", "timm")}
 OTHERS |= {(kind, "pre_logits"): True for kind in ("mixer", "bit", "bit.keras", "timm", "huggingface")}
 
 

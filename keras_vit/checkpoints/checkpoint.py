@@ -56,7 +56,7 @@ _NOTED = (
 _OF_OTHERS = "that were standardised by folded(). Write the model that it was made from"
 _NOWHERE = {
     "unit_features": "a head that reads normalised features, such as a zero-shot classifier's. Save it as .keras",
-    "preprocessing_folded": "a patch embedding that normalises pixels. Write the model that was optimized",
+    "preprocessing_folded": "a patch embedding that normalises pixels itself, by optimize_for_inference()",
     **dict.fromkeys(("stem_folded", "folded"), f"kernels {_OF_OTHERS}"),
 }
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
