@@ -38,7 +38,7 @@ class Entry:
     """One published checkpoint, a row of the catalogue. What is not known is None."""
 
     name: str  # folder and name of the file, without `.npz`: what users pass as `weights`
-    layout: str  # "vit_jax", "big_vision", "bit" or "tips"
+    layout: str | None  # "vit_jax", "big_vision", "bit" or "tips"; None of a repository of the Hub
     variant: str  # the paper's name of the model, such as "ViT-B/16"
     image_size: int | None  # height and width in pixels that it was trained at
     classes: int | None  # outputs of its head; None without a head
@@ -227,8 +227,9 @@ def recommended_size(variant: str) -> int | None:
 def _entry_of(name: str) -> Entry:
     """Returns a repository of the Hub, `hf://owner/name`, as an entry; StopIteration unless it is listed."""
     row = next(row for row in _repository_rows() if row["name"] == name)
-    fields = {field.name: row[field.name] for field in dataclasses.fields(Entry) if field.name != "urls"}
-    return Entry(urls=(row["url"],), **fields | {field: tuple(row[field]) for field in ("notes", "inferred")})
+    fields: dict[str, Any] = {field.name: row[field.name] for field in dataclasses.fields(Entry) if field.name in row}
+    fields |= {"urls": (row["url"],), "notes": tuple(row["notes"]), "inferred": tuple(row["inferred"])}
+    return Entry(**fields)
 
 
 def repositories(name: str) -> tuple[str, ...]:

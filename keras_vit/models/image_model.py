@@ -104,13 +104,13 @@ class ConfiguredModel(SharedModel, keras.Model):
             return call_layers(self, inputs, _answer, self._readers)
         return super().call(inputs, training=training, mask=mask)
 
-    def quantize(self, mode: Any = None, config: Any = None, **options: Any) -> None:
+    def quantize(self, mode: Any = None, config: Any = None, filters: Any = None, **options: Any) -> None:
         """Quantizes the weights as Keras does; ValueError for float8 beside adapters, which Keras does not compute."""
         is_float8 = "float8" in (mode, getattr(config, "mode", None))
         if is_float8 and any(has_adapters(layer) for layer in layers_inside(self)):
             words = "has adapters of LoRA, which Keras does not compute in float8"
             raise ValueError(f"{self.name} {words}. Quantize what keras_vit.training.merge_lora(model) returns.")
-        super().quantize(mode, config=config, **options)
+        super().quantize(mode, config=config, filters=filters, **options)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config for Keras's files: the model's own, its dtype, and what is frozen or has adapters."""
