@@ -7,6 +7,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,11 @@ _POLL = 0.1  # seconds between two looks at a lock
 # What file systems without locks answer, some network ones among them.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, getattr(errno, "EOPNOTSUPP", errno.ENOSYS)}
 _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with four bytes each, file systems take it
+
+
+def at_home(path: Any) -> Any:
+    """Returns a path with its `~` expanded, at every door, and anything else as it is."""
+    return os.path.expanduser(path) if isinstance(path, (str, os.PathLike)) else path
 
 
 @contextlib.contextmanager
@@ -25,9 +31,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     at once, the last one to end wins. A process that is killed leaves its temporary file behind (`.part-*`). Raises
     OSError if the file cannot take its place; FileNotFoundError, also one, if the block wrote none.
     """
-    path = Path(
-        os.path.realpath(path) if os.path.islink(path) else path
-    )  # a link stays, and what it leads to is replaced
+    path = at_home(path)
+    path = Path(os.path.realpath(path) if os.path.islink(path) else path)  # a link stays; what it leads to is replaced
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
     try:
         yield temporary
@@ -50,7 +55,7 @@ def write_npy(path: str | os.PathLike[str], values: np.ndarray) -> None:
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raises FileNotFoundError where neither a folder nor the one that it would lie in is there."""
-    folder = Path(folder)
+    folder = Path(at_home(folder))
     if not os.path.exists(folder) and not os.path.exists(folder.parent):
         raise FileNotFoundError(f"There is no folder {folder.parent}: check the path, or make that folder first.")
 
@@ -61,7 +66,7 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     FileExistsError where a file has its name; other OSErrors where it cannot be made.
     """
     check_folder(folder)
-    Path(folder).mkdir(exist_ok=True)
+    Path(at_home(folder)).mkdir(exist_ok=True)
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:

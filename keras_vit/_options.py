@@ -226,6 +226,14 @@ class OneOf:
         return value
 
 
+def check_shard(shard: Any) -> tuple[int, int]:
+    """Returns (i, n), the i-th of n parts from 0; TypeError unless these are integers, ValueError for others."""
+    index, count = shard = Several(Whole(0), 2)("shard", as_python(shard))
+    if index >= count:
+        raise ValueError(f"shard must be (i, n), the i-th of n parts, from 0 to n - 1, but {shard!r} was given.")
+    return shard
+
+
 Positive = Annotated[int, Whole(1)]
 Count = Annotated[int, Whole(0)]
 Pair = Annotated[tuple[int, int], pair]

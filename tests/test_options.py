@@ -8,9 +8,10 @@ import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
-from keras_vit import data, training
+from keras_vit import data, evaluation, preprocessing, training
 from keras_vit._options import Number, Options, _anything, _checks, refuse
 from tests.small_models import (
     small_depth_model_config,
@@ -102,3 +103,56 @@ def test_every_place_is_said_in_full():
                     refuse(declared, values, {axis: "other"})
                 seen += 1
     assert seen > 20
+
+
+def test_a_recipe_keeps_the_size_that_a_person_gave():
+    """Also where it is the default; nobody chose the one of a recipe by name or of a recipe without a size."""
+    model = keras_vit.VisionTransformer(VIT.replace(image_size=16))
+    images = (np.zeros((4, 16, 16, 3), "uint8"), np.array([0, 1, 0, 1]))
+    fields = {"steps": 1, "batch_size": 2}
+    for given, wanted in (({"image_size": 224}, 224), ({"image_size": 24}, 24), ({}, (16, 16))):
+        done = training.finetune(model, images, training.Recipe(**fields, **given), verbose=False)
+        assert done.recipe.image_size == wanted, given
+
+
+@pytest.mark.parametrize("shard", [(np.int64(1), 2), np.array([1, 2]), [1, 2]])
+def test_a_shard_is_a_pair_of_whole_numbers_at_every_door(shard, tmp_path):
+    pixels = np.zeros((4, 8, 8, 3), "uint8")
+    stream = data.open_data((pixels, np.arange(4) % 3), image_size=8, batch_size=2, split="test", shard=shard)
+    assert stream.shard == (1, 2)
+    Image.fromarray(pixels[0]).save(tmp_path / "0.png")
+    done = evaluation.embed(keras_vit.VisionTransformer(VIT), tmp_path, tmp_path / "x.npz", shard=shard, progress=False)
+    assert done.count == 0 or done.path
+    for wrong, error in (((2, 2), ValueError), ((0.5, 2), TypeError), (1, TypeError)):
+        with pytest.raises(error, match="^shard must be"):
+            data.open_data((pixels, np.arange(4)), image_size=8, batch_size=2, shard=wrong)
+        with pytest.raises(error, match="^shard must be"):
+            evaluation.embed("glyphs", tmp_path, tmp_path / "x.npz", shard=wrong)
+
+
+def test_the_home_of_a_user_is_one_at_every_door(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    model = keras_vit.VisionTransformer(VIT)
+    for split in ("train", "test"):
+        for name in ("a", "b", "c"):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            Image.fromarray(np.zeros((8, 8, 3), "uint8")).save(folder / "0.png")
+    (tmp_path / "table.csv").write_text("file,label\nphotos/test/a/0.png,a\nphotos/test/b/0.png,b\n")
+    masks = tmp_path / "masks"
+    for name, mode in (("images", "RGB"), ("masks", "L")):
+        (masks / name).mkdir(parents=True)
+        Image.new(mode, (8, 8)).save(masks / name / "0.png")
+    assert data.has_test_split("~/photos") and len(data.image_files("~/photos")) == 6
+    assert data.open_data("~/photos", image_size=8, batch_size=3).examples == 3
+    assert len(data.open_table("~/table.csv")) == 2 and data.open_masks("~/masks", classes=1).classes == 1
+    assert data.open_segments("~/masks", classes=1).classes == 1
+    assert preprocessing.load_image("~/photos/test/a/0.png").shape == (8, 8, 3)
+    result = evaluation.evaluate(model, "~/photos", progress=False)
+    evaluation.write_files(result, "~/results")
+    evaluation.write_report(result, "~/report.html", "photos")
+    done = evaluation.embed(model, "~/photos", "~/features.npz", progress=False)
+    assert evaluation.find_similar("~/photos/test/a/0.png", "~/features.npz", model=model)
+    wanted = {"results/evaluation.json", "report.html", "features.npz"}
+    assert done.count == 6 and not {name for name in wanted if not (tmp_path / name).exists()}

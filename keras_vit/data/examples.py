@@ -26,6 +26,7 @@ from keras_vit._arguments import (
     to_numpy,
     whole_number,
 )
+from keras_vit._files import at_home
 from keras_vit._terminal import ProgressBar
 from keras_vit.data.augmentation import HOLDOUT, ORDER
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
@@ -510,6 +511,7 @@ def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> boo
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
         (True, False)
     """
+    source = at_home(source)
     if isinstance(source, Mapping):
         return "test" in _splits(source, "data")
     if isinstance(source, str) and source.startswith("tfds:"):
@@ -554,6 +556,7 @@ def split_name(source: Any, split: str, class_names: Sequence[str] | None = None
 
     A folder that is called like one of `class_names` is no split.
     """
+    source = at_home(source)
     if isinstance(source, Mapping):
         name = _splits(source, "data").get(split)
         return None if name is None else str(name)
@@ -617,6 +620,7 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
         >>> len(data.image_files("photos/train"))
         4
     """
+    folder = at_home(folder)
     return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
 
 

@@ -19,6 +19,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
+from keras_vit._files import at_home
 from keras_vit._terminal import ProgressBar
 from keras_vit.data.examples import (
     Examples,
@@ -277,7 +278,7 @@ def open_masks(
         >>> batch.shape, labels.shape
         ((2, 32, 32, 3), (2, 32, 32))
     """
-    ignore = whole_number("ignore", ignore, -1)
+    ignore, source = whole_number("ignore", ignore, -1), at_home(source)
     check_flag("reduce_zero_label", reduce_zero_label)
     names, classes = check_class_names(class_names, classes)
     classes = None if classes is None else whole_number("classes", classes, 1)
@@ -386,7 +387,7 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
 
 def names_beside(source: Any) -> list[str] | None:
     """Returns the names of classes, one a line in `classes.txt` of a folder; None where there is none, or no folder."""
-    file = Path(source, CLASSES) if isinstance(source, (str, os.PathLike)) else None
+    file = Path(at_home(source), CLASSES) if isinstance(source, (str, os.PathLike)) else None
     if file is None or not file.exists():
         return None
     names = file.read_text(encoding="utf-8-sig").splitlines()

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import io
-import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,8 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
+from keras_vit._files import at_home
+from keras_vit._options import check_shard
 from keras_vit.data.augmentation import Augmentation, ImageTransform, Transform
 from keras_vit.data.examples import (
     DENSE,
@@ -158,8 +159,7 @@ def open_data(
     batch_size, seed = whole_number("batch_size", batch_size, 1), whole_number("seed", seed, 0)
     check_choice("split", split, tuple(SPLITS))
     check_choice("sampling", sampling, (None, "balanced", "sqrt"))
-    if len(shard) != 2 or not all(isinstance(n, numbers.Integral) for n in shard) or not 0 <= shard[0] < shard[1]:
-        raise ValueError(f"shard must be (i, n) with 0 <= i < n, but {shard!r} was given.")
+    shard = check_shard(shard)
     if holdout is not None and (isinstance(holdout, (bool, str)) or not 0 < holdout < 1):
         raise ValueError(f"holdout must be a share between 0 and 1, such as 0.1, but {holdout!r} was given.")
     shuffle = split == "train" if shuffle is None else shuffle
@@ -169,7 +169,7 @@ def open_data(
         raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
     if sampling is not None and not shuffle:
         raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
-    part = "train" if holdout is not None else split
+    part, source = "train" if holdout is not None else split, at_home(source)
     source = pick_split(source, part) if isinstance(source, Mapping) else source
     names, classes = check_class_names(class_names, classes)
     classes = None if classes is None else whole_number("classes", classes, 1)

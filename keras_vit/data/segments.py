@@ -23,6 +23,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
+from keras_vit._files import at_home
 from keras_vit.data.coco import (
     instance_rows,
     instance_targets,
@@ -218,6 +219,7 @@ def open_segments(
         >>> data.open_segments(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).task
         'instance'
     """
+    source, annotations = at_home(source), at_home(annotations)
     given, count = check_class_names(class_names, classes)
     names, count = None if given is None else tuple(given), None if count is None else whole_number("classes", count, 1)
     check_choice("split", split, tuple(SPLITS))

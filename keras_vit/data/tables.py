@@ -20,6 +20,7 @@ from keras_vit._arguments import (
     require_packages,
     warn_caller,
 )
+from keras_vit._files import at_home
 from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, fingerprint, reader, split_of
 
 
@@ -285,7 +286,7 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
 def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
     """Returns the columns of a table by name, what it is called, the number of its first row, and its folder."""
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
+        path = Path(at_home(source))
         if path.suffix.lower() == ".parquet":
             require_packages("A Parquet file", ("pyarrow",), "tables")
             from pyarrow import parquet

@@ -19,7 +19,7 @@ from rich.console import Console
 import keras_vit
 from keras_vit import inspection, training
 from keras_vit._arguments import printable, require_packages, whole_number
-from keras_vit._files import weights_folder, write_text
+from keras_vit._files import at_home, weights_folder, write_text
 from keras_vit._keras import set_random_seed
 from keras_vit._names import pip_install
 from keras_vit._pictures import plot_map
@@ -124,7 +124,7 @@ def run(
     console = console or Console()
     started = time.perf_counter()
     set_random_seed(seed)
-    output = Path(output)
+    output = Path(at_home(output))
     output.mkdir(parents=True, exist_ok=True)
 
     console.print(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Source, to_numpy
+from keras_vit._files import at_home
 from keras_vit._terminal import Column, TableResult
 from keras_vit.depth.estimating import Depth
 from keras_vit.preprocessing.images import read_channels
@@ -140,6 +141,7 @@ def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
             the iterator.
     """
     endings = (".jpg", ".jpeg", ".png")
+    folder = at_home(folder)
     pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix.lower() in endings)
     if not pictures:
         raise FileNotFoundError(f"{folder} must have pictures in images/, and depth/ with a PNG for each.")

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit._arguments import check_choice, listing, to_numpy, whole_number, whole_numbers
+from keras_vit._arguments import check_choice, to_numpy, whole_number, whole_numbers
+from keras_vit._options import option, refuse
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
@@ -218,7 +219,7 @@ def evaluate(
     check_choice("target", target, (None, *TARGETS))
     check_choice("views", views, (None, "flip", "crops"))
     if target is not None:
-        _refuse_unused(target, given)
+        refuse(_OF_TARGETS, given, {"target": target})
     if not 0 < threshold < 1:
         raise ValueError(f"threshold must be a probability between 0 and 1, but {threshold!r} was given.")
     mistakes = whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0
@@ -237,7 +238,7 @@ def evaluate(
         target=target,
     )
     with processes.failing_together(), opened as (pairs, data_names, target, image_names):
-        _refuse_unused(target, given)
+        refuse(_OF_TARGETS, given, {"target": target})
         computed = _with_outputs(predictor(model), pairs, views)
         first = next(computed)
         count = first[1].shape[1]
@@ -264,22 +265,14 @@ def evaluate(
         return counts.result(processes, names, started, tuple(worst))
 
 
-# Options that are not for every target: their defaults, and the targets.
-_TARGETS_OF: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "top": ((1, 5), ("class",)),
-    "mistakes": (0, ("class",)),
-    "threshold": (0.5, ("multilabel",)),
-    "outputs": (None, ("class", "multilabel")),
-    "class_names": (None, ("class", "multilabel")),
+# Options that are not for every target.
+_OF_TARGETS = {
+    "top": option((1, 5), when={"target": ("class",)}),
+    "mistakes": option(0, when={"target": ("class",)}),
+    "threshold": option(0.5, when={"target": ("multilabel",)}),
+    "outputs": option(None, when={"target": ("class", "multilabel")}),
+    "class_names": option(None, when={"target": ("class", "multilabel")}),
 }
-
-
-def _refuse_unused(target: str, given: dict[str, Any]) -> None:
-    """Raises ValueError where an option that is for other targets has another value than its default in `given`."""
-    for name, (default, targets) in _TARGETS_OF.items():
-        if target not in targets and given[name] != default:
-            words = f"{name}={given[name]!r} is for labels of the target {listing(targets)}, but these are {target!r}"
-            raise ValueError(f"{words}: leave it out.")
 
 
 def _with_outputs(

@@ -29,7 +29,8 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import locked, replacing, write_text
+from keras_vit._files import at_home, locked, replacing, write_text
+from keras_vit._options import check_shard
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
@@ -120,8 +121,9 @@ def embed(
         (4, 8)
     """
     output = check_output(output)
-    _check_shard(shard)
+    shard = check_shard(shard)
     processes = connect(ALONE_BY_NAME if shard[1] > 1 and distribution is None else distribution)
+    images = at_home(images)
     whole_folder = isinstance(images, (str, os.PathLike)) and os.path.isdir(images)
     origin = {
         "model": os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
@@ -178,14 +180,6 @@ def embed(
             shutil.rmtree(folder, ignore_errors=True)
         count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
     return EmbeddedImages(output, count, tuple(settings["shape"]), tuple(skipped), already_complete=found is not None)
-
-
-def _check_shard(shard: Any) -> None:
-    """Raises ValueError unless `shard` is a pair of integers (i, n) with i from 0 to n - 1."""
-    match shard:
-        case (int(index), int(count)) if 0 <= index < count:
-            return
-    raise ValueError(f"shard must be (i, n), the i-th slice of n, from 0 to n - 1, but {shard!r} was given.")
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -335,7 +329,7 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
     Raises TypeError for no path, FileNotFoundError without the file, OSError if it cannot be read, ValueError for any
     other file.
     """
-    path = os.fspath(path)
+    path = at_home(os.fspath(path))
     try:
         with open(path, "rb") as stream, np.load(stream) as file:
             found = {name: file[name] for name in names}
@@ -386,7 +380,7 @@ def check_output(output: str | os.PathLike[str]) -> Path:
     Raises ValueError if its name ends otherwise or it is a folder, FileNotFoundError if the folder around it is
     missing.
     """
-    path = Path(output)
+    path = Path(at_home(output))
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
     if not path.absolute().parent.is_dir():
@@ -428,7 +422,7 @@ def _find(images: Any) -> dict[str, Path]:
         raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")
     found: list[tuple[str, Path]] = []
     others: list[str] = []
-    for path in map(Path, [images] if alone else images):
+    for path in map(Path, map(at_home, [images] if alone else images)):
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {printable(path)}.")
         inside = image_files(path, others) if path.is_dir() else [path]

@@ -17,7 +17,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit._arguments import printable, whole_number
-from keras_vit._files import write_text
+from keras_vit._files import at_home, write_text
 from keras_vit._terminal import Table
 from keras_vit.checkpoints import find_checkpoint, list_weights, resolve_source
 from keras_vit.checkpoints.files import shards_of
@@ -85,6 +85,7 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
         >>> evaluation.read_ledger("absent.jsonl").agrees
         True
     """
+    path = at_home(path)
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n") if os.path.exists(path) else []
         rows = [json.loads(line) for line in lines if line]
@@ -124,7 +125,7 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
         'read'
     """
     names = map(os.fspath, [names] if isinstance(names, (str, os.PathLike)) else names)
-    listed, path = {row["name"] for row in list_weights()}, Path(path)
+    listed, path = {row["name"] for row in list_weights()}, Path(at_home(path))
     names = [f"hf://{name}" if f"hf://{name}" in listed else name for name in names]
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"There is no folder {path.absolute().parent} to write a ledger in.")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit._arguments import Source, did_you_mean, printable, whole_number
-from keras_vit._files import weights_folder
+from keras_vit._files import at_home, weights_folder
 from keras_vit._terminal import Table
 from keras_vit.checkpoints import find_checkpoint, list_weights
 from keras_vit.checkpoints.files import open_file
@@ -291,6 +291,7 @@ def figures_on(data: Any) -> set[str]:
     """
     if not isinstance(data, (str, os.PathLike)) or str(data).startswith("tfds:"):
         return set(_ACCURACIES)
+    data = at_home(data)
     if not os.path.exists(data):
         raise FileNotFoundError(f"There is no {os.fspath(data)!r} to measure on.")
     from keras_vit.segmentation.panoptic import panoptic_files

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
+from keras_vit._files import at_home
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, LabelTable, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import is_pipeline, split_folders
@@ -518,6 +519,7 @@ def labelled_pictures(
         class_names: The model's, if they are known: each folder has to be called as one of them. Otherwise there has
             to be one folder for each class, in alphabetical order.
     """
+    folder = at_home(folder)
     if Path(folder).is_dir() and has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
     paths = _picture_files(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller, whole_number
+from keras_vit._files import at_home
 from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def _opened(file: Any) -> Iterator[Any]:
     if is_path and "://" in str(file):
         raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
-    with open(file, "rb") if is_path else contextlib.nullcontext(file) as source:
+    with open(at_home(file), "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
             yield source
         except MemoryError:

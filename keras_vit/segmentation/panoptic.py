@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Source, to_numpy, whole_number
+from keras_vit._files import at_home
 from keras_vit._processes import connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data.coco import panoptic_rows, pictures_by_name, read_ids
@@ -247,7 +248,7 @@ def read_panoptic(
         TypeError: if `folder` is no path.
         OSError: if a file cannot be read. All of these are raised while pictures are taken from the iterator.
     """
-    root = Path(folder)
+    root = Path(at_home(folder))
     files = panoptic_files(root)
     if not files:
         raise FileNotFoundError(f"{root} must have one file *panoptic*.json, as COCO's, but has none.")

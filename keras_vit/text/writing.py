@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import check_choice
-from keras_vit._files import replacing
+from keras_vit._files import at_home, replacing
 from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
@@ -67,7 +67,7 @@ def save_image_text(
         >>> text.load_image_text("towers.npz", tokenizer=None).text_encoder.config == both.text_encoder.config
         True
     """
-    names = _text_names(both, layout)
+    names, path = _text_names(both, layout), at_home(path)
     check_fits_float32(both.image_encoder, both.text_encoder)
     if layout in _PAIRS:
         _write_pair(both, Path(path), layout, names, overwrite)

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import ImageSize, check_choice, printable, whole_number
+from keras_vit._files import at_home
 from keras_vit._terminal import PlainData, Table, as_text, pairs_table
 from keras_vit.models import convolutions, count_weights
 from keras_vit.models.config import BiTConfig, ViTConfig
@@ -330,7 +331,7 @@ def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tu
     config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
     if isinstance(model, (str, os.PathLike)):
         name = str(model)
-        if name == "glyphs" or os.path.exists(model):
+        if name == "glyphs" or os.path.exists(at_home(model)):
             from keras_vit.zoo import load  # needs Keras, which names of variants do not
 
             config = load(model).config

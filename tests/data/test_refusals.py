@@ -147,7 +147,7 @@ REFUSED = [
             ({"resize": "timm"}, ValueError, "resize='timm' is for images in order"),
             ({"resize": "timm", "split": "test", "channels": 4}, ValueError, "have a size and three channels"),
             ({"shard": (2, 2)}, ValueError, r"shard must be \(i, n\)"),
-            ({"shard": (0.5, 2)}, ValueError, r"shard must be \(i, n\)"),
+            ({"shard": (0.5, 2)}, TypeError, "shard must be a whole number"),
             ({"classes": 0}, ValueError, "classes must be a whole number of at least 1"),
             ({"source": (X[:, :0], Y)}, ValueError, "one has no pixels"),
             ({"source": (X[:2], [1, 2]), "target": "number", "holdout": 0.9}, ValueError, "cannot be held out"),

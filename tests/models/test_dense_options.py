@@ -1,7 +1,5 @@
 """What Keras's options do to models of masks and depth: adapters, int8, freezing, other dtypes; also from files."""
 
-import dataclasses
-import json
 import subprocess
 import sys
 
@@ -122,29 +120,11 @@ CONFIGS = {**KINDS, "text": keras_vit.TextConfig(**TEXT, pooling="end_id", end_i
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_fields_from_numpy_are_plain(kind):
-    config = CONFIGS[kind]
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    fields.pop("backbone", None)
-    numbers = {name: np.array(value)[()] for name, value in fields.items() if type(value) in (int, float, tuple)}
-    assert {"classes", "blocks", "width"} & numbers.keys()
-    again = dataclasses.replace(config, **numbers)
-    assert again == config and json.dumps(again.to_dict()) == json.dumps(config.to_dict())
-    for name, value in numbers.items():
-        wrong = "12" if isinstance(value, np.ndarray) else "3"
-        with pytest.raises((TypeError, ValueError), match=f"^{name} must be .*'{wrong}'"):
-            dataclasses.replace(config, **{name: wrong})
-
-
-@pytest.mark.once
 def test_a_string_is_no_list_of_names():
     for kind in ("EoMT", "LinearSegmenter"):
         with pytest.raises(TypeError, match="class_names must be a list of strings.*'cat'"):
             KINDS[kind].replace(class_names="cat")
         assert KINDS[kind].replace(class_names=np.array(["a", "b", "c"])).class_names == ("a", "b", "c")
-    with pytest.raises(TypeError, match="causal must be True or False, but 'no'"):
-        keras_vit.TextConfig(**TEXT, causal="no")
 
 
 @pytest.mark.once
@@ -157,8 +137,6 @@ def test_what_makes_no_sense_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             keras_vit.TextConfig(**TEXT | changes)
-    with pytest.raises(ValueError, match="max_depth must be a finite number, but inf"):
-        KINDS["LinearDepth"].replace(max_depth=float("inf"))
     with pytest.raises(ValueError, match="backbone must have patch_drop=0.0, but has 0.5"):
         small_eomt_config(backbone=small_backbone_config(patch_drop=0.5))
     for count, config in ((count_macs, KINDS["DPT"]), (count_weights, CONFIGS["text"])):

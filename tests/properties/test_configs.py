@@ -1,7 +1,6 @@
 """Properties of random small configs and models, of every kind, under every option of Keras."""
 
 import dataclasses
-import json
 import tempfile
 from pathlib import Path
 
@@ -31,27 +30,6 @@ from tests.properties.random_models import (
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.once
-
-
-def as_numpy(value, kind):
-    """A value with NumPy's integers for Python's, however deep."""
-    if isinstance(value, dict):
-        return {name: as_numpy(inner, kind) for name, inner in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(as_numpy(inner, kind) for inner in value)
-    return kind(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-@given(configs(), st.sampled_from([np.int64, np.int32, np.uint16]))
-@examples(100)
-def test_integers_of_numpy_are_integers(config, kind):
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    if "backbone" in fields:
-        backbone = {field.name: getattr(config.backbone, field.name) for field in dataclasses.fields(config.backbone)}
-        fields["backbone"] = type(config.backbone)(**as_numpy(backbone, kind))
-    other = type(config)(**as_numpy(fields, kind))
-    assert other == config
-    assert json.dumps(other.to_dict()) == json.dumps(config.to_dict())
 
 
 @st.composite
