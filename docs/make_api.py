@@ -1,12 +1,13 @@
-"""Writes docs/api/*.md: which public names the API reference has, page by page. The texts are the docstrings.
+"""Writes docs/api/: which public names the API reference has, page by page. The texts are the docstrings.
 
     python docs/make_api.py
 
-A name that two rooms show stands on the page of the one that it is written in. The factories of the variants, which
+A name that two rooms show stands in the one that it is written in. The factories of the variants, which
 have the same options and one text, stand in a table.
 """
 
 import pathlib
+import shutil
 import sys
 import types
 
@@ -15,29 +16,161 @@ from keras_vit.models import VARIANTS, factory_name
 from keras_vit.zoo import FAMILY_FACTORIES
 
 FOLDER = pathlib.Path(__file__).parent / "api"
-ROOMS = {
-    "models": "Models, weights and pictures: what `import keras_vit` gives.",
-    "training": "",
-    "evaluation": "",
-    "inspection": "",
-    "export": "",
-    "data": "",
-    "layers": "",
-    "text": "",
-    "segmentation": "",
-    "depth": "",
+# The pages of each room in their order: name of the file, title, and the public names. A test says which name has none.
+PAGES: dict[str, list[tuple[str, str, str]]] = {
+    "models": [
+        ("load", "Load a model", "load from_checkpoint LoadOptions"),
+        ("create", "Create a model: factories", "create_model CreateOptions ModelOptions VARIANTS BIT_VARIANTS"),
+        ("names", "Names of models, weights and classes", "list_models list_weights class_names"),
+        ("pictures", "Pictures and predictions", "preprocess_input load_image sample_image decode_predictions"),
+        ("vision_transformer", "VisionTransformer", "VisionTransformer"),
+        ("vit_config", "ViTConfig", "ViTConfig"),
+        ("features", "Features of any layer", "feature_extractor feature_names"),
+        ("checkpoints", "Write and inspect checkpoints", "to_checkpoint inspect_checkpoint push_to_hub"),
+        ("bit", "BiT", "BiT BiTConfig"),
+        ("text_encoder", "TextEncoder", "TextEncoder TextConfig"),
+        ("eomt", "EoMT", "EoMT EoMTConfig"),
+        ("linear_segmenter", "LinearSegmenter", "LinearSegmenter LinearSegmenterConfig"),
+        ("depth_models", "DPT and LinearDepth", "DPT DPTConfig LinearDepth LinearDepthConfig"),
+    ],
+    "training": [
+        ("finetune", "Fine-tune", "finetune RunOptions Trained draw_curve"),
+        ("recipes", "Recipes", "recipe list_recipes Recipe"),
+        ("parts", "Parts of a recipe", "build_optimizer build_loss build_schedule plan Plan"),
+        ("optimizers", "Optimizers and schedules", "MomentumSGD AdamW Muon WarmupDecay"),
+        ("losses", "Losses", "SoftmaxLoss SigmoidLoss ContrastiveLoss SigmoidContrastiveLoss"),
+        ("lora", "LoRA", "add_lora merge_lora save_adapters load_adapters"),
+        ("freeze", "Freeze layers", "freeze unfreeze layer_decay"),
+        ("distillation", "Distillation", "distillation DistillationLoss"),
+        ("pretrain", "Pre-train", "pretrain LeJEPA LeJEPALoss"),
+        ("segmentation", "Train a segmentation model", "finetune_segmentation MaskLoss"),
+        (
+            "eomt",
+            "Train an EoMT",
+            "segmentation_step MaskClassificationLoss match mask_probabilities predictions",
+        ),
+        (
+            "devices",
+            "Several devices",
+            "data_parallel model_parallel layout_map split_weights save_sharded load_sharded",
+        ),
+        ("processes", "Several processes", "connect Processes"),
+    ],
+    "evaluation": [
+        ("evaluate", "Evaluate", "evaluate AccuracyResult MultilabelResult NumberResult Mistake batches"),
+        (
+            "report",
+            "Reports and confusion matrices",
+            "write_report write_files draw_confusion confusion_shares most_confused need_matplotlib",
+        ),
+        ("metrics", "Metrics of several labels", "average_precision f1_scores best_thresholds"),
+        (
+            "few_shot",
+            "Few-shot and nearest neighbours",
+            "few_shot FewShotResult knn_accuracy extract_features LeastSquaresProbe SHOTS L2 L2_SWEEP",
+        ),
+        (
+            "search",
+            "Embeddings and image search",
+            "embed EmbeddedImages find_similar draw_similar find_duplicates search knn near_duplicates",
+        ),
+        (
+            "verify",
+            "Verify published checkpoints",
+            "verify verify_figures VerificationTable published_answers PublishedAnswer smallest_checkpoints"
+            " read_ledger write_ledger LedgerTable",
+        ),
+    ],
+    "inspection": [
+        (
+            "attention",
+            "Attention maps",
+            "attention_rollout attention_maps patch_attention patch_attention_of_blocks attention_distance"
+            " mean_attention_distance",
+        ),
+        ("saliency", "Saliency and evidence", "saliency gradient_attention class_evidence class_scores"),
+        ("patches", "Patches and positions", "feature_map nearest_patches patch_filters position_similarity"),
+        (
+            "plots",
+            "Plots",
+            "plot_attention_rollout plot_attention_heads plot_saliency plot_class_evidence plot_feature_map"
+            " plot_nearest_patches plot_patch_filters plot_position_similarity plot_mean_attention_distance overlay"
+            " shown_pixels",
+        ),
+        ("page", "One page with all of it", "write_page"),
+    ],
+    "export": [
+        ("export", "Export", "export ExportReport"),
+        ("formats", "Formats and precisions", "Format FORMATS PRECISIONS TOLERANCES"),
+    ],
+    "data": [
+        ("open", "Open data", "open_data Batches as_dataset Stream ImageStream"),
+        ("tables", "Tables of labels", "open_table LabelTable"),
+        (
+            "augmentation",
+            "Augmentation",
+            "Augmentation randaugment randaugment_operation ViewAugmentation MaskAugmentation augment_masks"
+            " SegmentAugmentation",
+        ),
+        ("masks", "Masks", "open_masks MaskedImages open_segments SegmentedImages mask_targets"),
+        ("folders", "Folders", "image_files IMAGE_SUFFIXES has_test_split pick_split match_labels BadImage"),
+    ],
+    "layers": [
+        (
+            "blocks",
+            "Blocks",
+            "TransformerBlock MultiHeadAttention MLP SwiGLU LayerScale MixerBlock SelfMask BLOCK_ACTIVATIONS",
+        ),
+        (
+            "tokens",
+            "Patches and tokens",
+            "PatchEmbedding ClassToken RegisterTokens PatchDropout TokenDropout TokenMap TokenPooling MAPHead",
+        ),
+        (
+            "positions",
+            "Positions",
+            "AddPositionEmbedding AddSinCosPositionEmbedding RotaryEmbedding sincos2d resize_table resize_patch_kernel",
+        ),
+        ("texts", "Texts", "AddTextPositions TextMask TextPooling"),
+        (
+            "dense",
+            "Masks and depth",
+            "MaskHead QueryRotation UpscaleBlock DepthBins DepthHead FeatureFusion Reassemble BatchNormalization"
+            " resize",
+        ),
+        ("resnet", "ResNets", "BiTUnit ResNetUnit StdConv2D PaddedMaxPooling2D bit_conv group_norm"),
+        ("weights", "Weights of layers", "assign skip_initialization"),
+    ],
+    "text": [
+        ("image_text", "Models of images and texts", "load_image_text ImageText save_image_text"),
+        ("tokenizers", "Tokenizers and templates", "Tokenizer imagenet_names published_templates"),
+    ],
+    "segmentation": [
+        ("segment", "Segment a picture", "segment Segmentation Segment plot LabelSet label_set"),
+        (
+            "metrics",
+            "Mean IoU and panoptic quality",
+            "evaluate mean_iou MeanIoU MeanIoUResult PanopticQuality PanopticQualityResult",
+        ),
+    ],
+    "depth": [
+        ("estimate", "Estimate depth", "estimate Depth plot"),
+        ("metrics", "Errors of depth", "depth_errors mean_depth_errors DepthErrors"),
+    ],
 }
+ABOUT = "Models, weights and pictures."
+FACTORIES_TOO = ", and `ViT_B16`, `DINOv2_B14` and the other factories"
 INDEX = """# API reference
 
 Every public name, with its shapes, dtypes and errors. The texts are the docstrings: `help(keras_vit.load)` says the
-same.
+same. [Load a model](models/load.md) and [create one](models/create.md) are the beginning.
 
 {pages}
 
-## What the examples stand on
+## Names that the examples share
 
-Every example is run by the tests. They share these names, and a folder that has `photo.jpg`, `photos/train` and
-`photos/test` in it:
+Every example is run by the tests. The examples use these names, and a folder with `photo.jpg`, `photos/train` and
+`photos/test`:
 
 ```python
 {prelude}```
@@ -72,18 +205,18 @@ depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbon
 """
 
 
-def pages() -> dict[str, dict[str, object]]:
-    """The objects of each page by their names: no modules, each object once, factories apart."""
-    rooms = {name: keras_vit if name == "models" else getattr(keras_vit, name) for name in ROOMS}
-    written_in = {name: f"keras_vit.{name}." for name in ROOMS if name != "models"}
-    result: dict[str, dict[str, object]] = {name: {} for name in ROOMS}
-    for page, room in rooms.items():
+def public() -> dict[str, dict[str, object]]:
+    """The objects of each room by their names: no modules, each object once, factories apart."""
+    rooms = {name: keras_vit if name == "models" else getattr(keras_vit, name) for name in PAGES}
+    written_in = {name: f"keras_vit.{name}." for name in PAGES if name != "models"}
+    result: dict[str, dict[str, object]] = {name: {} for name in PAGES}
+    for name_of_room, room in rooms.items():
         for name in room.__all__:
             value = getattr(room, name)
             home = f"{getattr(value, '__module__', room.__name__)}."
-            elsewhere = any(home.startswith(prefix) and other != page for other, prefix in written_in.items())
+            elsewhere = any(home.startswith(prefix) and other != name_of_room for other, prefix in written_in.items())
             if not (isinstance(value, types.ModuleType) or name in factories() or elsewhere):
-                result[page][name] = value
+                result[name_of_room][name] = value
     return result
 
 
@@ -94,21 +227,23 @@ def factories() -> dict[str, str]:
 
 
 def texts() -> dict[str, str]:
-    """The pages by the names of their files."""
-    links = []
-    result = {}
-    for page, members in pages().items():
-        room = "keras_vit" if page == "models" else f"keras_vit.{page}"
-        about = ROOMS[page] or str(sys.modules[room].__doc__).strip().splitlines()[0]
-        lines = [f"# {room}", "", about, ""]
-        for name in sorted(members, key=str.lower):
-            lines += [f"::: {room}.{name}", ""]
-        if page == "models":
-            lines.append(_factory_table())
-        result[f"{page}.md"] = "\n".join(lines).rstrip() + "\n"
-        links.append(f"- [`{room}`]({page}.md): {about[0].lower() + about[1:]}")
-    result["index.md"] = INDEX.format(pages="\n".join(links), prelude=PRELUDE)
-    return result
+    """The pages by their paths in `docs/api/`."""
+    index, result = [], {}
+    for room, pages in PAGES.items():
+        module = "keras_vit" if room == "models" else f"keras_vit.{room}"
+        about = ABOUT if room == "models" else str(sys.modules[module].__doc__).strip().splitlines()[0]
+        index += [f"## `{module}`", "", about, ""]
+        for file, title, names in pages:
+            shown = ", ".join(f"`{name}`" for name in names.split())
+            index.append(f"- [{title}]({room}/{file}.md): {shown}{FACTORIES_TOO if file == 'create' else ''}")
+            lines = [f"# API: {title}", "", f"In `{module}`: {shown}.", ""]
+            for name in names.split():
+                lines += [f"::: {module}.{name}", ""]
+            if file == "create":
+                lines.append(_factory_table())
+            result[f"{room}/{file}.md"] = "\n".join(lines).rstrip() + "\n"
+        index.append("")
+    return {"index.md": INDEX.format(pages="\n".join(index).strip(), prelude=PRELUDE), **result}
 
 
 FACTORIES = """## Variants as functions
@@ -116,7 +251,7 @@ FACTORIES = """## Variants as functions
 Each is [`create_model`][keras_vit.create_model] with its first argument filled in: the same
 [options][keras_vit.CreateOptions], errors and results, `keras_vit.ViT_B16(classes=10)` for
 `keras_vit.create_model("ViT-B/16", classes=10)`. Those of BiT refuse options about tokens, position embeddings and
-dropout. Sizes and origins: [the zoo](../zoo.md).
+dropout. Sizes and origins: [the zoo](../../zoo.md).
 
 | function | variant |
 |---|---|
@@ -130,8 +265,9 @@ def _factory_table() -> str:
 
 def main() -> None:
     """Writes the pages."""
-    FOLDER.mkdir(exist_ok=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
     for name, text in texts().items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / name).write_text(text, encoding="utf-8")
 
 

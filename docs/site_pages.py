@@ -32,7 +32,21 @@ PAGES = {
 WIDE = (
     "---\nhide: [navigation, toc]\ntitle: Vision Transformers for Keras 3\n---\n\n"  # the first page: the tabs lead on
 )
-MEASURED = ("changelog.md", "exports.md", "families.md", "fidelity.md", "zoo.md")  # found, but after the pages of tasks
+# Search: the pages of tasks before all others; texts about the package and the reference after them.
+TASKS = """export/README export/litert export/onnx inspection install keras_in_twenty_lines loading training training_runs
+zero_shot""".split()
+BEHIND = (
+    "api/",
+    "architecture",
+    "changelog",
+    "contributing",
+    "exports",
+    "families",
+    "fidelity",
+    "golden",
+    "miniature",
+    "zoo",
+)
 CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", ".cff": "yaml"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
 # What a page shows only where the repository has an address.
@@ -51,10 +65,19 @@ KERAS = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Sets the address of the repository: pyproject.toml is the one place that has it."""
+    """Sets the address of the repository, which pyproject.toml has, and adds the pages of the API as its index lists them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     config.repo_url = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
     config.repo_name = "/".join(config.repo_url.split("/")[-2:])
+    rooms: dict[str, list[dict[str, str]]] = {}
+    for line in (ROOT / "docs/api/index.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## `"):
+            pages = rooms[line.strip("#` ")] = []
+        elif page := re.match(r"- \[(.+?)\]\((.+?)\)", line):
+            pages.append({page[1]: f"api/{page[2]}"})
+    for section in config.nav or []:
+        if "API" in section:
+            section["API"] = ["api/index.md", *({room: pages} for room, pages in rooms.items())]
     return config
 
 
@@ -82,8 +105,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links to files of the repository into links to pages of the site; what a page begins with describes it."""
     written_in = _written_in(page.file.src_uri)
-    if page.file.src_uri in MEASURED:
-        page.meta["search"] = {"boost": 0.5}
+    if page.file.src_uri.removesuffix(".md") in TASKS:
+        page.meta["search"] = {"boost": 4}
+    elif page.file.src_uri.startswith(BEHIND):
+        page.meta["search"] = {"boost": 0.1}
     markdown = WITH_REPOSITORY.sub(lambda match: with_repository(match[1], config.repo_url or ""), markdown)
     page.meta.setdefault("description", _first_words(markdown) or f"{page.title} with keras_vit")
 

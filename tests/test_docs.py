@@ -37,7 +37,7 @@ make_api = script("make_api")
 # Every public object once, by the name under which the reference has it; the factories have one text.
 PUBLIC = {
     f"keras_vit.{name}" if page == "models" else f"keras_vit.{page}.{name}": value
-    for page, members in make_api.pages().items()
+    for page, members in make_api.public().items()
     for name, value in members.items()
 }
 CALLABLE = {name: value for name, value in PUBLIC.items() if callable(value)}
@@ -197,6 +197,15 @@ def test_the_reference_has_all_public_names(page):
 
 
 @pytest.mark.once
+def test_every_public_name_is_on_one_page_of_the_reference():
+    for room, members in make_api.public().items():
+        shown = [name for _, _, names in make_api.PAGES[room] for name in names.split()]
+        assert sorted(shown) == sorted(members), f"add the name to a page of {room} in PAGES of docs/make_api.py"
+    written = {str(path.relative_to(ROOT / "docs" / "api")) for path in (ROOT / "docs" / "api").rglob("*.md")}
+    assert written == set(make_api.texts()), "run python docs/make_api.py"
+
+
+@pytest.mark.once
 def test_the_table_of_the_zoo_is_fresh():
     assert (ROOT / "docs" / "zoo.md").read_text() == script("make_zoo").text(), "run python docs/make_zoo.py"
 
@@ -259,14 +268,17 @@ def test_the_check_of_the_site_finds_faults(case, tmp_path):
 # <!-- not run: downloads ViT-B/16 -->
 MARK, CODE = r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?", r"^```python\n(?P<code>.*?)^```"
 BLOCK = re.compile(MARK + CODE, re.MULTILINE | re.DOTALL)
-# Where they run, if not on torch: what TensorFlow writes itself needs no second process there.
-BACKENDS = {"docs/export/README.md": "tensorflow"}
+# Where they run, if not on torch alone: what TensorFlow writes itself needs no second process there.
+BACKENDS = {"docs/export/README.md": ["tensorflow"], "docs/keras_in_twenty_lines.md": ["torch", "jax", "tensorflow"]}
+WITH_TENSORFLOW = "needs TensorFlow; the suite runs it where that is installed"
 OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "weights/README.md", "examples/classify/README.md")  # on the site, too
 
 
 def code_pages():
     """The pages with blocks of Python, but the README (tests/test_readme.py) and what is generated from docstrings."""
-    paths = [p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "api"] + [ROOT / name for name in OUTSIDE]
+    paths = [p for p in (ROOT / "docs").rglob("*.md") if ROOT / "docs/api" not in p.parents] + [
+        ROOT / name for name in OUTSIDE
+    ]
     return sorted(str(p.relative_to(ROOT)) for p in paths if BLOCK.search(p.read_text(encoding="utf-8")))
 
 
@@ -319,21 +331,20 @@ for page, code in json.load(sys.stdin).items():
 """
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tmp_path, backend):
+def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, backend):
     """From top to bottom, outside a checkout: a page makes all that it uses, except a folder `photos/`."""
-    if backend != framework:
-        pytest.skip("runs on another backend")
+    run = [None, WITH_TENSORFLOW] if importlib.util.find_spec("tensorflow") else [None]
     (tmp_path / "photos").symlink_to(shared[0] / "photos")
     pages = {}
     for page in code_pages():
-        blocks = [block["code"] for block in BLOCK.finditer((ROOT / page).read_text("utf-8")) if not block["reason"]]
-        if page.startswith(("docs/export/", "docs/tutorial")) and page not in BACKENDS:
+        found = BLOCK.finditer((ROOT / page).read_text("utf-8"))
+        blocks = [block["code"] for block in found if block["reason"] in run]
+        if page.startswith(("docs/export/", "docs/tutorial", "docs/keras_in")) and page != "docs/export/README.md":
             blocks.insert(0, CHECKED_EXPORT)
-        if blocks and BACKENDS.get(page, "torch") == backend:
+        if blocks and backend in BACKENDS.get(page, ["torch"]):
             pages[page] = re.sub(
                 "steps=60, batch_size=32(.*?)every=20", r"steps=4, batch_size=32\1every=4", "".join(blocks), flags=re.S
-            )
+            ).replace("epochs=4", "epochs=1")
     variables = environment("matplotlib", "sklearn", KERAS_BACKEND=backend, MPLBACKEND="Agg")
     command = [sys.executable, "-c", f"SECTION = {SECTION!r}\n{FRESH}"]
     done = subprocess.run(command, input=json.dumps(pages), cwd=tmp_path, env=variables, capture_output=True, text=True)
@@ -342,6 +353,19 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(framework, shared, tm
         page, _, printed = part.partition("\n")
         for shown in OUTPUT.findall((ROOT / page).read_text("utf-8")):
             assert words(shown) in words(printed), f"{page} shows what its code does not print:\n{printed}"
+    other = {"torch": "jax", "jax": "tensorflow", "tensorflow": "torch"}[backend]
+    if importlib.util.find_spec(other):
+        _, _, command = command_of("keras_in_twenty_lines", "KERAS_BACKEND=")
+        variables = environment(KERAS_BACKEND=other)
+        command = [sys.executable, "-c", command]
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+        assert done.stdout == "(None, 10)\n", done.stderr[-3000:]
+
+
+def command_of(page, beginning):
+    """The words of the line in a block of commands that begins like this, as the shell reads them, after these words."""
+    (line,) = re.findall(f"^    ({beginning}.+)$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.M)
+    return shlex.split(line)[1:]
 
 
 @pytest.mark.once

@@ -14,13 +14,30 @@ TITLE, HEADING = 20, 8  # what a word there counts beside one in the text, near 
 WANTED = {
     "zero_shot.md": ["zero shot", "zero-shot classification", "clip", "siglip", "prompt templates"],
     "dense.md": ["segmentation", "depth estimation", "depth", "mIoU", "panoptic", "depth anything", "EoMT"],
-    "training.md": ["fine-tuning", "training", "lora", "augmentation", "early stopping", "recipes", "distillation"],
+    "training.md": ["fine-tuning", "fine-tune", "training"],
+    "training_lora.md": ["lora", "frozen layers"],
+    "training_augmentation.md": ["augmentation", "randaugment"],
+    "training_runs.md": ["resume", "early stopping"],
+    "training_recipes.md": ["recipes", "distillation"],
+    "training_labels.md": ["regression", "several labels"],
+    "training_segmentation.md": ["train segmentation"],
+    "pretraining.md": ["pre-training", "masked patches"],
+    "evaluation.md": ["confusion matrix", "evaluate"],
+    "keras_in_twenty_lines.md": ["fit", "compile"],
     "features.md": ["embeddings", "image search", "duplicates", "nearest neighbour"],
     "inspection.md": ["attention maps", "saliency", "grad-cam", "attention"],
-    "loading.md": ["load weights", "checkpoints", "safetensors", "file formats", "hugging face hub"],
+    "loading.md": [
+        "load weights",
+        "pretrained",
+        "preprocessing",
+        "checkpoints",
+        "safetensors",
+        "file formats",
+        "hugging face hub",
+    ],
     "export/README.md": ["export", "precision"],
     "export/onnx.md": ["onnx"],
-    "export/litert.md": ["litert"],
+    "export/litert.md": ["litert", "tflite"],
     "export/openvino.md": ["openvino"],
     "install.md": ["install", "gpu", "extras", "windows", "offline"],
     "faq.md": ["faq"],
@@ -47,7 +64,7 @@ def counts(page):
     return found
 
 
-PAGES = {str(path.relative_to(DOCS)): counts(path) for path in DOCS.rglob("*.md") if path.parent.name != "api"}
+PAGES = {str(path.relative_to(DOCS)): counts(path) for path in DOCS.rglob("*.md") if DOCS / "api" not in path.parents}
 
 
 def found(query):

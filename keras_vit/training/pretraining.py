@@ -53,7 +53,7 @@ def pretrain(
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
             to be predicted; the head stays as it is. `"lejepa"`: views of a picture get embeddings that are alike, and
-            normally distributed (arXiv 2511.08544; see docs/training.md); the head stays as it is, and a variant has
+            normally distributed (arXiv 2511.08544; see docs/pretraining.md); the head stays as it is, and a variant has
             none. A `LeJEPA` is the same with other numbers.
         target: As in `finetune`.
         **options: Those of `RunOptions`, and fields of the recipe. `seed` also decides a variant's first weights, and
