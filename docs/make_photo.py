@@ -85,10 +85,9 @@ def reduce_colours(path: Path) -> None:
 
 
 def main() -> None:
-    """Writes photo.png, photos.png, photo_augmentation.png and flower.jpg."""
+    """Writes photos.png, photo_augmentation.png and flower.jpg."""
     flower = Image.fromarray(load_sample_image("flower.jpg"))
     flower.resize((480, 320)).save(IMAGES / "flower.jpg", quality=85)
-    draw_features(["flower.jpg"], "photo.png")
     draw_features(["flower.jpg", "china.jpg"], "photos.png")
     draw_preprocessing()
     for name in ("photos.png", "photo_augmentation.png"):

@@ -1,23 +1,30 @@
-"""Draws the pictures of the first page: characters with their names, a search among digits, and the bars of speed.
+"""Draws the pictures of the first page, those of its code by running it; the bars of speed; a search among digits.
 
     python docs/make_start.py
 
 Needs matplotlib, Pillow and scikit-learn. Takes a minute. `make bench` measures what the bars show.
 """
 
+import contextlib
 import json
+import re
+import shutil
 import statistics
+import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import font_manager
-from PIL import Image, ImageDraw, ImageFont
 
 import keras_vit
 from keras_vit.demo import load_digits
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).resolve().parent / "images"
+# Words of a block of the README: the picture that it writes, and the name under which the README shows it.
+README = {
+    'output="runs"': ("runs/curve.png", "start_curve.png"),
+    '"features.png"': ("features.png", "start_features.png"),
+}
 INK, TEAL, AMBER, GREY = "#12333f", "#0b6e75", "#d97a00", "#5d6b72"
 ROW = "ViT-B/16 224 8 float32 forward"
 LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the line
@@ -25,32 +32,14 @@ PEERS = {"timm": "torch", "Transformers": "torch", "Flax": "jax", "KerasHub": "t
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 
 
-def printed(character: str) -> Image.Image:
-    """A character, white on black and a little turned, in a font that comes with matplotlib."""
-    font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), 190)
-    picture = Image.new("RGB", (192, 192))
-    ImageDraw.Draw(picture).text((96, 96), character, fill="white", font=font, anchor="mm")
-    return picture.rotate(6, Image.Resampling.BICUBIC)
-
-
-def draw_names(model: keras_vit.VisionTransformer, pictures: list[Image.Image]) -> None:
-    """Printed characters, each with its three likeliest names."""
-    answers = keras_vit.decode_predictions(
-        model.predict(model.preprocess(pictures), verbose=0), top=3, class_names=model.config.class_names
-    )
-    figure, axes = plt.subplots(1, 6, figsize=(9, 2), width_ratios=[1, 1.1] * 3, layout="constrained")
-    for picture, bars, pixels, rows in zip(axes[::2], axes[1::2], pictures, answers, strict=True):
-        picture.imshow(pixels)
-        picture.axis("off")
-        names, shares = [row[1] for row in rows][::-1], [100 * row[2] for row in rows][::-1]
-        bars.barh(names, shares, color=[TEAL] * 2 + [AMBER], height=0.6)
-        bars.bar_label(bars.containers[0], fmt="%.0f %%", padding=3, color=INK, fontsize=10)
-        bars.set_xlim(0, 150)
-        bars.tick_params(length=0, labelsize=11, labelcolor=INK)
-        bars.xaxis.set_visible(False)
-        bars.spines[:].set_visible(False)
-    figure.savefig(IMAGES / "start_names.png", dpi=110)
-    plt.close(figure)
+def draw_readme() -> None:
+    """Runs the blocks of the README that write a picture, and keeps it."""
+    blocks = re.findall("^```python\n(.*?)^```", (IMAGES.parents[1] / "README.md").read_text("utf-8"), re.M | re.S)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for mark, (written, name) in README.items():
+            (block,) = (block for block in blocks if mark in block)
+            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+            shutil.copyfile(written, IMAGES / name)
 
 
 def draw_search(model: keras_vit.VisionTransformer, digits: np.ndarray, asked: int) -> None:
@@ -95,11 +84,10 @@ def draw_speed(shares: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Writes start_names.png, search.png and speed_bars.svg in docs/images/."""
+    """Writes start_*.png, search.png and speed_bars.svg in docs/images/."""
     plt.rcParams["svg.hashsalt"] = "keras_vit"
     _, test = load_digits()
-    model = keras_vit.load("glyphs", classifier_activation="softmax")
-    draw_names(model, [printed(character) for character in "R&k"])
+    draw_readme()
     draw_search(
         keras_vit.load("glyphs", include_top=False, pooling="avg"),
         test.pixels,

@@ -22,7 +22,8 @@ hide: [toc]
 # Model zoo
 
 The first table has every variant that `create_model` makes ([`list_models()`](api/models/names.md)). The second
-has every published checkpoint that `load` knows by name ([`list_weights()`](api/models/names.md)). Click on a heading to sort.
+has every published checkpoint that `load` knows by name ([`list_weights()`](api/models/names.md)). Click on a
+heading to sort.
 
 - `M`: millions of weights. `G`: billions of multiply-accumulate operations for one image (FLOPs are about twice as
   many). Both are of the plain variant at that size, whatever head a file has. `MiB`: the weights in float32.

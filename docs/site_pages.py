@@ -33,20 +33,9 @@ WIDE = (
     "---\nhide: [navigation, toc]\ntitle: Vision Transformers for Keras 3\n---\n\n"  # the first page: the tabs lead on
 )
 # Search: the pages of tasks before all others; texts about the package and the reference after them.
-TASKS = """export/README export/litert export/onnx inspection install keras_in_twenty_lines loading training training_runs
-zero_shot""".split()
-BEHIND = (
-    "api/",
-    "architecture",
-    "changelog",
-    "contributing",
-    "exports",
-    "families",
-    "fidelity",
-    "golden",
-    "miniature",
-    "zoo",
-)
+TASKS = "inspection install keras_in_twenty_lines loading training training_runs zero_shot".split()
+TASKS += ["export/README", "export/litert", "export/onnx"]
+BEHIND = tuple("api/ architecture changelog contributing exports. families fidelity golden miniature zoo".split())
 CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", ".cff": "yaml"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
 # What a page shows only where the repository has an address.
@@ -65,7 +54,7 @@ KERAS = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Sets the address of the repository, which pyproject.toml has, and adds the pages of the API as its index lists them."""
+    """Sets the address of the repository, as pyproject.toml has it, and lists the pages of the API as their index does."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     config.repo_url = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
     config.repo_name = "/".join(config.repo_url.split("/")[-2:])

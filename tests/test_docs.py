@@ -363,7 +363,7 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, bac
 
 
 def command_of(page, beginning):
-    """The words of the line in a block of commands that begins like this, as the shell reads them, after these words."""
+    """What the shell runs for the line of a page that begins like this: its words after the first."""
     (line,) = re.findall(f"^    ({beginning}.+)$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.M)
     return shlex.split(line)[1:]
 

@@ -8,6 +8,7 @@ import pytest
 
 import keras_vit
 from tests.processes import environment
+from tests.test_docs import script
 
 pytestmark = pytest.mark.long
 
@@ -38,6 +39,19 @@ def test_there_is_something_to_run():
     assert len(BLOCKS) >= 5 and len(blocks("README.md", run_elsewhere=True)) >= 4
 
 
+@pytest.mark.once
+def test_a_picture_stands_beside_the_code_that_made_it():
+    """A sample that the code reads, or what it writes and docs/make_start.py keeps; the bars name their script."""
+    kept = script("make_start").README
+    cards = (ROOT / "README.md").read_text("utf-8").split('<div class="task" markdown>\n')
+    pictures = {name: card for card in cards for name in re.findall(r"!\[[^\]]+\]\(docs/images/(\S+)\)", card)}
+    assert len(pictures) >= 4
+    made = {name: mark for mark, (_, name) in kept.items()}
+    made |= {"character.png": 'sample_image("character.png")', "speed_bars.svg": "(docs/make_start.py)"}
+    for name, card in pictures.items():
+        assert made[name] in card and (ROOT / "docs" / "images" / name).exists(), name
+
+
 # What they call is tested on each backend; here the words of the page are tested.
 @pytest.mark.once
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
@@ -46,7 +60,7 @@ def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
         pytest.importorskip(package)
     if "keras_vit.export." in block and keras_vit.export.FORMATS["litert"].missing():
         pytest.skip("needs LiteRT")
-    exec(compile(block.replace("steps=100", "steps=2"), "README.md", "exec"), {})
+    exec(compile(re.sub(r"\bsteps=\d+", "steps=2", block), "README.md", "exec"), {})
     printed = capsys.readouterr()
     assert "glyph" not in printed.err and ('sample_image("character.png"))' not in block or "'R'" in printed.out)
     for written in re.findall(r'"([\w/]+\.(?:npz|tflite|png))"', block.replace("sample_image(", "")):

@@ -36,7 +36,7 @@ TOP = 5  # classes that `predict` shows
     option("images", "pictures, and folders with all that are in them", nargs="*", metavar="IMAGE|FOLDER"),
     option("--weights", f"{SOURCE} (default: ViT-B/16; without pictures glyphs)"),
     option("--top", f"how many classes to show (default: {TOP}, or all if fewer)", type=COUNT),
-    option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
+    option("--threshold", "several labels: the least probability (default: 0.5)", type=at_least_0, metavar="P"),
     examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:

@@ -73,7 +73,7 @@ LORA = option("--lora", "train adapters of this rank and the head alone", type=C
 THE_RUN = group(
     "the run",
     option("--every", "updates from one evaluation to the next (default: an epoch, or a tenth)", type=COUNT),
-    option("--seed", "of all that is drawn", type=COUNT_OR_0, default=0),
+    option("--seed", "of the random numbers: order, augmentation, dropout", type=COUNT_OR_0, default=0),
     option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
 )
 NO_FLIP = switch("--no-flip", "mirror no images (digits, text)", action="store_false", dest="flip", default=None)
@@ -348,7 +348,7 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     only(
         [CLASSES, without("few_shot"), without("knn")],
         option("--views", "average over mirror images, or ten crops (default: neither)", choices=("flip", "crops")),
-        option("--threshold", "of several labels: from where on (default: 0.5)", type=at_least_0, metavar="P"),
+        option("--threshold", "several labels: the least probability (default: 0.5)", type=at_least_0, metavar="P"),
     ),
     group(
         "features in place of the head",
@@ -592,7 +592,7 @@ def plan(options: Namespace) -> Result:
 @command(
     "Fine-tunes the checkpoint that comes along on real digits, without network.",
     option("--output", "folder for its files", default="demo-output"),
-    option("--seed", "of all that is drawn (default: 0)", type=COUNT_OR_0),
+    option("--seed", "of the random numbers (default: 0)", type=COUNT_OR_0),
     option("--epochs", "how often each picture is seen (default: 5)", type=COUNT),
     option("--train-images", "fewer images to train on (default: all 1,297)", type=COUNT),
     examples=("--output demo-output",),
