@@ -21,10 +21,7 @@ from keras_vit.demo import load_digits
 
 IMAGES = Path(__file__).resolve().parent / "images"
 # Words of a block of the README: the picture that it writes, and the name under which the README shows it.
-README = {
-    'output="runs"': ("runs/curve.png", "start_curve.png"),
-    '"features.png"': ("features.png", "start_features.png"),
-}
+README = {'"features.png"': ("features.png", "start_features.png")}
 INK, TEAL, AMBER, GREY = "#12333f", "#0b6e75", "#d97a00", "#5d6b72"
 ROW = "ViT-B/16 224 8 float32 forward"
 LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the line
@@ -84,7 +81,7 @@ def draw_speed(shares: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Writes start_*.png, search.png and speed_bars.svg in docs/images/."""
+    """Writes start_features.png, search.png and speed_bars.svg in docs/images/."""
     plt.rcParams["svg.hashsalt"] = "keras_vit"
     _, test = load_digits()
     draw_readme()

@@ -54,7 +54,7 @@ KERAS = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Sets the address of the repository, as pyproject.toml has it, and lists the pages of the API as their index does."""
+    """Sets the address of the repository as pyproject.toml has it; the pages of the API are those of their index."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     config.repo_url = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
     config.repo_name = "/".join(config.repo_url.split("/")[-2:])
