@@ -20,7 +20,8 @@ FOLDER = pathlib.Path(__file__).parent / "api"
 PAGES: dict[str, list[tuple[str, str, str]]] = {
     "models": [
         ("load", "Load a model", "load from_checkpoint LoadOptions"),
-        ("create", "Create a model: factories", "create_model CreateOptions ModelOptions VARIANTS BIT_VARIANTS"),
+        ("create", "Create a model", "create_model CreateOptions ModelOptions"),
+        ("factories", "Factories of all variants", "VARIANTS BIT_VARIANTS"),
         ("names", "Names of models, weights and classes", "list_models list_weights class_names"),
         ("pictures", "Pictures and predictions", "preprocess_input load_image sample_image decode_predictions"),
         ("vision_transformer", "VisionTransformer", "VisionTransformer"),
@@ -159,11 +160,11 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
     ],
 }
 ABOUT = "Models, weights and pictures."
-FACTORIES_TOO = ", and `ViT_B16`, `DINOv2_B14` and the other factories"
+FACTORIES_TOO = ", `ViT_B16`, `DINOv2_B14` and all others"
 INDEX = """# API reference
 
 Every public name, with its shapes, dtypes and errors. The texts are the docstrings: `help(keras_vit.load)` says the
-same. [Load a model](models/load.md) and [create one](models/create.md) are the beginning.
+same. Begin with [load](models/load.md) and the [factories](models/factories.md).
 
 {pages}
 
@@ -235,12 +236,12 @@ def texts() -> dict[str, str]:
         index += [f"## `{module}`", "", about, ""]
         for file, title, names in pages:
             shown = ", ".join(f"`{name}`" for name in names.split())
-            index.append(f"- [{title}]({room}/{file}.md): {shown}{FACTORIES_TOO if file == 'create' else ''}")
+            index.append(f"- [{title}]({room}/{file}.md): {shown}{FACTORIES_TOO if file == 'factories' else ''}")
             lines = [f"# API: {title}", "", f"In `{module}`: {shown}.", ""]
             for name in names.split():
                 lines += [f"::: {module}.{name}", ""]
-            if file == "create":
-                lines.append(_factory_table())
+            if file == "factories":
+                lines.insert(4, _factory_table() + "\n")
             result[f"{room}/{file}.md"] = "\n".join(lines).rstrip() + "\n"
         index.append("")
     return {"index.md": INDEX.format(pages="\n".join(index).strip(), prelude=PRELUDE), **result}

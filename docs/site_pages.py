@@ -32,10 +32,6 @@ PAGES = {
 WIDE = (
     "---\nhide: [navigation, toc]\ntitle: Vision Transformers for Keras 3\n---\n\n"  # the first page: the tabs lead on
 )
-# Search: the pages of tasks before all others; texts about the package and the reference after them.
-TASKS = "inspection install keras_in_twenty_lines loading training training_runs zero_shot".split()
-TASKS += ["export/README", "export/litert", "export/onnx"]
-BEHIND = tuple("api/ architecture changelog contributing exports. families fidelity golden miniature zoo".split())
 CODE = {".py": "python", ".js": "javascript", ".txt": "text", ".toml": "toml", ".cff": "yaml"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")  # what [text](path) and [text](path#anchor) point to
 # What a page shows only where the repository has an address.
@@ -94,10 +90,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links to files of the repository into links to pages of the site; what a page begins with describes it."""
     written_in = _written_in(page.file.src_uri)
-    if page.file.src_uri.removesuffix(".md") in TASKS:
-        page.meta["search"] = {"boost": 4}
-    elif page.file.src_uri.startswith(BEHIND):
-        page.meta["search"] = {"boost": 0.1}
+    for beginning, boost in config.extra["search_boosts"].items():
+        if page.file.src_uri.startswith(beginning):
+            page.meta["search"] = {"boost": boost}
     markdown = WITH_REPOSITORY.sub(lambda match: with_repository(match[1], config.repo_url or ""), markdown)
     page.meta.setdefault("description", _first_words(markdown) or f"{page.title} with keras_vit")
 
