@@ -270,7 +270,7 @@ MARK, CODE = r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?", r"^```python\n(?P
 BLOCK = re.compile(MARK + CODE, re.MULTILINE | re.DOTALL)
 # Where they run, if not on torch alone: what TensorFlow writes itself needs no second process there.
 BACKENDS = {"docs/export/README.md": ["tensorflow"], "docs/keras_in_twenty_lines.md": ["torch", "jax", "tensorflow"]}
-WITH_TENSORFLOW = "needs TensorFlow; the suite runs it where that is installed"
+WITH_TENSORFLOW = "needs TensorFlow; the suite runs it on that backend"
 OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "weights/README.md", "examples/classify/README.md")  # on the site, too
 
 
@@ -333,7 +333,7 @@ for page, code in json.load(sys.stdin).items():
 
 def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, backend):
     """From top to bottom, outside a checkout: a page makes all that it uses, except a folder `photos/`."""
-    run = [None, WITH_TENSORFLOW] if importlib.util.find_spec("tensorflow") else [None]
+    run = [None, WITH_TENSORFLOW] if backend == "tensorflow" else [None]
     (tmp_path / "photos").symlink_to(shared[0] / "photos")
     pages = {}
     for page in code_pages():
