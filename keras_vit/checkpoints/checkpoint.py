@@ -29,6 +29,7 @@ from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_side
 from keras_vit.checkpoints.keras_files import DESCRIBED
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
+from keras_vit.checkpoints.torch_file import AVERAGES, RAW
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
 from keras_vit.models.sizes import describe
@@ -124,6 +125,9 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     if sidecars.backbone is not None:
         raise ValueError(f"head={source!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
     grid = sidecars.grid_size or file.grid_size
+    if any(".lora_A." in name for name in file):
+        words = "holds adapters of PEFT (LoRA), and not the model that they are for"
+        raise ValueError(f"{source} {words}: merge_and_unload() of peft makes a whole model to save.")
     layout = next((layout for layout in _in_order(file, sidecars) if layout.recognise(file, sidecars)), None)
     if layout is None:
         words = f"holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)})"
@@ -137,7 +141,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
         raise ValueError(f"heads={sidecars.heads} was given, but the arrays of {source} tell that it has {heads}.")
     if sidecars.like is not None:
         plan = settle(plan, sidecars.like, source)
-    plan = _with_outside(plan, file)
+    plan = _with_averages(_with_outside(plan, file), [*file, *file.outside], file.container)
     if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
         grid_at_size = plan.stored.replace(image_size=sidecars.image_size).grid_size
         grid = grid_at_size if np.prod(grid_at_size) == np.prod(plan.stored.grid_size) else None
@@ -172,6 +176,17 @@ def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
     example = printable(repr(file.outside[0]), 200)
     remark = Remark(f"{len(file.outside)} arrays outside of {file.container!r} are not part of it: {example}")
     return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, remark])
+
+
+def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
+    """Returns the plan with a remark where averages of weights were taken, and raw weights stand beside them."""
+    taken = container.partition(".")[0] or plan.prefix.partition(".")[0]
+    raw = {name.partition(".")[0] for name in names} & {*RAW}
+    if taken not in AVERAGES or not raw:
+        return plan
+    words = f"the averages in {taken!r} were taken, and not the weights in {min(raw)!r}"
+    text = f"{words}, which torch.save({{...}}[{min(raw)!r}], path) makes a file of"
+    return dataclasses.replace(plan, warnings=[*plan.warnings, Remark(text, "", "assumed")])
 
 
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:

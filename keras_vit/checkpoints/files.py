@@ -34,6 +34,7 @@ WEIGHT_NAMES = (
     "model.safetensors.index.json",
     "open_clip_model.safetensors",
     "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
     "open_clip_pytorch_model.bin",
     "model.pth",
     "model.npz",
@@ -77,6 +78,8 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
         raise FileNotFoundError(f"There is no file {path}; the path of a checkpoint file was expected.")
     if path.suffix == ".json":
         return _read_shards(path)
+    if path.suffix == ".msgpack":
+        raise ValueError(f"{path} is Flax's msgpack, which is not read: save the arrays as .safetensors or .npz.")
     kind = kind_of(path) or path.suffix.lower()
     if kind in ("safetensors", ".safetensors"):
         return read_safetensors(path)
@@ -229,7 +232,7 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
     for shard in sorted(set(files.values())):
         if not (path.parent / shard).is_file():
             raise FileNotFoundError(f"{path} names the shard {printable(shard, 100)}, which is not beside it.")
-        inside = read_safetensors(path.parent / shard)
+        inside = (read_torch if shard.endswith(".bin") else read_safetensors)(path.parent / shard)
         listed = {name for name, file in files.items() if file == shard}
         odd = sorted(listed ^ inside.keys())
         if odd:
@@ -249,7 +252,7 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
         return {}
     files = parse_json(_read(path), str(path)).get("weight_map")
     if not isinstance(files, dict) or not files:
-        raise ValueError(f"{path} is no index of a .safetensors file: it has no weight_map.")
+        raise ValueError(f"{path} is no index of a model's files: it has no weight_map.")
     for file in files.values():
         if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
             raise ValueError(f"{path} names a shard {printable(file, 100)}, expected a file name beside it.")

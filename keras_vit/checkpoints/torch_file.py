@@ -9,6 +9,7 @@ need, as inert stand-ins of this file, and refuses every other, so that nothing 
 runs. What the stand-ins hold is checked afterwards. A pickle that was made to harm can still take its reader's time.
 """
 
+import functools
 import io
 import math
 import pathlib
@@ -25,10 +26,9 @@ from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, a
 
 # What the dict with the weights is called inside a training state, the preferred first: averages before what they are
 # averages of, the teacher of self-distillation before the student, I-JEPA's target before its context encoder.
-CONTAINERS = (
-    *("state_dict_ema", "model_ema", "teacher", "target_encoder"),
-    *("model", "module", "state_dict", "student", "encoder"),
-)
+AVERAGES = ("state_dict_ema", "model_ema_state_dict", "model_ema", "ema_state_dict", "ema_model", "ema")
+RAW = ("model", "module", "state_dict", "model_state_dict")
+CONTAINERS = (*AVERAGES, "teacher", "target_encoder", *RAW, "student", "encoder")
 MOST_SHARED = 4  # times its size that the arrays in a storage may have together
 LONGEST = 2**23  # bytes of a pickle; a training state with a thousand arrays has a fiftieth of it
 MOST_STEPS = 2**20  # instructions of a pickle; the same training state has a twentieth of it
@@ -212,7 +212,7 @@ def _direct(value: Any) -> dict[str, "Tensor"]:
 def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
     """Returns the names of the dicts that lead to the weights, of at most `levels`; None where there are no weights.
 
-    The names in `CONTAINERS` come first, then the dict itself, then the only dict with tensors in it.
+    The names in `CONTAINERS` come first, then the only dict in it with more tensors than the dict itself, then that.
     """
     if not isinstance(value, dict) or not levels:
         return None
@@ -220,10 +220,14 @@ def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
         path = _path_to_weights(value.get(name), levels - 1)
         if path is not None:
             return [name, *path]
-    if _direct(value):
-        return []
-    only = [name for name, inner in value.items() if type(name) is str and _direct(inner)]
-    return only if len(only) == 1 else None
+    beside, inside = len(_direct(value)), []  # such as a loss beside the weights
+    for name, inner in value.items():
+        path = _path_to_weights(inner, levels - 1) if type(name) is str else None
+        if path is not None and len(_direct(functools.reduce(dict.get, path, inner))) > beside:
+            inside.append([name, *path])
+    if len(inside) == 1:
+        return inside[0]
+    return [] if beside else None
 
 
 def _tensors(root: Any) -> Iterator[tuple[str, "Tensor"]]:

@@ -302,6 +302,8 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """
     anchor: Any = _anchor(file)
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
+    width = found.arrays[anchor].shape[:1]
+    found = pytorch.with_head(found, (*width, *(2 * n for n in width)), "classifier")
     name = _family_of(found.arrays, file)
     stated = _stated(sidecars, FAMILIES[name])
     name = stated["model_type"] if stated.get("model_type") in FAMILIES else name

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
+from keras_vit.checkpoints import torch_file
 from keras_vit.checkpoints.accounting import TABLE, Plan, Remark, Row, bounded, listed, shape_of, squarest_grid
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.sidecars import HALF, Fields, preparation
@@ -39,8 +40,8 @@ UNPREPARED = "no config.json says how its pictures are prepared; means, deviatio
 # The keys under which training checkpoints hold models and what belongs to a training, the preferred first: averages
 # before what they are averages of, a teacher before its student, a target encoder before the one that follows it.
 CONTAINERS = (
-    *("state_dict_ema", "model_ema", "ema", "model", "module", "state_dict", "teacher", "target_encoder", "encoder"),
-    *("student", "predictor", "optimizer", "optimizer_state", "opt", "scaler", "fp16_scaler", "scheduler"),
+    *torch_file.CONTAINERS,
+    *("predictor", "optimizer", "optimizer_state", "opt", "scaler", "fp16_scaler", "scheduler"),
     *("lr_scheduler", "loss", "criterion", "dino_loss", "ibot_patch_loss", "koleo_loss", "amp"),
 )
 # The other tower of a two-tower file, and what joins both.
@@ -108,6 +109,11 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
     return Found(outer, module, arrays, unused)
 
 
+def _is_count(array: StoredArray, prefix: str) -> bool:
+    """Whether an array without a row is no weight: integers, such as `n_averaged`, and numbers beside a model."""
+    return array.dtype.kind in "iub" or (array.shape == () and not array.name.startswith(prefix or " "))
+
+
 def without_unused(plan: Plan, pattern: str) -> Plan:
     """Returns the plan with arrays that have no row counted as unused: their names match a pattern of no effect.
 
@@ -115,7 +121,7 @@ def without_unused(plan: Plan, pattern: str) -> Plan:
     """
     wanted = {row.name for row in plan.rows}
     extra = {name: array for name, array in plan.arrays.items() if name not in wanted}
-    unused = {name for name in extra if re.fullmatch(pattern, name)}
+    unused = {name for name, array in extra.items() if re.fullmatch(pattern, name) or _is_count(array, plan.prefix)}
     strange = [array.name for name, array in extra.items() if name not in unused]
     if strange:
         missing = wanted - plan.arrays.keys()
@@ -126,6 +132,36 @@ def without_unused(plan: Plan, pattern: str) -> Plan:
         arrays={name: array for name, array in plan.arrays.items() if name in wanted},
         unused=sorted([*plan.unused, *(extra[name].name for name in unused)]),
     )
+
+
+# A head for classes beside a model, of one layer or several; not the heads of self-distillation.
+_HEAD = re.compile(
+    r"(head|heads|classifier|cls_head|fc|linear|linear_head)((\.\d+|\.fc|\.linear|\.classifier)*)"
+    r"\.(weight|bias|running_mean|running_var|num_batches_tracked)"
+)
+
+
+def with_head(found: Found, widths: Collection[int], name: str) -> Found:
+    """Returns the model with the linear layer of a head, whatever a training called it, as `name`.
+
+    Raises ValueError for a head of other layers: a model without it would not be the one in the file.
+    """
+    whole = {key: key.removeprefix(found.outer) for key in found.arrays}
+    own = (f"{name}.weight", f"{name}.bias")
+    theirs = [key for key, plain in whole.items() if _HEAD.fullmatch(plain) and key not in own]
+    if not theirs:
+        return found
+    matrices = [key for key in theirs if len(found.arrays[key].shape) == 2 and found.arrays[key].shape[1] in widths]
+    start = matrices[0].removesuffix("weight") if matrices else ""
+    if len(matrices) != 1 or {*theirs} - {f"{start}weight", f"{start}bias"} or f"{name}.weight" in found.arrays:
+        advice = (
+            "One linear layer is read, such as 'head.1' after dropout. Leave the head out of the file for features."
+        )
+        raise ValueError(
+            f"it has a head that is not known here: {listed([found.arrays[n].name for n in theirs])}. {advice}"
+        )
+    new = {f"{start}{end}": f"{name}.{end}" for end in ("weight", "bias")}
+    return dataclasses.replace(found, arrays={new.get(key, key): array for key, array in found.arrays.items()})
 
 
 def plan_of(found: Found, pattern: str, beside: str, **fields: Any) -> Plan:

@@ -49,7 +49,8 @@ _MIXER_ANCHOR = "blocks.0.mlp_tokens.fc1.weight"
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 # What a self-distillation learns besides its backbone.
-_BESIDE = r"(head|dino_head|ibot_head)\..*"
+_BESIDE = r"((dino|ibot)_head|head\.(mlp|last_layer|projection_head|prototypes))\..*"
+_PROJECTION = "visual.head.proj"  # after a tower of timm's, in open_clip's file
 _UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|decoder.*|num_batches_tracked"
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
 _TIMM = Family(title="timm", interpolation="bicubic")
@@ -92,7 +93,7 @@ _PE_GRIDS = {r"vit_pe_core_base": (14, 14), r"vit_pe_core_(tiny|small|large)": (
 # Rows
 
 
-def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
+def _rows(config: ViTConfig, family: Family | None, bare: bool = False) -> list[Row]:
     """Returns the rows in the names of a family; None for the names that timm itself has for such a model."""
     if config.tokens_mlp_width is not None:
         return _mixer_rows(config)
@@ -106,7 +107,8 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
         rows += pytorch.attention_pooling(config, "attn_pool.latent", "attn_pool.proj", "attn_pool.norm", mlp)
     if config.projection:
         rows.append(Row("head.weight", "projection/kernel", (config.projection, width), pytorch.LINEAR))
-        rows.append(Row("head.bias", "projection/bias" if config.projection_bias else None, (config.projection,)))
+        if config.projection_bias or not bare:
+            rows.append(Row("head.bias", "projection/bias" if config.projection_bias else None, (config.projection,)))
     if config.classes:
         rows += linear("head", "head", config.classes, config.pooled_size)
         rows += linear("head_dist", "head_dist", config.classes, width) if config.distillation_head else []
@@ -170,7 +172,7 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 
 def _config(
-    arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family, of_text: bool
 ) -> tuple[ViTConfig, Trunk]:
     """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed.
 
@@ -179,7 +181,7 @@ def _config(
     """
     _refuse(arrays, family, stated.architecture)
     trunk = _trunk(arrays, sidecars, stated, family)
-    end, of_end = _end(arrays, stated, family, trunk.fields)
+    end, of_end = _end(arrays, stated, family, trunk.fields, of_text)
     default = _default_preparation(stated.architecture, trunk.fields, family)
     is_tested = stated.test_size is not None and stated.image_size is None
     prepared, of_pictures = preparation_of(stated, default, "test_crop_pct" if is_tested else "crop_pct")
@@ -199,13 +201,17 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         return _plan_of_mixer(file, sidecars)
     found = pytorch.collect(file, _NAFLEX_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
     arrays = renamed(found.arrays, lambda name: _CHUNK.sub(r"blocks.\1", name), "the number of a chunk of blocks")
-    stated = timm_stated(sidecars, found.module == _TRUNK)
+    of_text = f"{_PROJECTION}.weight" in arrays
+    arrays = renamed(arrays, lambda name: name.replace(f"{_PROJECTION}.", "head."))
+    kernel = arrays[_NAFLEX_ANCHOR if is_naflex else _ANCHOR]
+    found = pytorch.with_head(dataclasses.replace(found, arrays=arrays), kernel.shape[:1], "head")
+    arrays, stated = found.arrays, timm_stated(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
     family = _NAFLEX if is_naflex else _family({*arrays, *found.unused}, container)
     if is_naflex and not stated.architecture:  # its arrays tell it
         stated = dataclasses.replace(stated, architecture=NAFLEX)
-    stored, trunk = _config(arrays, sidecars, stated, family)
+    stored, trunk = _config(arrays, sidecars, stated, family, of_text)
     if not is_naflex:  # which has no size of its own
         stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
     size, patch, used, of_size = stated.test_size, stored.image_size_of((1, 1)), None, []
@@ -216,7 +222,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         found,
         _UNUSED,
         _BESIDE,
-        layout=_layout(family),
+        layout=_layout(family, of_text and "head.bias" not in arrays),
         dialect=family.title,
         stored=stored,
         arrays=arrays,
@@ -234,6 +240,8 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     what config.json says and is not computed here.
     """
     found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
+    width = shape_of(found.arrays, "stem.proj.weight", 4)[0]
+    found = pytorch.with_head(found, [width], "head")
     arrays, stated = found.arrays, timm_stated(sidecars, False)
     if stated.architecture and "mixer" not in stated.architecture:
         name = printable(stated.architecture, 100)
@@ -473,7 +481,7 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
 
 
 def _end(
-    arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields
+    arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields, of_text: bool
 ) -> tuple[Fields, list[Remark]]:
     """Returns the fields for what follows the blocks (`trunk` are the others), and remarks on what was assumed.
 
@@ -507,7 +515,7 @@ def _end(
         fields["final_norm"] = "none"
     elif pooling == "none":
         fields["final_norm"] = "tokens"  # which is the same
-    head, of_head = _head(arrays, stated) if has("head.weight") else ({}, [])
+    head, of_head = _head(arrays, stated, of_text) if has("head.weight") else ({}, [])
     return {**fields, **head}, [*remarks, *of_head]
 
 
@@ -519,7 +527,7 @@ def _pooling(stated: TimmStated, known: Collection[str]) -> str | None:
     return None if kind is None else POOLINGS[kind]
 
 
-def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields, list[Remark]]:
+def _head(arrays: Mapping[str, StoredArray], stated: TimmStated, of_text: bool) -> tuple[Fields, list[Remark]]:
     """Returns the fields that the array `head.weight` tells, of classes or a projection to the texts' space; remarks.
 
     Raises ValueError if it is no matrix, or the bias beside it is damaged; OSError if the file cannot be read.
@@ -527,7 +535,7 @@ def _head(arrays: Mapping[str, StoredArray], stated: TimmStated) -> tuple[Fields
     out = shape_of(arrays, "head.weight", 2)[0]
     bias = arrays.get("head.bias")
     biased = bias is not None and bool(bias.read().any())
-    if stated.preprocess is not None or ("norm_pre.weight" in arrays and bias is not None and not biased):
+    if of_text or stated.preprocess is not None or ("norm_pre.weight" in arrays and bias is not None and not biased):
         text = f"its head is a projection to {out} numbers, the text's space"
         return {"projection": out, "projection_bias": biased}, [Remark(text)]
     distilled = "head_dist.weight" in arrays
@@ -564,12 +572,12 @@ def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTC
     return config.replace(position_embedding="learned_patches"), changed
 
 
-def _layout(family: Family | None = None) -> Layout:
-    """Returns the layout in the names of a family; None for the names that timm itself has for a model."""
+def _layout(family: Family | None = None, bare: bool = False) -> Layout:
+    """Returns the layout in the names of a family; None for timm's own. `bare`: projections have no bias there."""
     stores_periods = family is not None and family.periods
     return Layout(
         "timm",
-        functools.partial(_rows, family=family),
+        functools.partial(_rows, family=family, bare=bare),
         recognise,
         plan,
         _restate if family is None or family.title == "timm" else lambda config, read: (config, {}),
