@@ -309,7 +309,7 @@ def test_a_mean_or_deviation_that_makes_no_sense(options):
     [
         (GOOD / 255, r"scaled already. Give images \* 255"),
         (GOOD / 127.5 - 1, r"scaled already. Give \(images \+ 1\) \* 127.5"),
-        (np.ones((2, 4, 4, 3), "uint8"), "scaled already"),
+        (np.ones((2, 4, 4, 3), "int64"), "scaled already"),
         (np.linspace(-2, 2.6, 96).reshape(2, 4, 4, 3), "standardised"),
     ],
 )

@@ -1,13 +1,14 @@
 """COCO's annotations: JSON files beside pictures, panoptic with PNGs of ids, or of instances."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._arguments import printable, require_packages
+from keras_vit._arguments import did_you_mean, listing, printable, require_packages, warn_caller
 from keras_vit.data.examples import image_files
 from keras_vit.data.masks import mask_at_size, mask_targets
 from keras_vit.preprocessing.windows import read_picture
@@ -31,71 +32,105 @@ class Instances(NamedTuple):
     labels: list[int]
 
 
-def panoptic_rows(file: Path, names: Sequence[str] | None = None) -> list[Segments]:
-    """Returns the segments of each picture of a panoptic annotation."""
+class Annotation(NamedTuple):
+    """What a file of COCO's form says."""
 
-    def rows(about: Any) -> list[Segments]:
-        places, found = class_numbers(about, names), {}
-        pictures = {row["id"]: str(row["file_name"]) for row in about.get("images", ())}
-        for row in about["annotations"]:
-            png, parts = str(row["file_name"]), row["segments_info"]
-            labels = {part["id"]: _listed(places, "category_id", part) for part in parts}
-            if len(labels) < len(parts):
-                raise ValueError(f"{png} has an id twice")
-            if png in found:
-                raise ValueError(f"{png} has two annotations")
-            picture = _listed(pictures, "image_id", row) if pictures else f"{Path(png).stem}.jpg"
-            found[png] = Segments(png, picture, labels, {part["id"] for part in parts if part.get("iscrowd")})
-        return list(found.values())
-
-    return _read_annotation(file, "panoptic", rows)
+    rows: list[Any]  # of each picture that has some: `Segments` or, unless it is panoptic, `Instances`
+    names: tuple[str, ...]  # of the classes
+    stuff: tuple[int, ...]  # classes of which there are no single things (`isthing` is 0)
+    is_panoptic: bool
 
 
-def instance_rows(file: Path, names: Sequence[str] | None = None) -> list[Instances]:
-    """Returns the instances of each picture that has some, without crowds."""
+def read_annotation(file: Path, names: Sequence[str] | None = None, is_panoptic: bool | None = None) -> Annotation:
+    """Returns what a file says; `names` are what the classes are called, to find its categories by.
 
-    def rows(about: Any) -> list[Instances]:
-        places, found = class_numbers(about, names), {}
-        pictures = {
-            row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [])
-            for row in about["images"]
-        }
-        for row in about["annotations"]:
-            if "segments_info" in row:
-                raise ValueError(f"it is panoptic, and there is no folder {file.with_suffix('')} with its PNGs")
-            if not row.get("iscrowd"):
-                picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
-                picture.masks.append(row["segmentation"])
-                picture.labels.append(_listed(places, "category_id", row))
-        return list(found.values())
-
-    return _read_annotation(file, "instance", rows)
-
-
-def named_categories(file: Path, names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Returns what the classes of an annotation are called, and which of them are stuff (`isthing` is 0), sorted."""
-
-    def read(about: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    `is_panoptic` is what it has to be, None for either. Warns of what is left out.
+    """
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        if is_panoptic is None:
+            is_panoptic = any("segments_info" in row for row in about["annotations"])
         places = class_numbers(about, names)
-        stuff = [places[row["id"]] for row in about["categories"] if row.get("isthing") == 0]
-        return tuple(names or (name for _, name in _categories(about))), tuple(sorted(stuff))
+        rows = (_panoptic_rows if is_panoptic else _instance_rows)(file, about, places)
+        stuff = sorted(places[row["id"]] for row in about["categories"] if row.get("isthing") == 0)
+        if not rows:
+            raise ValueError("it has no annotations")
+        known = names or (name for _, name in _categories(about))
+        return Annotation(rows, tuple(known), tuple(stuff), is_panoptic)
+    except (ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else printable(error, 300)
+        kind = "" if is_panoptic is None else "panoptic " if is_panoptic else "instance "
+        raise ValueError(f"{file} is no {kind}annotation of COCO's form: {reason}.") from error
 
-    return _read_annotation(file, "category", read)
+
+def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Segments]:
+    found: dict[str, Segments] = {}
+    pictures = {row["id"]: str(row["file_name"]) for row in about.get("images", ())}
+    for row in about["annotations"]:
+        png, parts = str(row["file_name"]), row["segments_info"]
+        labels = {part["id"]: _listed(places, "category_id", part) for part in parts}
+        if len(labels) < len(parts):
+            raise ValueError(f"{png} has an id twice")
+        if png in found:
+            raise ValueError(f"{png} has two annotations")
+        picture = _listed(pictures, "image_id", row) if pictures else f"{Path(png).stem}.jpg"
+        found[png] = Segments(png, picture, labels, {part["id"] for part in parts if part.get("iscrowd")})
+    return list(found.values())
+
+
+def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Instances]:
+    """Returns the instances of pictures, without crowds and those that have a box alone."""
+    found: dict[Any, Instances] = {}
+    pictures = {
+        row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [])
+        for row in about["images"]
+    }
+    single = [row for row in about["annotations"] if not row.get("iscrowd")]
+    shown = [row for row in single if row.get("segmentation")]
+    count, crowds = len(about["annotations"]), {row["image_id"] for row in about["annotations"] if row.get("iscrowd")}
+    if count and not single:
+        raise ValueError(f"all of its {count} annotations are crowds, which are not trained on")
+    if count and not shown:
+        raise ValueError(f"none of its {count} annotations has polygons or run lengths")
+    if len(shown) < len(single):
+        less = f"{len(single) - len(shown)} of {count} annotations in {printable(file)}"
+        warn_caller(f"{less} have no polygons or run lengths, and are left out.")
+    for row in shown:
+        picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
+        picture.masks.append(row["segmentation"])
+        picture.labels.append(_listed(places, "category_id", row))
+    warn_of_crowds(file, len(crowds - {row["image_id"] for row in single}))
+    return list(found.values())
+
+
+def warn_of_crowds(file: Path, pictures: int) -> None:
+    """Warns of pictures that are left out because they have crowds alone."""
+    if pictures:
+        warn_caller(f"{pictures} pictures have crowds alone, and are left out: {printable(file)}.")
 
 
 def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
-    """Returns what is listed under the number `row[key]`; ValueError if nothing is, KeyError if the row lacks it."""
+    """Returns what is listed under the number `row[key]`."""
     if row[key] not in listed:
         raise ValueError(f"an annotation has the {key} {row[key]!r}, which is not listed")
     return listed[row[key]]
 
 
 def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
-    """Returns the class of each category of an annotation, by its id."""
+    """Returns the class of each category of an annotation, by its id.
+
+    It is its place among the names, where these are the names of the categories. Names of which none is a category's
+    are those of the categories in the order of their ids.
+    """
     categories = _categories(about)
+    known = [name for _, name in categories]
     if names is not None and len(names) != len(categories):
         raise ValueError(f"it has {len(categories)} categories, but the model {len(names)} classes")
-    if names is not None and {name for _, name in categories} == set(names) and len(set(names)) == len(names):
+    if names is not None and not {*known}.isdisjoint(names):
+        foreign = [name for name in names if name not in known]
+        if foreign:
+            hint = did_you_mean(foreign[0], {name.lower(): name for name in known})
+            raise ValueError(f"it has no category {listing(foreign)}, only {listing(known, 20)}.{hint}")
         return {key: list(names).index(name) for key, name in categories}
     return {key: place for place, (key, _) in enumerate(categories)}
 
@@ -105,33 +140,30 @@ def _categories(about: Any) -> list[tuple[int, str]]:
     found = sorted((row["id"], row["name"]) for row in about["categories"])
     if len(dict(found)) < len(found):
         raise ValueError("two categories have one id")
+    for name, count in Counter(name for _, name in found).items():
+        if count > 1:
+            raise ValueError(f"two categories are called {name!r}")
     return found
 
 
-def _read_annotation(file: Path, kind: str, rows: Callable[[Any], Any]) -> Any:
-    """Returns what the function `rows` does for the JSON in a file."""
-    try:
-        found = rows(json.loads(file.read_text(encoding="utf-8")))
-        if not found:
-            raise ValueError("it has no annotations")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{file} is no {kind} annotation of COCO's form: {printable(error, 300)}.") from error
-    except KeyError as error:
-        raise ValueError(f"{file} is no {kind} annotation of COCO's form: it lacks {error}.") from error
-    return found
+def pictures_by_name(folder: Path, ids: Path | None) -> Callable[[str], Path]:
+    """Returns a function from a `file_name` to the picture in a folder whose path ends with it, but not in `ids`.
 
-
-def pictures_by_name(folder: Path, ids: Path) -> Callable[[str], Path]:
-    """Returns a function from a name to the picture of that name in a folder, at any depth, but not in `ids`."""
-    pictures: dict[str, list[Path]] = {}
+    Among several it is the one that lies in the folder at just this path.
+    """
+    root, pictures = folder.resolve(), dict[str, list[Path]]()
     for path in image_files(folder):
         if ids not in path.parents:
             pictures.setdefault(path.name, []).append(path)
 
     def find(name: str) -> Path:
-        places = pictures.get(Path(name).name, [])
+        parts = Path(name.replace("\\", "/")).parts
+        alike = pictures.get(parts[-1] if parts else "", [])
+        places = [path for path in alike if (root / path.relative_to(folder)).parts[-len(parts) :] == parts]
+        places = [path for path in places if path.relative_to(folder).parts == parts] or places
         if not places:
-            raise FileNotFoundError(f"{folder} has no picture {Path(name).name}.")
+            others = f", only {printable(alike[0])}" if alike else ""
+            raise FileNotFoundError(f"{folder} has no picture {name}{others}.")
         if len(places) > 1:
             raise ValueError(f"{folder} has two pictures of one name: {places[0]} and {places[1]}.")
         return places[0]
@@ -172,17 +204,41 @@ def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) 
 
 
 def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """Returns the mask of an instance, booleans: of COCO's polygons `(height, width)`, of run lengths at their size."""
-    require_packages("COCO's masks", ("pycocotools",), "coco")
-    from pycocotools import mask
-
+    """Returns the mask of an instance in a picture of a size, by COCO's polygons or run lengths."""
     try:
-        runs = segmentation
-        if not isinstance(runs, Mapping):
-            runs = mask.merge(mask.frPyObjects(segmentation, height, width))
-        elif isinstance(runs["counts"], list):
-            runs = mask.frPyObjects(segmentation, height, width)
-        return mask.decode(runs).astype(bool)
+        if isinstance(segmentation, Mapping):
+            counts, size = segmentation["counts"], tuple(segmentation["size"])
+            counts = np.asarray(counts if isinstance(counts, list) else _counts(counts))
+            if size != (height, width) or counts.dtype.kind not in "iu" or counts.min() < 0:
+                raise ValueError("run lengths of another size")
+            if counts.sum() != height * width:
+                raise ValueError("run lengths of another sum")
+            values = np.arange(len(counts)) % 2 == 1
+            return np.repeat(values, counts).reshape(width, height).T
+        require_packages("COCO's polygons", ("pycocotools",), "coco")
+        from pycocotools import mask
+
+        return mask.decode(mask.merge(mask.frPyObjects(segmentation, height, width))).astype(bool)
+    except ImportError:
+        raise
     except Exception as error:  # pycocotools raises what the wrong form leads it to
         words = f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)}"
-        raise ValueError(words) from error
+        raise ValueError(f"{words} does not fit {height} x {width} pixels") from error
+
+
+def _counts(text: str | bytes) -> list[int]:
+    """Returns the run lengths of a text: numbers in five bits a character, from the third on differences."""
+    counts: list[int] = []
+    value = shift = 0
+    for code in text.encode() if isinstance(text, str) else bytes(text):
+        bits = code - 48
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        value -= 1 << shift if bits & 16 else 0
+        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+        value = shift = 0
+    if shift:
+        raise ValueError("run lengths that end early")
+    return counts

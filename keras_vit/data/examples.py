@@ -213,6 +213,11 @@ def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarra
     return to_numpy(images), to_numpy(labels)
 
 
+def extremes(image: np.ndarray) -> np.ndarray:
+    """Returns an image `(1, 2, channels)` of the least and the largest value of one."""
+    return np.repeat(np.array([image.min(), image.max()])[None, :, None], image.shape[-1], -1)
+
+
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
     """Returns grey images `(n, height, width)` with an axis for channels, and three of them if `channels` is 3.
 
@@ -333,6 +338,17 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
         raise ValueError(f"{where} has {listing(ambiguous)}, which several outputs of the model are called.")
     outputs = {name: output for output, name in enumerate(model_names)}
     return np.array([outputs[name] for name in data_names], "int64")
+
+
+def check_order(names: Sequence[str], where: str) -> None:
+    """Raises ValueError for names that are numbers, whose order as text is another than as numbers."""
+    if names and all(name.isdecimal() for name in names):
+        text, numbers = sorted(names), sorted(names, key=int)
+        if text != numbers:
+            orders = (
+                f"class_names={numbers} as labels of arrays are, or class_names={text} as Keras and torchvision sort"
+            )
+            raise ValueError(f"The classes of {where} are numbers: say their order, {orders} folders.")
 
 
 # How they are read

@@ -24,6 +24,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.data.examples import (
     Examples,
     Reading,
+    extremes,
     fingerprint,
     image_files,
     image_pair,
@@ -143,8 +144,10 @@ class MaskedImages:
             labels = np.where(is_class, np.array(self.numbers, "int32")[np.where(is_class, labels, 0)], self.ignore)
         return labels
 
-    def check_classes_occur(self, on_bad_image: str = "stop") -> None:
+    def check_classes_occur(self, on_bad_image: str = "stop", queries: bool = False) -> None:
         """Raises ValueError if a class does not occur in the masks to train on, or there is only one.
+
+        For a model with `queries` it does if the masks are 0 and `ignore` alone.
 
         Also where there are no such pictures, and unless `on_bad_image` is `"skip"` at a mask that cannot be read.
         OSError if a folder is missing (FileNotFoundError) or cannot be read, TypeError if the source is no folder or
@@ -153,6 +156,9 @@ class MaskedImages:
         if self.pipeline is not None:
             return
         seen, count = self.numbers_seen(on_bad_image == "skip"), self.classes or 0
+        # One class is enough for queries, whose masks have all other pixels as counterexamples.
+        if queries and (self.reduce_zero_label or seen - {self.ignore} != {0} or self.ignore not in seen):
+            return
         missing = [number for number in range(count) if number not in seen]
         if count > 1 and not missing:
             return
@@ -208,7 +214,11 @@ class MaskedImages:
 
             def load(image: Any) -> np.ndarray:
                 pixels = with_channels(to_numpy(image)[None], reading.channels)[0]
-                return check_pixels(pixels, reading.channels, name="the picture", scaled="raise")
+                return check_pixels(pixels, reading.channels, name="the picture", scaled="ignore")
+
+            some = [load(images[i]) for i in range(min(16, len(images)))]
+            if not any(image.dtype == "uint8" or not image.size for image in some):  # one may be dark
+                check_pixels(np.stack([*map(extremes, some)]), reading.channels, name="images", scaled="raise")
 
         if in_files:
             images, masks = zip(*files, strict=True)

@@ -41,7 +41,9 @@ from keras_vit.data.examples import (
     Reading,
     ReadingOptions,
     check_labels,
+    check_order,
     count_steps,
+    extremes,
     fingerprint,
     hold_out,
     image_files,
@@ -378,6 +380,7 @@ def _names_of_folders(
             names.append(name)
         else:
             leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+    check_order(names, printable(training))
     spellings = collections.Counter(map(str.casefold, names))
     alike = [name for name in names if spellings[name.casefold()] > 1]
     if alike:
@@ -474,9 +477,13 @@ def open_arrays(
         words = f"{bad[0].path} holds NaN or infinite values. Go on without: "
         raise ValueError(Message(words, SKIP, "."))
     if ragged:
+        others = [i for i in keep if images[i].dtype != "uint8"]
         for i in keep:
             one = with_channels(images[i][None], channels)
-            check_pixels(one, channels, name=name(i), item=lambda _, i=i: name(i), scaled="raise")
+            check_pixels(one, channels, name=name(i), item=lambda _, i=i: name(i), scaled="ignore")
+        if others:  # one of several may be dark
+            parts = np.stack([extremes(with_channels(images[i][None], channels)) for i in others])
+            check_pixels(parts, channels, name=f"{name(others[0])} and those after it", scaled="raise")
     else:
         good = with_channels(images[keep] if bad else images, channels)
         check_pixels(good, channels, item=lambda i: name(keep[i]), scaled="raise")

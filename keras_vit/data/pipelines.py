@@ -24,6 +24,7 @@ from keras_vit.data.examples import (
     Reading,
     check_labels,
     count_steps,
+    extremes,
     image_pair,
     is_py_dataset,
     one_pass,
@@ -32,6 +33,7 @@ from keras_vit.data.streams import EndOfData, ImageStream, one_hot
 from keras_vit.preprocessing import check_pixels
 
 TOO_MANY = 100  # bad batches or examples, one after another, end it
+SEVERAL = 4  # images, over which it is judged whether they are scaled already
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,7 @@ class PipelineStream(ImageStream):
         self.batch_size, self.classes = batch_size, kind.classes or 0
         self.bad: list[BadImage] = []
         self._single = False  # Whether examples come one by one.
+        self._recent: list[np.ndarray] = []  # the extremes of images of small batches
         self._lengths: dict[int, int] = {}  # of the last two batches
         self._restart()
         self._first = next(self._good, None)
@@ -207,11 +210,20 @@ class PipelineStream(ImageStream):
             )
         return images.astype("float32")
 
+    def _check_pixels(self, images: np.ndarray, where: str) -> None:
+        """Checks images; whether they are scaled already is judged over several of them, because one may be dark."""
+        several = len(images) >= SEVERAL or images.dtype == "uint8"
+        check_pixels(images, self.transform.channels, name=where, scaled="raise" if several else "ignore")
+        self._recent = [] if several else [*self._recent, *map(extremes, images)][-SEVERAL:]
+        if len(self._recent) == SEVERAL:
+            where = f"{where} and those before it"
+            check_pixels(np.stack(self._recent), self.transform.channels, name=where, scaled="raise")
+
     def _checked(self, images: np.ndarray, labels: Any, where: str) -> Any:
         """Returns labels as their kind checks them, or None for a bad batch, which is added to `bad`, once."""
         try:
             if self.transform is not None:
-                check_pixels(images, self.transform.channels, name=where, scaled="raise")
+                self._check_pixels(images, where)
                 if not images.size:
                     raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
             if self.endless and not self.transform.any_size and images.shape[1:3] != self.transform.image_size:

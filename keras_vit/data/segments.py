@@ -25,12 +25,11 @@ from keras_vit._arguments import (
 )
 from keras_vit._files import at_home
 from keras_vit.data.coco import (
-    instance_rows,
     instance_targets,
-    named_categories,
-    panoptic_rows,
     panoptic_targets,
     pictures_by_name,
+    read_annotation,
+    warn_of_crowds,
 )
 from keras_vit.data.examples import (
     IMAGES,
@@ -80,7 +79,7 @@ class SegmentedImages:
     stuff: tuple[int, ...] = ()
     tests: "SegmentedImages | None" = dataclasses.field(default=None, repr=False)
     pipeline: Any = dataclasses.field(default=None, repr=False)
-    masks: MaskedImages | None = dataclasses.field(default=None, repr=False)  # what the numbers of a pipeline's mean
+    masks: MaskedImages | None = dataclasses.field(default=None, repr=False)  # semantic ones
     target: str = "segments"
 
     @property
@@ -301,6 +300,7 @@ def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
         class_names=masks.class_names,
         task="semantic",
         tests=_semantic(masks, "validation") if split == "train" and masks.has_test_split else None,
+        masks=masks,
     )
 
 
@@ -309,21 +309,22 @@ def _of_mask(annotate: Callable[..., np.ndarray], ignore: int, note: Any, pixels
 
 
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedImages:
-    """Returns pictures with annotations: panoptic where a folder of PNGs lies beside the file, else instances."""
-    known, stuff = named_categories(file, names)
-    ids = file.with_suffix("")  # a folder, of panoptic ones
-    find = pictures_by_name(folder, ids)
-    if ids.is_dir():
-        rows: Any = [row for row in panoptic_rows(file, names) if row.labels.keys() - row.crowds]
+    """Returns pictures with annotations: panoptic, with a folder of PNGs beside the file, or of instances."""
+    about, ids = read_annotation(file, names), file.with_suffix("")
+    rows, task, annotate = about.rows, "instance", functools.partial(instance_targets, file)
+    if about.is_panoptic:
+        if not ids.is_dir():
+            raise ValueError(f"{file} is panoptic, and there is no folder {ids} with its PNGs.")
+        rows, task = [row for row in rows if row.labels.keys() - row.crowds], "panoptic"
+        warn_of_crowds(file, sum(bool(row.crowds) for row in about.rows) - sum(bool(row.crowds) for row in rows))
         missing = [row.png for row in rows if not (ids / row.png).is_file()]
         if missing:
             raise FileNotFoundError(f"{file} names {len(missing)} PNGs that are not in {ids}: {listing(missing)}.")
-        annotate, task = functools.partial(panoptic_targets, file), "panoptic"
-    else:
-        rows, annotate, task = instance_rows(file, names), functools.partial(instance_targets, file), "instance"
+        annotate = functools.partial(panoptic_targets, file)
+    find = pictures_by_name(folder, ids if about.is_panoptic else None)
     paths = [find(row.picture) for row in rows]
     examples = _opened(paths, rows, annotate, file.name, file.stat().st_size, len(paths))
-    return SegmentedImages(examples, len(known), known, task, stuff)
+    return SegmentedImages(examples, len(about.names), about.names, task, about.stuff)
 
 
 def _ade20k(root: Path, split: str) -> SegmentedImages:
@@ -339,7 +340,7 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     annotate = functools.partial(_ade20k_targets, semantic.examples.annotate)
     examples = dataclasses.replace(semantic.examples, notes=pairs, annotate=annotate)
     tests = _ade20k(root, "validation") if semantic.tests else None
-    return dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, tests=tests)
+    return dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, tests=tests, masks=None)
 
 
 def _ade20k_targets(semantic: Callable[..., Targets], files: tuple[Path, Path], pixels: Any, name: str) -> Targets:

@@ -21,7 +21,17 @@ from keras_vit._arguments import (
     warn_caller,
 )
 from keras_vit._files import at_home
-from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, fingerprint, reader, split_of
+from keras_vit.data.examples import (
+    IN_PLACE_OF,
+    LARGEST,
+    TARGETS,
+    Examples,
+    Reading,
+    check_order,
+    fingerprint,
+    reader,
+    split_of,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,6 +87,8 @@ class LabelTable:
         """
         if self.masks is not None:
             raise ValueError(f"{self.source} has files of masks: give data.open_masks(table).")
+        if class_names is None and self.target != "number":
+            check_order(self.class_names, self.source)
         rows = self.rows_of(split)
         files, called = [self.files[i] for i in rows], [f"{self.files[i]} ({self.rows[i]})" for i in rows]
         examples = Examples(

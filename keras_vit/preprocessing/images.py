@@ -410,7 +410,7 @@ def check_pixels(
         name: What the images are called in messages.
         item: From the number of an image to what it is called in messages; None for `"image 3 of images"`.
         scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"` of floats, or
-            `"raise"`, which is for data that a model is trained on.
+            `"raise"`, which is for data that a model is trained on; `"ignore"` of a few pictures, which may be dark.
 
     Raises:
         TypeError: for what holds no integers or floats, and for symbolic tensors.
@@ -420,7 +420,7 @@ def check_pixels(
     images = _as_numbers(images, name)
     check_shape_and_dtype(images, channels, name)
     is_integer = images.dtype.kind in "iu"
-    if not images.size or (images.dtype == "uint8" and (scaled == "warn" or images.max() > 1)):
+    if not images.size or images.dtype == "uint8":
         return images
     item = item or (lambda i: f"image {i} of {name}")
     batch = images.reshape(-1, *images.shape[-3:])
@@ -441,7 +441,7 @@ def check_pixels(
     wrong = (least < -margin) | (most > 255 + margin)
     if wrong.any() and channels == 3:  # others, as those of satellites, have no common white
         raise ValueError(f"{reach}. The first of them is {item(int(np.argmax(wrong)))}. Scale them first.")
-    if not is_integer and (is_scaled or (lowest < 0 and highest < 16)):
+    if scaled == "warn" and not is_integer and (is_scaled or (lowest < 0 and highest < 16)):
         warn_caller(
             f"values in 0..255 are expected, but these floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
             "values in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] or standardised already."

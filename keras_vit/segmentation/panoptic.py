@@ -13,7 +13,7 @@ from keras_vit._arguments import Source, to_numpy, whole_number
 from keras_vit._files import at_home
 from keras_vit._processes import connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
-from keras_vit.data.coco import panoptic_rows, pictures_by_name, read_ids
+from keras_vit.data.coco import pictures_by_name, read_annotation, read_ids
 from keras_vit.segmentation.results import Segmentation, check_classes
 
 _VOID = -1
@@ -256,7 +256,7 @@ def read_panoptic(
         raise ValueError(f"{root} must have one file *panoptic*.json, but has {[file.name for file in files]}.")
     ids = files[0].with_suffix("")
     find = pictures_by_name(root, ids)
-    for row in panoptic_rows(files[0], names):
+    for row in read_annotation(files[0], names, is_panoptic=True).rows:
         picture, png = find(row.picture), ids / row.png
         if not png.is_file():
             raise FileNotFoundError(f"{png} is missing.")

@@ -106,6 +106,8 @@ def finetune_segmentation(
         reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
         reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
         segments = open_segments(data, **reading)
+        if segments.masks is not None:
+            segments.masks.check_classes_occur(options.get("on_bad_image", "stop"), queries=True)
         if len(stuff_classes) and segments.task == "semantic":
             raise ValueError(f"stuff_classes={stuff_classes} is for single things, but semantic masks have none.")
         if not isinstance(validation, (float, type(None))):

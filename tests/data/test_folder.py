@@ -299,6 +299,22 @@ def test_the_next_image_takes_the_place_of_one_that_is_cut_short(root):
     assert len(images) == len(labels) == 7
 
 
+@pytest.mark.parametrize("names", [range(12), (1, 2, 10), (9, 10), ("00", "1")])
+def test_folders_that_are_numbers(tmp_path, names):
+    """Labels of arrays are numbers, but folders are sorted as text elsewhere: only a list says which order is meant."""
+    names = [str(name) for name in names]
+    make(tmp_path, train=dict.fromkeys(names, 1))
+    text = sorted(names)
+    if text == names:
+        assert train(tmp_path).class_names == names
+        return
+    with pytest.raises(ValueError, match=r"are numbers: say their order, class_names=\['.*or class_names=\['"):
+        train(tmp_path)
+    for order in (names, text):
+        with train(tmp_path, class_names=order) as stream:
+            assert stream.class_names == order
+
+
 def test_class_folders_that_differ_in_capitals_only(root):
     (root / "train" / "Bee").mkdir()
     picture(5).save(root / "train" / "Bee" / "0.png")

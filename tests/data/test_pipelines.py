@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit.data import Augmentation, open_data
+from keras_vit.data import Augmentation, open_data, open_masks
 from keras_vit.data.examples import check_labels
 from keras_vit.data.streams import one_hot
 from tests.data import sources
@@ -124,6 +124,33 @@ def test_bad_batches(data, change, message):
         for step in range(2, 6):
             stream.batch(step)
         assert [b.path for b in stream.bad] == ["batch 1"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("form", ["examples", "batches of one", "ragged", "masks", "array"])
+def test_one_dark_picture_is_no_error(data, dtype, form):
+    """Of all zeros and ones; but pictures that are all so are scaled already, unless they are bytes."""
+    masks, opened = np.zeros((12, *SIZE), "uint8"), []
+    for images in (np.where(np.arange(12)[:, None, None, None] == 4, data[0] % 2, data[0] // 2 + 9), data[0] % 2):
+        images = images.astype(dtype)
+        pairs = list(zip(images, data[1], strict=True))
+        source = {
+            "examples": pairs,
+            "batches of one": [(image[None], label[None]) for image, label in pairs],
+            "ragged": ([*images[:-1], images[-1, :5]], data[1]),
+            "masks": open_masks((images, masks), classes=2),
+            "array": (images, data[1]),
+        }[form]
+        options = {} if form in ("masks", "ragged", "array") else {"classes": 3}
+        opened.append(
+            lambda source=source, options=options: list(open_data(source, split="test", **options, **OPTIONS))
+        )
+    assert len(opened[0]()) in (3, 12)
+    if dtype == "uint8":
+        opened[1]()
+    else:
+        with pytest.raises(ValueError, match="scaled already"):
+            opened[1]()
 
 
 def test_iterators_only_go_forward(data):

@@ -42,7 +42,11 @@ WORDS = ["2", "10", "1"] * 4
 def test_a_table_of_classes(photos):
     table = open_table(write(photos, label=WORDS))
     assert (table.target, table.class_names) == ("class", ("1", "2", "10")) and not has_test_split(table)
-    with open_data(table, split="test", **OPTIONS) as stream:
+    with pytest.raises(
+        ValueError, match=r"numbers: say their order, class_names=\['1', '2', '10'\] as labels of arrays"
+    ):
+        open_data(table, split="test", **OPTIONS)
+    with open_data(table, split="test", class_names=["1", "2", "10"], **OPTIONS) as stream:
         numbers, labels = contents(stream)
     assert numbers == list(range(12)) and labels.argmax(axis=1).tolist() == [1, 2, 0] * 4
     with open_data(table, split="test", class_names=["10", "2", "1"], **OPTIONS) as stream:
