@@ -28,7 +28,6 @@ from keras_vit._arguments import (
 )
 from keras_vit._files import at_home
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.augmentation import HOLDOUT, ORDER
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
 
@@ -435,30 +434,6 @@ def groups_of(examples: Examples) -> np.ndarray:
         return labels[:, 0] if examples.target == "number" else labels.argmax(axis=1)
     rarest = np.where(labels > 0, labels.sum(axis=0), np.inf).argmin(axis=1)
     return np.where(labels.any(axis=1), rarest, examples.classes)
-
-
-def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
-    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
-
-    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
-    several labels the rarest counts, and numbers are held out from small to large.
-    """
-    groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
-    count = round(share * len(groups))
-    if examples.target == "segments":
-        order, count = np.random.default_rng([seed, ORDER]).permutation(len(groups)), max(1, count)
-        held = order[:count]
-    else:
-        order = np.lexsort((generator.random(len(groups)), groups))
-        if examples.target != "number":
-            order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
-        held = np.array([generator.choice(part) for part in np.array_split(order, count)]) if count else order[:0]
-    if not 1 <= count <= min(len(order), len(groups) - 1):
-        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
-    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
-    return dataclasses.replace(
-        examples.part(keep), fingerprint=fingerprint(examples.fingerprint, float(share), seed, split)
-    )
 
 
 # Splits

@@ -28,7 +28,7 @@ from keras_vit._arguments import (
 )
 from keras_vit._files import at_home
 from keras_vit._options import check_shard
-from keras_vit.data.augmentation import Augmentation, ImageTransform, Transform
+from keras_vit.data.augmentation import HOLDOUT, ORDER, Augmentation, ImageTransform, Transform
 from keras_vit.data.examples import (
     DENSE,
     IMAGE_SUFFIXES,
@@ -45,7 +45,7 @@ from keras_vit.data.examples import (
     count_steps,
     extremes,
     fingerprint,
-    hold_out,
+    groups_of,
     image_files,
     is_folder,
     is_pipeline,
@@ -209,6 +209,30 @@ def open_data(
         examples = hold_out(examples, holdout, seed, split)
     examples = examples.without_labels() if kind == NO_TARGET else examples
     return ExampleStream(examples, transform, batch_size, how, shard, sampling)
+
+
+def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
+    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
+
+    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
+    several labels the rarest counts, and numbers are held out from small to large.
+    """
+    groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
+    count = round(share * len(groups))
+    if examples.target == "segments":
+        order, count = np.random.default_rng([seed, ORDER]).permutation(len(groups)), max(1, count)
+        held = order[:count]
+    else:
+        order = np.lexsort((generator.random(len(groups)), groups))
+        if examples.target != "number":
+            order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
+        held = np.array([generator.choice(part) for part in np.array_split(order, count)]) if count else order[:0]
+    if not 1 <= count <= min(len(order), len(groups) - 1):
+        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
+    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
+    return dataclasses.replace(
+        examples.part(keep), fingerprint=fingerprint(examples.fingerprint, float(share), seed, split)
+    )
 
 
 def _transform(
