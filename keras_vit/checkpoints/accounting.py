@@ -263,9 +263,6 @@ def fill(
 
     Weights whose paths begin with one of `fresh` keep what they have. `convert(path, values)` is applied to each array,
     which `check_arrays` has checked; `report` is given the number of bytes after each.
-
-    Raises ValueError if an array is damaged, holds NaN or infinity, or the file was changed, or a weight has no array;
-    OSError if the file cannot be read.
     """
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
@@ -321,8 +318,7 @@ def check_fits_float32(*parts: "keras.Model") -> None:
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
     """Returns an iterator over (name, float32 array) of a model in a layout, sorted by name, computed one at a time.
 
-    `stack` stacks the arrays of all blocks. Raises ValueError, at the call, if the layout has no place for the model or
-    does not stack, or the model has been quantized or given LoRA weights.
+    `stack` stacks the arrays of all blocks.
     """
     import keras
 
@@ -428,8 +424,7 @@ def renamed(
 def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
     """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
 
-    `block` is a pattern for the numbers of the blocks. Raises ValueError for too many blocks, or sizes
-    that make no model.
+    `block` is a pattern for the numbers of the blocks.
     """
     depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
     size = tuple(n * patch for n, patch in zip(squarest_grid(tokens), fields["patch_size"], strict=True))
@@ -441,10 +436,7 @@ def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[
 
 
 def find_like(name: Any) -> Like:
-    """Returns the model that a name means: a variant with its config, or a name of timm's without one.
-
-    Raises TypeError for anything but a string, ValueError for an unknown name and for a BiT.
-    """
+    """Returns the model that a name means: a variant with its config, or a name of timm's without one."""
     if not isinstance(name, str):
         raise TypeError(f"like must be a variant such as 'DINOv2-S/14' or a name of timm's, but {name!r} was given.")
     is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
@@ -470,8 +462,7 @@ def find_like(name: Any) -> Like:
 def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
     """Returns the model that `like=` or the deprecated `architecture=` names; None where neither is given.
 
-    Warns (DeprecationWarning) of `architecture` and of `heads`, which is only checked here. Raises TypeError for names
-    that are no strings; ValueError for unknown names, for both names at once, and for heads that are no positive int.
+    Warns (DeprecationWarning) of `architecture` and of `heads`, which is only checked here.
     """
     if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
         raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
@@ -515,8 +506,7 @@ def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source:
 def settle(plan: Plan, like: Like, source: str) -> Plan:
     """Returns the plan in which the fields that neither arrays nor JSON files tell have the values of `like`.
 
-    The plan as it is for a name of timm's, which the layout has read, and for layouts that leave nothing open. Raises
-    ValueError where `like` contradicts the arrays or JSON files, or is a name of timm's for a layout that has none.
+    The plan as it is for a name of timm's, which the layout has read, and for layouts that leave nothing open.
     """
     if plan.layout.settled_by is None:
         if like.config is None:

@@ -67,10 +67,7 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 
 def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed.
-
-    Raises ValueError as `pytorch.trunk_of`, for what is not computed here, and if the JSON file contradicts the arrays.
-    """
+    """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed."""
     model = mapping(sidecars.open_clip, "model_cfg")
     vision = mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
@@ -101,11 +98,7 @@ def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTC
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an image tower of CLIP is read.
-
-    Raises ValueError for several towers, arrays or options of open_clip that are not computed here, JSON files that
-    contradict the arrays, or a `like` that is no CLIP.
-    """
+    """Returns the plan by which an image tower of CLIP is read."""
     found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
     stored, trunk = _config(found.arrays, sidecars)
     remarks = list(trunk.remarks)
@@ -151,7 +144,7 @@ def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, 
 def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
     """Returns which GELU a CLIP computes (a `ViTConfig.gelu`), as `like` or open_clip_config.json says.
 
-    Where nothing says it, OpenAI's `"quick"`. Raises ValueError if `like` names another kind of model.
+    Where nothing says it, OpenAI's `"quick"`.
     """
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
@@ -256,10 +249,7 @@ def _unwrapped(name: str) -> str:
 
 
 def with_unwrapped_names(file: Mapping[str, StoredArray]) -> Mapping[str, StoredArray]:
-    """Returns the arrays of Meta's file without the names of PyTorch's wrappers; any other file as it is.
-
-    Raises ValueError where two arrays get the same name.
-    """
+    """Returns the arrays of Meta's file without the names of PyTorch's wrappers; any other file as it is."""
     if not recognise_pe(file, Sidecars()):
         return file
     arrays = renamed(dict(file), _unwrapped, "the names of PyTorch's wrappers")
@@ -277,10 +267,7 @@ def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:
 
 
 def _pe_config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that the arrays tell, and the `Trunk` with what was assumed.
-
-    Raises ValueError as `pytorch.trunk_of`, and for an attention pooling that no Perception Encoder has.
-    """
+    """Returns the config that the arrays tell, and the `Trunk` with what was assumed."""
     pools = "attn_pool.probe" in arrays
     if PE_FAMILY.positions not in arrays:
         raise ValueError(f"it has no array {PE_FAMILY.positions!r}, which every perception encoder has.")
@@ -304,10 +291,7 @@ def _pe_config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[V
 
 
 def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which a Perception Encoder is read.
-
-    Raises ValueError for several models, missing arrays, arrays without a place in such a model, or two of one name.
-    """
+    """Returns the plan by which a Perception Encoder is read."""
     found = pytorch.collect(renamed(dict(file), _unwrapped), _ANCHOR, ("visual.",), "logit_scale")
     stored, trunk = _pe_config(found.arrays, sidecars)
     return pytorch.plan_of(

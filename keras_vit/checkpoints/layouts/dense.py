@@ -73,20 +73,14 @@ def _with_head(
 
 
 def _without_top(backbone: Plan) -> ViTConfig:
-    """Returns the config of a backbone without pooling and head, for pictures of any size.
-
-    Raises ValueError for anything but a Vision Transformer, and for an MLP-Mixer, which has one size.
-    """
+    """Returns the config of a backbone without pooling and head, for pictures of any size."""
     if not isinstance(backbone.stored, ViTConfig):
         raise ValueError("its backbone is no Vision Transformer.")
     return backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
 
 
 def _with_grid(backbone: Plan, grid: tuple[int, int] | None) -> Plan:
-    """Returns the plan of a backbone with the grid of patches that the user says; unchanged where that is None.
-
-    Raises ValueError where it has another number of patches.
-    """
+    """Returns the plan of a backbone with the grid of patches that the user says; unchanged where that is None."""
     if grid is None:
         return backbone
     stored = backbone.stored
@@ -146,11 +140,7 @@ def _segmentation_rows(config: LinearSegmenterConfig, names: LinearNames) -> lis
 def _segmentation_config(
     arrays: Mapping[str, StoredArray], names: LinearNames, vit: ViTConfig, path: str
 ) -> LinearSegmenterConfig:
-    """Returns the config of a head on the backbone `vit`; `path` may name the data set of the classes.
-
-    Raises ValueError where the head's matrix is missing, reads another number of channels than one or four blocks of
-    this backbone have, or reads four blocks and its publisher has no such head.
-    """
+    """Returns the config of a head on the backbone `vit`; `path` may name the data set of the classes."""
     classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
     blocks = into // vit.width
     if into % vit.width or blocks not in (1, _MULTISCALE) or blocks > vit.depth:
@@ -171,11 +161,7 @@ def _segmentation_config(
 
 
 def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan of a linear head and its backbone, which is in the same file or is `sidecars.backbone`.
-
-    Raises ValueError where there is no backbone, it is no Vision Transformer that is known, or the head does not fit;
-    OSError if the file cannot be read.
-    """
+    """Returns the plan of a linear head and its backbone, which is in the same file or is `sidecars.backbone`."""
     names = next(names for names in HEADS if f"{names.matrix}.weight" in file)
     backbone, arrays = sidecars.backbone, dict(file)
     if backbone is None:
@@ -329,9 +315,7 @@ def _depth_config(
 ) -> tuple[DPTConfig | LinearDepthConfig, list[Remark]]:
     """Returns the config that the arrays of a head and the JSON files tell, and remarks on what was assumed.
 
-    `kind` is a key of `DPT_NAMES` or `"linear"`, `vit` the backbone. Raises ValueError where the head is of another
-    backbone, lacks arrays, nothing tells how far it reaches or `max_depth` says it in vain, or the JSON files say what
-    is not computed here.
+    `kind` is a key of `DPT_NAMES` or `"linear"`, `vit` the backbone.
     """
     is_hub, is_dinov2 = kind == "transformers", kind in ("linear", "dinov2")
     if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
@@ -375,11 +359,7 @@ def _depth_config(
 
 
 def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan of a depth model, or of a head whose backbone is `sidecars.backbone`.
-
-    Raises ValueError where there is no backbone of a known kind, `head=` was given a whole model, the parts do not fit,
-    or nothing tells how far a head reaches; OSError if the file cannot be read.
-    """
+    """Returns the plan of a depth model, or of a head whose backbone is `sidecars.backbone`."""
     kind = next((kind for kind, names in DPT_NAMES.items() if names.anchor in file), "linear")
     start = DPT_NAMES["dinov2" if kind == "linear" else kind].backbone
     inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
@@ -399,8 +379,7 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
     """Returns the plan of the backbone in a file of both, whose names come after `start`.
 
-    `is_hub` is for a file of transformers. Raises ValueError if config.json or `like` is of another model, there is no
-    backbone of a known kind, or `grid_size` has another number of patches; OSError if the file cannot be read.
+    `is_hub` is for a file of transformers.
     """
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
         raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
@@ -433,8 +412,7 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
     """Returns the fields `metric` and `max_depth`, and remarks on what was assumed of them.
 
     They follow from the user's `max_depth`, else from the file's name; without either, Depth Anything's depth is
-    relative. Raises ValueError for a head of DINOv2 without either, or a `max_depth` that is no number of metres (nor,
-    for Depth Anything, `"relative"`).
+    relative.
     """
     given, name = sidecars.max_depth, pathlib.Path(sidecars.name).name.lower()
     relative: Fields = {"metric": False, "max_depth": 1.0}
@@ -471,10 +449,7 @@ _PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None, "rescale_fac
 
 
 def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
-    """Returns the fields that config.json says of depth, and preprocessor_config.json (`pictures`) of preprocessing.
-
-    Raises ValueError for what is not computed here, and where they do not name the four blocks that are read.
-    """
+    """Returns the fields that config.json says of depth, and preprocessor_config.json (`pictures`) of preprocessing."""
     for key, value in _STATED.items():
         value_in(config, key, [value])
     backbone = mapping(config, "backbone_config")

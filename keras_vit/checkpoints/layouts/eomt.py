@@ -122,10 +122,7 @@ def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = Fals
 def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[EoMTConfig, Trunk]:
-    """Returns the config that arrays and JSON files tell, and the `Trunk` of its backbone with what was assumed.
-
-    Raises ValueError for missing arrays, JSON files that contradict them, or what is not computed here.
-    """
+    """Returns the config that arrays and JSON files tell, and the `Trunk` of its backbone with what was assumed."""
     names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
     stated = sidecars.config
     backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
@@ -162,12 +159,7 @@ def _config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an EoMT is read.
-
-    Raises ValueError where it is no finished one on a DINOv2 or DINOv3, transformers' config.json is missing or
-    contradicts the arrays, arrays are missing or have no place, or an option makes no sense for it; OSError if the file
-    cannot be read.
-    """
+    """Returns the plan by which an EoMT is read."""
     if sidecars.backbone is not None:
         raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
     if sidecars.grid_size is not None:
@@ -228,10 +220,7 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
 
 
 def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
-    """Returns the means and deviations that preprocessor_config.json says; `side` is the length of the edges.
-
-    Raises ValueError for another preparation than an EoMT's.
-    """
+    """Returns the means and deviations that preprocessor_config.json says; `side` is the length of the edges."""
     size = stated.get("size")
     for key in ("do_resize", "do_rescale", "do_normalize"):
         if stated.get(key, True) is not True:
@@ -249,11 +238,7 @@ def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
 def _backbone(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[ViTConfig, Trunk]:
-    """Returns the config of the Vision Transformer, and its `Trunk` with what was assumed.
-
-    Raises ValueError if an array is missing, JSON files and arrays contradict each other or say what is not computed
-    here, or nothing tells the size of the images.
-    """
+    """Returns the config of the Vision Transformer, and its `Trunk` with what was assumed."""
     stated = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:

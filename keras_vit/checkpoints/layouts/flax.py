@@ -191,10 +191,7 @@ def _best_prefix(prefixes: set[str]) -> str:
 
 
 def _model_in(file: Mapping[str, StoredArray], prefixes: set[str]) -> tuple[str, Arrays]:
-    """Returns the prefix of the model that is read, and the model's arrays by their names after it.
-
-    Raises ValueError for several models whose prefixes no loader knows.
-    """
+    """Returns the prefix of the model that is read, and the model's arrays by their names after it."""
     if len(prefixes) > 1 and not prefixes & {*_PREFIXES}:
         raise ValueError(f"The file holds several models, under the prefixes {sorted(prefixes)}; keep one of them.")
     prefix = _best_prefix(prefixes)
@@ -216,10 +213,7 @@ def _recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
 
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """Returns the plan by which a model in Flax's names is read.
-
-    Raises ValueError for several models, missing arrays, two arrays of one name, or models that are not computed here.
-    """
+    """Returns the plan by which a model in Flax's names is read."""
     mixers = _mixer_prefixes(file)
     prefix, arrays = _model_in(file, mixers or _prefixes(file))
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
@@ -270,10 +264,7 @@ def _is_linen(names: Iterable[str]) -> bool:
 
 
 def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
-    """Returns the arrays by Linen's names, block by block, and the file's names: Linen, published or stacked.
-
-    Raises ValueError where two arrays get the same name, or stacked blocks have another number of axes or are too many.
-    """
+    """Returns the arrays by Linen's names, block by block, and the file's names: Linen, published or stacked."""
     dialect = "Linen" if _is_linen(arrays) else "published"
     if any(name.startswith(_STACK) for name in arrays):
         arrays, dialect = _unstacked(arrays), "stacked"
@@ -293,10 +284,7 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
 
 
 def _unstacked(arrays: Arrays) -> Arrays:
-    """Returns the arrays with one per block in place of each stacked one, of which only its part is read.
-
-    Raises ValueError where the first normalisations are missing or no stack, or there are too many blocks.
-    """
+    """Returns the arrays with one per block in place of each stacked one, of which only its part is read."""
     depth = bounded(shape_of(arrays, f"{_STACK}LayerNorm_0/scale", 2)[0])
     single = {}
     for name, array in arrays.items():
@@ -315,8 +303,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
 def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
     """Returns the config that the shapes of a ViT's arrays tell, for a grid of patches and a kind of positions.
 
-    `of_two` is for an image tower beside a text tower, whose head is a projection. Raises ValueError for missing arrays
-    or wrong numbers of axes, empty patches, too many blocks, units that are left out, or sizes that make no model.
+    `of_two` is for an image tower beside a text tower, whose head is a projection.
     """
     height, width, channels, hidden = patch_shape(arrays, _PATCHES)
     fields: dict[str, Any] = {}
@@ -349,11 +336,7 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
 
 
 def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
-    """Returns the config of a NaFlex file (`of_two` as for `_config`).
-
-    Raises ValueError for one that has other parts than the published ones, missing arrays or wrong numbers of axes, too
-    many blocks, or sizes that make no model.
-    """
+    """Returns the config of a NaFlex file (`of_two` as for `_config`)."""
     rows, columns, _ = shape_of(arrays, _POSITION, 3)
     if rows == 1 < columns:
         raise ValueError(f"its patches go through a matrix, but {_POSITION!r} has no rows and columns of patches.")
@@ -371,8 +354,7 @@ def _big_vision_positions(
     """Returns what tells the positions of a big_vision model, whose grid of patches the user may know (`known`).
 
     These are the arrays with the table under today's name, and without a class token's row that no class token has; the
-    grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know. Raises ValueError where
-    the table or the patch embedding has another number of axes, or patches are empty.
+    grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know.
     """
     for old in _OLD_POSITIONS:
         if old in arrays and _POSITION not in arrays:
@@ -400,10 +382,7 @@ def _big_vision_positions(
 
 
 def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
-    """Returns how many units each stage of a ResNet has, by the numbers that the pattern finds in names.
-
-    Raises ValueError if numbers are left out or too high.
-    """
+    """Returns how many units each stage of a ResNet has, by the numbers that the pattern finds in names."""
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     highest = bounded(max(map(max, units), default=0))
     if highest > len(units):
@@ -413,11 +392,7 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
 
 
 def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
-    """Returns the config of an MLP-Mixer, and whether the arrays have the old spelling; `grid` is what the user knows.
-
-    Raises ValueError for missing arrays, empty patches or sizes that make no model, or where the old spelling does not
-    tell patches from hidden units.
-    """
+    """Returns the config of an MLP-Mixer, and whether its spelling is the old one; `grid` is what the user knows."""
     height, width, channels, hidden = patch_shape(arrays, "stem/kernel")
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
@@ -546,10 +521,7 @@ def _bit_prefixes(names: Collection[str], layout: str) -> set[str]:
 
 
 def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """Returns the plan by which a BiT is read.
-
-    Raises ValueError for several models, missing arrays, two arrays of one name, or sizes that make no BiT.
-    """
+    """Returns the plan by which a BiT is read."""
     top = _BIT_TOP[layout]
     prefix, arrays = _model_in(renamed(dict(file), _without_number), _bit_prefixes(file, layout))
     arrays = {name: array for name, array in arrays.items() if name.startswith(top)}

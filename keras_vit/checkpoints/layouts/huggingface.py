@@ -249,8 +249,7 @@ def _config(
 ) -> tuple[ViTConfig, Trunk, list[str]]:
     """Returns the config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect.
 
-    `name` and `family` are what the names of the arrays tell. Raises ValueError for missing arrays, JSON files that
-    contradict them, and what is not computed here.
+    `name` and `family` are what the names of the arrays tell.
     """
     stated = _stated(sidecars, family)
     has = arrays.keys().__contains__
@@ -296,9 +295,7 @@ def _config(
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a file of transformers is read.
 
-    The family follows from the names of the arrays and from `model_type` in config.json. Raises ValueError for several
-    models, arrays that are missing or have no place in the model, JSON files that are another model's or contradict the
-    arrays, a computation that does not exist here, or a `like` of timm's where it is not needed.
+    The family follows from the names of the arrays and from `model_type` in config.json.
     """
     anchor: Any = _anchor(file)
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
@@ -351,10 +348,7 @@ def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
 
 
 def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
-    """Returns what config.json says of the image model; empty where there is none.
-
-    Raises ValueError if it is of another kind of model, or `like` is a name of timm's and the file no bare CLIP.
-    """
+    """Returns what config.json says of the image model; empty where there is none."""
     stated = sidecars.config
     if sidecars.architecture and (stated or family.title != "CLIP"):
         advice = "leave it out, and put the repository's config.json beside the file"
@@ -392,10 +386,7 @@ def _assumed(sidecars: Sidecars, stated: Mapping[str, Any], family: Family) -> l
 
 
 def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
-    """Returns which GELU a model computes (a `ViTConfig.gelu`), as `like` or config.json says, else its family's.
-
-    Raises ValueError for an activation that is not computed here.
-    """
+    """Returns which GELU a model computes (a `ViTConfig.gelu`), as `like` or config.json says, else its family's."""
     if sidecars.architecture:  # of a CLIP without config.json
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
     if not gated:
@@ -408,11 +399,7 @@ def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Fami
 def _end(
     arrays: Mapping[str, StoredArray], stated: Mapping[str, Any], name: str, family: Family
 ) -> tuple[Fields, list[str]]:
-    """Returns the fields for what follows the blocks, and the names of arrays that take no part in it.
-
-    Raises ValueError for a head that such a model does not have or that is no matrix, or another activation of its
-    pooler.
-    """
+    """Returns the fields for what follows the blocks, and the names of arrays that take no part in it."""
     has = arrays.keys().__contains__
     pooler = [array for array in arrays if array.startswith("pooler.")]
     attention = [array for array in arrays if array.startswith("head.")]

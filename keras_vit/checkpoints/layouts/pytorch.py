@@ -79,8 +79,7 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
     """Returns the model that has the array `anchor`, which is in the file, by the order of `CONTAINERS`.
 
     `modules` are known ones, the longest first. `top` is a pattern for the image model's arrays outside of its module,
-    `beside` for those without effect on it. Raises ValueError for several models that are as likely, or two arrays of
-    one name.
+    `beside` for those without effect on it.
     """
     prefixes = prefixes_of(file, anchor)
     order = ("", *CONTAINERS)
@@ -115,10 +114,7 @@ def _is_count(array: StoredArray, prefix: str) -> bool:
 
 
 def without_unused(plan: Plan, pattern: str) -> Plan:
-    """Returns the plan with arrays that have no row counted as unused: their names match a pattern of no effect.
-
-    Raises ValueError if other arrays have no row: they may mean another computation.
-    """
+    """Returns the plan with arrays that have no row counted as unused: their names match a pattern of no effect."""
     wanted = {row.name for row in plan.rows}
     extra = {name: array for name, array in plan.arrays.items() if name not in wanted}
     unused = {name for name, array in extra.items() if re.fullmatch(pattern, name) or _is_count(array, plan.prefix)}
@@ -142,10 +138,7 @@ _HEAD = re.compile(
 
 
 def with_head(found: Found, widths: Collection[int], name: str) -> Found:
-    """Returns the model with the linear layer of a head, whatever a training called it, as `name`.
-
-    Raises ValueError for a head of other layers: a model without it would not be the one in the file.
-    """
+    """Returns the model with the linear layer of a head, whatever a training called it, as `name`."""
     whole = {key: key.removeprefix(found.outer) for key in found.arrays}
     own = (f"{name}.weight", f"{name}.bias")
     theirs = [key for key, plain in whole.items() if _HEAD.fullmatch(plain) and key not in own]
@@ -167,8 +160,8 @@ def with_head(found: Found, widths: Collection[int], name: str) -> Found:
 def plan_of(found: Found, pattern: str, beside: str, **fields: Any) -> Plan:
     """Returns the plan by which a model that was found is read; `fields` are those of the plan that it does not tell.
 
-    Arrays without a row count as unused where their names match `pattern`, or `beside` if no module tells the
-    model from what stands beside it. Raises ValueError if other arrays have no row.
+    Arrays without a row count as unused where their names match `pattern`, or `beside` if no module tells the model
+    from what stands beside it.
     """
     fields = {"arrays": found.arrays, "unused": found.unused, **fields}
     plan = Plan(prefix=f"{found.outer}{found.module}", **fields)
@@ -388,8 +381,7 @@ def trunk_of(
 
     `size` (in pixels) and `heads` are what a config says, or None; `is_named` is whether something tells which model it
     is; `cell` is how many pixels one cell of what is cut into patches stands for; `grid_options` are those of
-    `_positions`. Raises ValueError for missing arrays or wrong numbers of axes, too many blocks, patches that are empty
-    or no squares, biases as in no known family, or heads that nothing tells or that do not divide the width.
+    `_positions`.
     """
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
@@ -433,10 +425,7 @@ def trunk_of(
 
 
 def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
-    """Returns width of tokens, channels, height and width of a patch; a matrix is for squares of three channels.
-
-    Raises ValueError if the array is missing, has another number of axes or of values, or none.
-    """
+    """Returns width of tokens, channels, height and width of a patch; a matrix is for squares of three channels."""
     name = f"{family.patches}.weight"
     if not family.linear_patches:
         return patch_shape(arrays, name)
@@ -461,10 +450,7 @@ def square_patch(values: int) -> tuple[int, int]:
 
 
 def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
-    """Returns which projections of a block have a bias (a `ViTConfig.attention_bias`); `block` is its prefix.
-
-    Raises ValueError for a combination that no known family has.
-    """
+    """Returns which projections of a block have a bias (a `ViTConfig.attention_bias`); `block` is its prefix."""
     names = family.own_biases or (f"{family.attention[0]}bias",) * 3
     if len(family.attention) == 4:
         names = tuple(f"{name}.bias" for name in family.attention[:3])
@@ -482,8 +468,7 @@ def _heads(
     """Returns the number of attention heads, which no array tells, and what a user should know of it.
 
     The user's number counts first, then the config's (`stated`, whatever stands there), then that of `like`, then by
-    the width. Raises ValueError if nothing tells it, the config says no integer, `like` has another width, or the
-    number does not divide the width.
+    the width.
     """
     given, like = sidecars.heads, sidecars.like
     if (given is None and isinstance(stated, bool)) or not isinstance(stated, int | None):

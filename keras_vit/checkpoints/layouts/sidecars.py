@@ -110,8 +110,7 @@ def preparation_in(
     """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config.
 
     `default` is for what it leaves out. `mode_key` is the key of the mode: `"crop_mode"` in timm's, `"resize_mode"` in
-    open_clip's, which has no share to crop. `crop_key` is the key of that share, preferred to `crop_pct`. Raises
-    ValueError for a mode, a filter or a share that is not computed here, or means that are no numbers.
+    open_clip's, which has no share to crop. `crop_key` is the key of that share, preferred to `crop_pct`.
     """
     mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
@@ -158,10 +157,7 @@ def used_at(
 
 
 def means_in(mean: Any, std: Any) -> Fields:
-    """Returns the fields `pixel_mean` and `pixel_std`, without what is None; a number counts for three channels.
-
-    Raises ValueError where values are no finite numbers, or none.
-    """
+    """Returns the fields `pixel_mean` and `pixel_std`, without what is None; a number counts for three channels."""
     fields = {}
     for name, values in (("mean", mean), ("std", std)):
         numbers = [values] * 3 if is_number(values) else values
@@ -173,10 +169,7 @@ def means_in(mean: Any, std: Any) -> Fields:
 
 
 def filter_in(key: str, value: Any) -> Fields:
-    """Returns the field `filter` of a config, by its name or Pillow's number in a JSON file; empty for None.
-
-    Raises ValueError for filters that are not computed here.
-    """
+    """Returns the field `filter` of a config, by its name or Pillow's number in a JSON file; empty for None."""
     if value is None:
         return {}
     if isinstance(value, (int, str)) and not isinstance(value, bool) and value in _FILTERS:
@@ -277,11 +270,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 
 
 def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fields:
-    """Returns how a preprocessor_config.json prepares images, as fields of a config; `default` for what it leaves out.
-
-    Raises ValueError for what is not done here: other filters, crops that are larger than the size or of another shape,
-    no resizing, padding, or numbers that are none.
-    """
+    """Returns how a preprocessor_config.json prepares images, as fields; `default` for what it leaves out."""
     name, stated = _processor(config)
     fields = dict(default)
     if name:
@@ -358,7 +347,7 @@ def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
 def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
     """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out.
 
-    Both are None where nothing says them. Raises ValueError for a combination that is not computed here.
+    Both are None where nothing says them.
     """
     crops = stated.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
@@ -372,10 +361,7 @@ def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tup
 
 
 def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Returns height and width of what a preprocessor_config.json prepares; None where it does not say them itself.
-
-    Raises ValueError for sizes that are not computed here.
-    """
+    """Returns height and width of what a preprocessor_config.json prepares; None where it does not say them itself."""
     if config.get("size") is None and config.get("crop_size") is None:
         return None
     size, crop = _sizes(_processor(config)[1])
@@ -385,7 +371,7 @@ def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 def edges_in(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
     """Returns the length of the shorter edge, or height and width, at a key; None where the config does not say it.
 
-    A single number is the former where `shortest`, else both. Raises ValueError for any other form.
+    A single number is the former where `shortest`, else both.
     """
     value = config.get(key)
     if value is None:

@@ -144,12 +144,7 @@ def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) 
 
 
 def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[Plan, Names]:
-    """Returns the plan by which the text tower of a file is read, and what the file calls its parts.
-
-    Raises ValueError where there is no text tower that is known, the image tower beside it is none that is, arrays are
-    missing or twice there, nothing tells the activation, or JSON files contradict the arrays or say what is not
-    computed here.
-    """
+    """Returns the plan by which the text tower of a file is read, and what the file calls its parts."""
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
             raise ValueError(f"it is {what}. Known here are CLIP, SigLIP and LiT with two Transformers, and TIPS.")
@@ -218,11 +213,7 @@ def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
 
 
 def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
-    """Returns the arrays by Linen's names, block by block; positions that stand there twice are added up.
-
-    Raises ValueError where two arrays get the same name, stacked blocks are no stack or too many, or both tables of
-    positions have other shapes.
-    """
+    """Returns the arrays by Linen's names, block by block; positions that stand there twice are added up."""
     text, image = "txt/Encoder_0/encoderblock", "Transformer/encoderblock"  # `in_linen` knows an image tower's names
     arrays, _ = flax.in_linen({re.sub(f"^{text}", image, name): array for name, array in arrays.items()})
     arrays = {re.sub(f"^{image}", text, name): array for name, array in arrays.items()}
@@ -257,9 +248,7 @@ def _fields(
 ) -> Fields:
     """Returns the fields of the config, from what arrays tell and what lies beside them.
 
-    `linear_projection` is as for `text_layout`; `gelu` is what the names of the image tower tell, or None. Raises
-    ValueError for missing arrays, wrong numbers of axes, JSON files that contradict the arrays or say what is not
-    computed here, or where nothing tells the activation.
+    `linear_projection` is as for `text_layout`; `gelu` is what the names of the image tower tell, or None.
     """
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
@@ -320,10 +309,7 @@ def _check_context(stated: Any, context: int) -> None:
 
 
 def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
-    """Returns the fields that the `text_config` says, or that its class has where it says nothing.
-
-    Raises ValueError for another kind of model, an activation that is not computed here, or numbers that are none.
-    """
+    """Returns the fields that the `text_config` says, or that its class has where it says nothing."""
     types = ("clip", "clip_text_model")
     if kind == "siglip":
         types = ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
@@ -345,7 +331,7 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
 def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
     """Returns the fields that the `text_config` of a TIPS says, or its authors' where it says nothing.
 
-    `fields` are those that the arrays tell. Raises ValueError if it says what no TIPS has, or contradicts the arrays.
+    `fields` are those that the arrays tell.
     """
     stated = mapping(sidecars.config, "text_config")
     value_in(sidecars.config, "model_type", ["tipsv2"])
@@ -363,10 +349,7 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
 def _gelu_of_open_clip(
     model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, known: str | None
 ) -> str:
-    """Returns the GELU that open_clip's config says, or where there is none `like`, or else `known`.
-
-    Raises ValueError where nothing tells it.
-    """
+    """Returns the GELU that open_clip's config says, or where there is none `like`, or else `known`."""
     if model:
         if model.get("quick_gelu"):
             return "quick"
@@ -385,8 +368,7 @@ def _from_open_clip(
 ) -> Fields:
     """Returns the fields that open_clip's `text_cfg` (`stated`) in its `model_cfg` says, or has by default.
 
-    `known` is the activation that the file's arrays tell, or None. Raises ValueError for what is not computed here, or
-    where nothing tells the activation.
+    `known` is the activation that the file's arrays tell, or None.
     """
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
     tokens = mapping(stated, "tokenizer_kwargs")

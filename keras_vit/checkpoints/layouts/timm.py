@@ -176,8 +176,7 @@ def _config(
 ) -> tuple[ViTConfig, Trunk]:
     """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed.
 
-    `family` is who has published the file and what it calls its parts. Raises ValueError for missing or damaged arrays,
-    JSON files that make no sense, and what is not computed here; OSError if the file cannot be read.
+    `family` is who has published the file and what it calls its parts.
     """
     _refuse(arrays, family, stated.architecture)
     trunk = _trunk(arrays, sidecars, stated, family)
@@ -191,11 +190,7 @@ def _config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which a file in timm's names is read.
-
-    Raises ValueError for several models, missing arrays, two of one name or without a place in the model, JSON files
-    that contradict them, or a computation that does not exist here; OSError if the file cannot be read.
-    """
+    """Returns the plan by which a file in timm's names is read."""
     is_naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
     if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
         return _plan_of_mixer(file, sidecars)
@@ -234,11 +229,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an MLP-Mixer in timm's names is read.
-
-    Raises ValueError for several models, missing arrays, arrays without a place in a Mixer, another architecture, or
-    what config.json says and is not computed here.
-    """
+    """Returns the plan by which an MLP-Mixer in timm's names is read."""
     found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
     width = shape_of(found.arrays, "stem.proj.weight", 4)[0]
     found = pytorch.with_head(found, [width], "head")
@@ -390,11 +381,7 @@ def _pe_fields(arrays: Mapping[str, StoredArray], stated: TimmStated, known: Fie
 
 
 def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family) -> Trunk:
-    """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation.
-
-    Raises ValueError as `pytorch.trunk_of`, and for an unknown activation, a ResNet of more stages or units than known
-    ones, or heads of the pooling that are no integer.
-    """
+    """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation."""
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
     stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays, architecture)
@@ -453,10 +440,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
 
 
 def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
-    """Returns the fields of the config that say which ResNet a file has; empty for a file without one.
-
-    Raises ValueError for more stages or units than known models have, or without the first convolution.
-    """
+    """Returns the fields of the config that say which ResNet a file has; empty for a file without one."""
     if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in arrays):
         return {}
     pattern = rf"^{re.escape(_STEM)}stages\.(\d+)\.blocks\.(\d+)\."
@@ -483,11 +467,7 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
 def _end(
     arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields, of_text: bool
 ) -> tuple[Fields, list[Remark]]:
-    """Returns the fields for what follows the blocks (`trunk` are the others), and remarks on what was assumed.
-
-    Raises ValueError for a pooling that is not computed here, or a head that is no matrix or damaged; OSError if the
-    file cannot be read.
-    """
+    """Returns the fields for what follows the blocks (`trunk` are the others), and remarks on what was assumed."""
     has, pooling = arrays.keys().__contains__, _pooling(stated, POOLINGS)
     special = has("cls_token") or trunk["register_tokens"] > 0
     pools_all = stated.arguments.get("pool_include_prefix") is True
@@ -528,10 +508,7 @@ def _pooling(stated: TimmStated, known: Collection[str]) -> str | None:
 
 
 def _head(arrays: Mapping[str, StoredArray], stated: TimmStated, of_text: bool) -> tuple[Fields, list[Remark]]:
-    """Returns the fields that the array `head.weight` tells, of classes or a projection to the texts' space; remarks.
-
-    Raises ValueError if it is no matrix, or the bias beside it is damaged; OSError if the file cannot be read.
-    """
+    """Returns the fields that the array `head.weight` tells, of classes or a projection for texts; remarks."""
     out = shape_of(arrays, "head.weight", 2)[0]
     bias = arrays.get("head.bias")
     biased = bias is not None and bool(bias.read().any())

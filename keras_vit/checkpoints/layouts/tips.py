@@ -131,11 +131,7 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which a TIPS of PyTorch's is read.
-
-    Raises ValueError for several models, arrays that are missing or have no place in a TIPS, or JSON files that
-    contradict the arrays or say what is not computed here.
-    """
+    """Returns the plan by which a TIPS of PyTorch's is read."""
     named = AUTHORS if pytorch.prefixes_of(file, f"{AUTHORS.patches}.weight") else _TRANSFORMERS
     found = pytorch.collect(file, f"{named.patches}.weight", _MODULES, _BESIDE)
     arrays, family = found.arrays, named.as_in(found.arrays, _CHOICES)
@@ -183,10 +179,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an image tower of Scenic's is read; the arrays beside it are the text tower's.
-
-    Raises ValueError for missing arrays, wrong numbers of axes, too many blocks, or sizes that make no model.
-    """
+    """Returns the plan by which an image tower of Scenic's is read; the arrays beside it are the text tower's."""
     arrays = {name: array for name, array in file.items() if name.startswith(_SCENIC)}
     height, width, channels, hidden = shape_of(arrays, f"{_SCENIC_TOKENS}embedding/kernel", 4)
     _, grid_rows, columns, _ = shape_of(arrays, f"{_SCENIC_TOKENS}posembed_input", 4)
