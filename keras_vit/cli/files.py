@@ -19,7 +19,18 @@ from keras_vit.cli.inputs import (
     picture_files,
     start_keras,
 )
-from keras_vit.cli.program import ANY_SIZE, COUNT, Result, at_least_0, command, derived, group, option, switch
+from keras_vit.cli.program import (
+    ANY_NUMBER,
+    ANY_SIZE,
+    COUNT,
+    Result,
+    at_least_0,
+    command,
+    derived,
+    group,
+    option,
+    switch,
+)
 
 LIKE = derived("keras_vit.checkpoints.checkpoint:inspect_checkpoint", "like")
 # Of `keras_vit.export.FORMATS`, which the help need not wait for; a test holds them together.
@@ -240,7 +251,8 @@ def convert(options: Namespace) -> Result:
     option("--format", "saved_model for a folder (default: the suffix tells)"),
     option("--precision", "float16, dynamic_int8, int8 ...", default="float32"),
     option("--image-size", "pixels, or dynamic for any size (default: the checkpoint's)", type=ANY_SIZE),
-    option("--batch-size", "images at a time (default: any number)", type=COUNT),
+    option("--batch-size", "images at a time, or any (default: any number; LiteRT one)", type=ANY_NUMBER),
+    option("--target", "gpu: a file that a phone's GPU runs in float16"),
     switch("--uint8", "take pixels of 0..255 and scale them in the file", dest="uint8_input"),
     switch("--softmax", "answer with probabilities"),
     option("--classes", "a text file with a class name on each line (default: the checkpoint's)", metavar="FILE"),
@@ -293,7 +305,7 @@ def export(options: Namespace) -> Result:
         source=Path(options.weights).name if Path(options.weights).exists() else options.weights,
         images=pictures,
         labels=labels,
-        **chosen(options, "precision", "batch_size", "uint8_input", "softmax", "calibration"),
+        **chosen(options, "precision", "batch_size", "target", "uint8_input", "softmax", "calibration"),
         **chosen(options, "allow_select_ops", "tolerance", "overwrite"),
     )
     return Result(report.to_dict(), report)

@@ -313,6 +313,7 @@ def word_or(word: str, reader: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 ANY_SIZE, METRES = word_or("dynamic", image_size), word_or("relative", at_least_0)
+ANY_NUMBER = word_or("any", COUNT)
 
 
 def _count_or_share(text: str) -> float:

@@ -1,5 +1,6 @@
 """`export`: from a model on any backend to a checked file, and `ExportReport`: what it wrote and measured."""
 
+import collections
 import contextlib
 import dataclasses
 import glob
@@ -16,12 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Code, Message, Source, check_flag, require_packages, whole_number
+from keras_vit._arguments import Code, Message, Source, check_choice, check_flag, require_packages, whole_number
 from keras_vit._files import check_folder, make_folder
 from keras_vit._options import Number
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
+from keras_vit.export.float16 import LARGEST, TOLERANCE, distance
 from keras_vit.export.format import Format
-from keras_vit.export.formats import format_of
+from keras_vit.export.formats import FORMATS, format_of
 from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
 from keras_vit.export.served_model import (
     Signature,
@@ -79,10 +81,19 @@ class ExportReport(PlainData):
         latency_ms: Median time to run `batch` images, or one; None if it was not measured.
         seconds: What the export took.
         note: What the runtime does by itself that this check has not measured; None for nothing.
+        gpu: How many operators the GPU of a phone would run, by LiteRT's rules, and why not the others;
+            `"not looked at"` for other formats.
+        gpu_operators: That number; None where it was not looked at.
+        not_on_gpu: Operator, layer and reason of each of the others.
+        float16: Whether the file was computed in float16, operator by operator, and why not.
+        float16_error: Largest difference to the model then, in relation to the model's largest output.
+        float16_loud_error: The same where each normalisation reads a channel that is louder by 300.
+        float16_top1: Share of these images for which both name the same class.
+        float16_peak: The largest magnitude that came up; float16 ends at 65504.
 
     Examples:
         >>> [name for name in export.ExportReport.__dataclass_fields__ if name.endswith("_error")]
-        ['max_abs_error', 'mean_abs_error']
+        ['max_abs_error', 'mean_abs_error', 'float16_error', 'float16_loud_error']
     """
 
     format: str
@@ -105,6 +116,14 @@ class ExportReport(PlainData):
     latency_ms: float | None
     seconds: float
     note: str | None = None
+    gpu: str = "not looked at"
+    gpu_operators: int | None = None
+    not_on_gpu: tuple[str, ...] = ()
+    float16: str = "not checked"
+    float16_error: float | None = None
+    float16_loud_error: float | None = None
+    float16_top1: float | None = None
+    float16_peak: float | None = None
 
     def __str__(self) -> str:
         return as_text(self, 120)
@@ -135,6 +154,8 @@ class ExportReport(PlainData):
                 "latency": latency,
                 "operators": ", ".join(self.operators),
                 "outside the runtime": ", ".join(self.select_operators) or "none",
+                "on a phone's GPU": self.gpu,
+                "in float16": self.float16,
                 "export took": f"{self.seconds:.1f} s",
                 "note": self.note,
             },
@@ -196,7 +217,8 @@ def export(
     format: str | None = None,
     *,
     precision: str = "float32",
-    batch_size: int | None = None,
+    batch_size: int | str | None = None,
+    target: str | None = None,
     uint8_input: bool = False,
     softmax: bool = False,
     class_names: Sequence[str] | None = None,
@@ -222,7 +244,9 @@ def export(
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
         precision: `"float32"` or another one that the format has (see `keras_vit.export.PRECISIONS`).
-        batch_size: Images at a time; None for any number.
+        batch_size: Images at a time; `"any"` for any number; None for one in a LiteRT file, otherwise any number.
+        target: `"gpu"` for the GPU of a phone: a LiteRT file in float32 or float16, or an ONNX file in float16, for one
+            image or `batch_size`, whose values survive float16; None for no particular processor.
         uint8_input: Whether the file takes uint8 pixels of 0..255 and scales them itself.
         softmax: Whether the file answers with probabilities where the model has logits.
         class_names: One for each class, in order, to be stored in the file; None for those of `model.config`.
@@ -265,12 +289,13 @@ def export(
     check_model(model)
     flags = {"uint8_input": uint8_input, "softmax": softmax, "measure": measure, "overwrite": overwrite}
     _check_options(row, model, precision, calibration, tolerance, flags | {"allow_select_ops": allow_select_ops})
-    batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+    batch_size = _batch_size(row, model, batch_size, target, precision)
     names = names_of_classes(model, class_names)
     _check_destination(path, row, overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
-    signature = Signature.of(reference, batch_size, uint8_input, softmax)
+    float16 = bool(target) or (precision == "float16" and bool(row.gpu))
+    signature = Signature.of(reference, batch_size, uint8_input, softmax, float16)
     compared = compared_images(model, signature, images, labels, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
     if compared.labels is not None:
@@ -286,7 +311,9 @@ def export(
                 words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(operators['select'])}"
                 raise RuntimeError(Message(words, ". Pass ", Code("allow_select_ops=True"), "."))
             status.update(f"Checking {path.name} ...")
-            answers, measured = run_in_fresh_process(row, written, compared.taken(signature.dtype), batch_size, measure)
+            taken, rounded = compared.taken(signature.dtype), float16 or precision == "float16"
+            answers, measured = run_in_fresh_process(row, written, taken, batch_size, measure, rounded)
+            in_float16 = _in_float16(answers.pop(), expected[0], measured, row, tolerance) if rounded else {}
             if len(signature.outputs) == 1:  # PyTorch's has no name
                 answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
             limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
@@ -315,7 +342,46 @@ def export(
         latency_ms=measured.get("latency_ms"),
         seconds=time.perf_counter() - started,
         note=row.note,
+        **_on_gpu(operators["gpu"]),
+        **in_float16,
     )
+
+
+def _on_gpu(found: tuple[int, list[str]] | None) -> dict[str, Any]:
+    """The fields of the report about the GPU of a phone, from what `Format.off_gpu` returned."""
+    if found is None:
+        return {}
+    count, off = found
+    reasons = collections.Counter(line.partition(": ")[2] for line in off)
+    words = [f"{count - len(off)} of {count} operators", *(f"{times} x {why}" for why, times in reasons.items())]
+    return {"gpu": "; ".join(words), "gpu_operators": count - len(off), "not_on_gpu": tuple(off)}
+
+
+def _in_float16(
+    answers: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    measured: dict[str, Any],
+    row: Format,
+    tolerance: float | None,
+) -> dict[str, Any]:
+    """The fields of the report about float16; RuntimeError for answers that are too far from the model's there."""
+    found = measured["float16"]
+    if "why" in found:
+        return {"float16": f"not checked: {found['why']}"}
+    answers = dict(zip(expected, answers.values(), strict=True)) if len(expected) == 1 else answers
+    count = len(next(iter(answers.values())))
+    expected = {name: values.take(range(count), axis=0, mode="wrap") for name, values in expected.items()}
+    error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, tolerance or 0)
+    peak = f"{found['peak']:.5g} of at most {LARGEST} ({found['place']})"
+    if not max(error, loud) <= limit:
+        words = f"In float16, in which GPUs compute, the {row.name} file differs from the model by {error:.1e} of the"
+        words += f" largest output ({loud:.1e} where norms are loud), more than {limit:.1e}. It reaches {peak}. Write"
+        words += " precision='float32' without a target, and let the app compute in float32 (enforce_f32)."
+        raise RuntimeError(words)
+    same = min(float(np.mean(answers[name].argmax(-1) == expected[name].argmax(-1))) for name in expected)
+    words = f"differs by {error:.1e} of the largest output, {loud:.1e} where norms are loud (allowed: {limit:.1e})"
+    fields = {"float16_error": error, "float16_loud_error": loud, "float16_top1": same, "float16_peak": found["peak"]}
+    return {"float16": f"{words}; it reaches {peak}", **fields}
 
 
 def _agreement(
@@ -383,6 +449,29 @@ def _check_options(
     if row.largest and weights >= row.largest:
         gigabytes = f"{weights / 1e9:.1f} GB of weights; a {row.name} file can hold {row.largest / 1e9:.1f} GB"
         raise ValueError(f"{model.name} has {gigabytes}. 'saved_model', 'openvino' and 'torch' can hold more.")
+
+
+def _batch_size(row: Format, model: keras.Model, batch_size: Any, target: Any, precision: str) -> int | None:
+    """Returns the images at a time, None for any number; ValueError or TypeError where these do not fit the target."""
+    if batch_size is None:
+        batch_size = 1 if target else row.batch
+    elif isinstance(batch_size, str) and batch_size == "any":
+        batch_size = None
+    else:
+        batch_size = whole_number("batch_size", batch_size, 1)
+    check_choice("target", target, (None, "gpu"))
+    if target and precision not in row.gpu:
+        able = [f"{other.name!r} with precision {' or '.join(other.gpu)}" for other in FORMATS.values() if other.gpu]
+        why = f"target='gpu' is for {', '.join(able)}, but {row.name!r} with precision={precision!r} was given."
+        if "int8" in precision:
+            why += " In int8, products of rank 3 compile on WebGPU and fail on Mali, those of rank 2 the other way."
+            why += " Take float16, which all GPUs compile."
+        raise ValueError(why)
+    if target and (batch_size is None or model.inputs[0].shape[1] is None):
+        what = "a number of images: leave batch_size out" if batch_size is None else "images of one size"
+        help_ = "" if batch_size is None else ": model.with_image_size(224)"
+        raise ValueError(f"target='gpu' needs {what}{help_}. A phone's GPU takes the sizes in the file alone.")
+    return batch_size
 
 
 def _check_destination(path: Path, row: Format, overwrite: bool) -> None:

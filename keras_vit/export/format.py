@@ -12,7 +12,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from keras_vit._arguments import require_packages
 if TYPE_CHECKING:
     import keras
 
+    from keras_vit.export.float16 import Computed
     from keras_vit.export.served_model import Metadata, Signature
 
 FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
@@ -66,6 +67,8 @@ class Format(abc.ABC):
         largest: Bytes of weights that a file can hold; None for any number.
         any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
         note: What the runtime does by itself that a check does not measure; None for nothing.
+        batch: Images at a time where nobody says how many; None for any number.
+        gpu: The precisions that a file for the GPU of a phone can have.
 
     Examples:
         >>> export.FORMATS["litert"].suffix
@@ -83,6 +86,8 @@ class Format(abc.ABC):
     largest: ClassVar[int | None] = None
     any_size: ClassVar[str | None] = None
     note: ClassVar[str | None] = None
+    batch: ClassVar[int | None] = None
+    gpu: ClassVar[tuple[str, ...]] = ()
 
     def import_runtime(self) -> None:
         """Imports what `load` needs, which takes time of its own; ImportError if it is missing."""
@@ -134,6 +139,16 @@ class Format(abc.ABC):
         Raises ImportError without the runtime, and what that raises.
         """
         return self.load(path)(images)
+
+    def off_gpu(self, path: Path) -> tuple[int, list[str]] | None:  # noqa: B027
+        """Returns how many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
+
+    def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
+        """Returns what a file answers to images where each value is rounded to `dtype`; NotImplementedError if unknown.
+
+        With `loud`, that is added to one channel of all that is normalised.
+        """
+        raise NotImplementedError(f"nothing here computes {self.name} in float16")
 
     def files(self, path: Path) -> list[Path]:
         """Returns the paths of all that an export leaves: first what lies beside `path`, and `path` itself last."""

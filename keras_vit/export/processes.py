@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.export import float16
 from keras_vit.export.format import Answers, Format
 from keras_vit.export.formats import FORMATS
 
@@ -42,8 +43,10 @@ class Job(NamedTuple):
     metadata: "Metadata"
 
 
-def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
+def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
     """Writes a file under the format's backend; returns its `"operators"`, and as `"select"` those its runtime lacks.
+
+    Also, as `"gpu"`, what `Format.off_gpu` returns.
 
     `calibration` is images as the file takes them, for precisions that need some. Another precision than float32 leaves
     a float32 file beside `path`. Raises OSError where a file cannot be written, ImportError for a missing package, and
@@ -60,10 +63,10 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
             row.change_precision(float32, path, job.precision, calibration)
         row.annotate(path, job.metadata)
         operators = row.operators(path)
-    return {"operators": operators.names, "select": operators.foreign}
+    return {"operators": operators.names, "select": operators.foreign, "gpu": row.off_gpu(path)}
 
 
-def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, list[str]]:
+def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
     """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process.
 
     The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words, or those of
@@ -169,13 +172,14 @@ def process_environment() -> dict[str, str]:
 
 
 def run_in_fresh_process(
-    row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool
+    row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool, in_float16: bool = False
 ) -> tuple[list[Answers], dict[str, Any]]:
     """Runs a file in a process without Keras; returns its outputs for each array of images, by name, and the times.
 
     The file takes `batch` images at a time; None for any number: then it is run with 1, 7 and 32. The times are
-    `load_seconds` and, with `latency`, `latency_ms`. A folder `answers` is left beside the file. Raises RuntimeError
-    with the process's words if the file does not run; OSError if a file beside it cannot be written.
+    `load_seconds` and, with `latency`, `latency_ms`. With `in_float16` the outputs of the first batch in float16 stand
+    at the end, and `float16` beside the times (see `float16.check`). A folder `answers` is left beside the file. Raises
+    RuntimeError with the process's words if the file does not run; OSError if a file beside it cannot be written.
     """
     folder = path.parent / "answers"
     folder.mkdir()
@@ -183,19 +187,25 @@ def run_in_fresh_process(
     for name, batch_of_images in zip(names, images, strict=True):
         np.save(f"{name}.npy", batch_of_images)
     sizes = SIZES if batch is None else (int(batch),)
+    float32 = path.with_name(f"float32{path.suffix}")  # what `write` left, where the file has another precision
     job = {"format": row.name, "file": str(path), "names": names, "sizes": sizes, "latency": latency}
+    job["float32"] = str(float32 if float32.exists() else path) if in_float16 else None
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "keras_vit.export.processes", str(folder)]
     _run(command, {}, f"The exported {row.name} file does not run in its own runtime")
+    names += [str(folder / "float16")] if in_float16 else []
     answers = [dict(np.load(f"{name}.npz", allow_pickle=False)) for name in names]
     return answers, json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
-def run_job(format: str, file: str, names: list[str], sizes: list[int], latency: bool) -> dict[str, float]:
+def run_job(
+    format: str, file: str, names: list[str], sizes: list[int], latency: bool, float32: str | None = None
+) -> dict[str, Any]:
     """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times.
 
-    `sizes` are of the batches, the last of them for all further ones. Raises OSError for a file that cannot be read or
-    written, ImportError without the runtime, and what the runtime raises.
+    `sizes` are of the batches, the last of them for all further ones. With `float32`, the same file in that precision,
+    the first batch is computed in float16 as well. Raises OSError for a file that cannot be read or written,
+    ImportError without the runtime, and what the runtime raises.
     """
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
@@ -204,12 +214,15 @@ def run_job(format: str, file: str, names: list[str], sizes: list[int], latency:
     started = time.perf_counter()
     run = row.load(Path(file))
     run(first)
-    measured = {"load_seconds": time.perf_counter() - started}
+    measured: dict[str, Any] = {"load_seconds": time.perf_counter() - started}
     if latency:
         measured["latency_ms"] = 1000 * _median_seconds(run, first)
     for name, batch in zip(names, images, strict=True):
         answers: dict[str, Any] = _in_batches(run, batch, sizes)
         np.savez(f"{name}.npz", **answers)
+    if float32 is not None:
+        answers, measured["float16"] = float16.check(row, Path(file), Path(float32), first)
+        np.savez(Path(names[0]).with_name("float16.npz"), **answers)
     return measured
 
 

@@ -66,11 +66,17 @@ class Signature:
     scale: tuple[float, ...] | None = None  # what pixels are multiplied with in the file, for each channel or all
     offset: tuple[float, ...] = (0.0,)  # what is added then
     steps: tuple[int, int] = (1, 1)  # what height and width have to be multiples of
+    float16: bool = False  # whether it is computed in float16, by a GPU
 
     @property
     def batch(self) -> int | None:
         """Returns how many images the file takes at a time; None for any number."""
         return self.shape[0]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Returns whether the number of images and their size are known."""
+        return None not in self.shape
 
     @property
     def any_size(self) -> bool:
@@ -84,7 +90,14 @@ class Signature:
         return f"{INPUT}: {self.dtype} ({shape}){values}"
 
     @classmethod
-    def of(cls, model: keras.Model, batch: int | None = None, uint8: bool = False, softmax: bool = False) -> Self:
+    def of(
+        cls,
+        model: keras.Model,
+        batch: int | None = None,
+        uint8: bool = False,
+        softmax: bool = False,
+        float16: bool = False,
+    ) -> Self:
         """Returns the signature of the file that a model becomes; `uint8` and `softmax` as in `export`.
 
         Raises:
@@ -113,6 +126,7 @@ class Signature:
             scale=scale,
             offset=offset,
             steps=config.image_size_of((1, 1)) if isinstance(config, ViTConfig) else (1, 1),
+            float16=float16,
         )
 
 

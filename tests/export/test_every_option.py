@@ -30,6 +30,7 @@ CALIBRATION = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3)).astype("u
 # A value of each option, with what it needs; None where it only permits.
 VALUES = {
     **{"format": {"format": "torch"}, "precision": {"precision": "float16"}, "batch_size": {"batch_size": 2}},
+    "target": {"target": "gpu", "precision": "float16"},
     **{"uint8_input": {"uint8_input": True}, "softmax": {"softmax": True}, "class_names": {"class_names": list("abc")}},
     **{"source": {"source": "a file"}, "images": {"images": PIXELS}, "measure": {"measure": False}, "overwrite": None},
     **{"labels": {"labels": np.array([0, 1, 2, 0]), "images": PIXELS}, "calibration": {"calibration": CALIBRATION}},

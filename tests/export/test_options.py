@@ -197,7 +197,7 @@ def test_classes_count_as_one_only_beside_the_model_s_own_spread():
 def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     report = export(shared_model(), tmp_path / "model.tflite")
-    for words in ("litert, float32", "images: float32 (any, 8, 12, 3), -1..1", "2.00 ms for a batch of 1"):
+    for words in ("litert, float32", "images: float32 (1, 8, 12, 3), -1..1", "2.00 ms for a batch of 1"):
         assert words in str(report)
     assert json.loads(json.dumps(report.to_dict()))["operators"] == ["ADD"]
     assert export(shared_model(), tmp_path / "b.tflite", measure=False).latency_ms is None

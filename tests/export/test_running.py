@@ -137,4 +137,8 @@ def test_the_command(monkeypatch, capsys, tmp_path, pictures):
     assert "exists. Choose another path or pass --overwrite." in capsys.readouterr().err
     assert main([*arguments[:3], "--overwrite", "--image-size", "16"]) == 0
     assert "litert, float32" in capsys.readouterr().out
-    assert fake_export.job.signature.shape == (None, 16, 16, 3)
+    assert fake_export.job.signature.shape == (1, 16, 16, 3)
+    assert main([*arguments[:3], "--overwrite", "--image-size", "16", "--batch-size", "any"]) == 0
+    assert fake_export.job.signature.shape == (None, 16, 16, 3) and not fake_export.job.signature.float16
+    assert main([*arguments[:3], "--overwrite", "--image-size", "16", "--target", "gpu"]) == 0
+    assert fake_export.job.signature.float16

@@ -63,15 +63,17 @@ def fake_export(monkeypatch, difference=0.0, select=(), write=None):
                 target.mkdir()
                 (target / "saved_model.pb").write_text("new")
         fake_export.model, fake_export.job, fake_export.calibration = model, job, calibration
-        return {"operators": ["ADD", *select], "select": list(select)}
+        return {"operators": ["ADD", *select], "select": list(select), "gpu": None}
 
-    def run_in_fresh_process(row, path, images, batch, latency):
+    def run_in_fresh_process(row, path, images, batch, latency, in_float16=False):
         # The model that would have been written answers to what the file would have been given.
         fake_export.images = images
-        return [answers_to(batch) for batch in images], {
-            "load_seconds": 0.1,
-            "latency_ms": 2.0 if latency else None,
-        }
+        measured = {"load_seconds": 0.1, "latency_ms": 2.0 if latency else None}
+        answers = [answers_to(batch) for batch in images]
+        if in_float16:
+            measured["float16"] = {"peak": 3.0, "place": "ADD", "loud": 0.001}
+            answers.append(answers_to(images[0][:1]))
+        return answers, measured
 
     def answers_to(images):
         answers = serve(fake_export.model, fake_export.job.signature, keras.ops.convert_to_tensor(images))

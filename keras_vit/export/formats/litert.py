@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.export import litert_graph
+from keras_vit.export.float16 import Computed, layer_of
 from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, append_archive, batches
 from keras_vit.export.formats.saved_model import tensorflow_module
 
@@ -65,12 +67,14 @@ class LiteRT(Format):
         "int8": Precision(*_NEEDS, calibration=True),
     }
     largest = FLATBUFFER
+    batch = 1  # phones' GPUs take no other sizes than those in the file
+    gpu = ("float32", "float16")
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
         """Writes the file, perhaps with operators of TensorFlow's own; OSError, ImportError or TensorFlow's errors."""
         import tensorflow as tf
 
-        module = tensorflow_module(model, signature)
+        module = tensorflow_module(model, signature, self.name)
         converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
         path.write_bytes(converter.convert())
@@ -123,6 +127,14 @@ class LiteRT(Format):
                 builtins.add(names[builtin])
         return Operators(sorted(builtins | custom), sorted(custom))
 
+    def off_gpu(self, path: Path) -> tuple[int, list[str]]:
+        """Returns how many operators a file has, and those that a phone's GPU would not run; OSError, ImportError."""
+        return litert_graph.off_gpu(path)
+
+    def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Computed:
+        """Returns as `Format.compute`; OSError, ImportError, and NotImplementedError for operators without NumPy."""
+        return litert_graph.compute(path, images, dtype, loud)
+
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
@@ -152,10 +164,12 @@ class LiteRT(Format):
             result = quantizer.Quantizer(str(source), recipe.get_quantization_recipe()).quantize(
                 ranges, enable_progress_bar=False, enable_progress_report=False
             )
-        # Inner tensors without names, which in a small model weigh as much as the graph.
+        # Of inner tensors the layer that they come from: full names weigh as much as the graph of a small model.
         model = flatbuffer_utils.read_model_from_bytearray(bytearray(result.quantized_model))
         for graph in model.subgraphs:
             ends = {*map(int, graph.inputs), *map(int, graph.outputs)}
+            made = {int(index) for operator in graph.operators for index in operator.outputs}
             for index, tensor in enumerate(graph.tensors):
-                tensor.name = tensor.name if index in ends else None
+                layer = layer_of(tensor.name.decode()).removeprefix(" in ") if index in made and tensor.name else ""
+                tensor.name = tensor.name if index in ends else f"model/{layer}/" if layer else None
         flatbuffer_utils.write_model(model, str(target))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.export import onnx_graph
+from keras_vit.export.float16 import Computed
 from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, as_strings, batches
 from keras_vit.export.formats.saved_model import tensorflow_module
 
@@ -42,6 +44,15 @@ def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
     context.make_node(
         "Sub", [one.output[0], erf.output[0]], outputs=node.output, name=node.name, shapes=[shape], dtypes=[dtype]
     )
+
+
+def _layer_normalization(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Replaces what stands for a layer normalisation by ONNX's operator; arguments as of `_erfc`."""
+    shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
+    attributes = {"epsilon": float(node.get_attr_value("token")), "axis": -1}
+    context.remove_node(node.name)
+    options = {"outputs": node.output, "name": node.name, "shapes": [shape], "dtypes": [dtype]}
+    context.make_node("LayerNormalization", node.input, attr=attributes, **options)
 
 
 def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
@@ -105,19 +116,20 @@ class ONNX(Format):
         "int8": Precision(*_NEEDS, calibration=True),
     }
     largest = FLATBUFFER
+    gpu = ("float16",)
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
         """Writes the file through tf2onnx; OSError, ImportError, or errors of TensorFlow and tf2onnx if it cannot."""
         import onnx
         import tf2onnx
 
-        module = tensorflow_module(model, signature)
+        module = tensorflow_module(model, signature, self.name)
         with _quiet(path.parent):
             proto, _ = tf2onnx.convert.from_function(
                 module.serve,
                 input_signature=module.serve.input_signature,
                 opset=OPSET,
-                custom_op_handlers={"Erfc": (_erfc, [])},
+                custom_op_handlers={"Erfc": (_erfc, []), "PyFunc": (_layer_normalization, [])},
             )
         # What may have any length gets a name, where tf2onnx says `unk__123`.
         _set_dimensions(proto.graph.input[0], signature.shape)
@@ -156,6 +168,10 @@ class ONNX(Format):
             else:
                 foreign.add(f"{node.domain}.{node.op_type}")
         return Operators(sorted(standard | foreign), sorted(foreign))
+
+    def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Computed:
+        """Returns as `Format.compute`, in the dtypes of the file; OSError, ImportError, onnx's errors."""
+        return onnx_graph.compute(path, images, loud)
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None

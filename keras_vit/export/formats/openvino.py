@@ -91,7 +91,7 @@ class OpenVINO(Format):
 
             utils.get_environment_setup = lambda framework: {"tensorflow": tf.__version__}
 
-        converted = openvino.convert_model(tensorflow_module(model, signature).serve)
+        converted = openvino.convert_model(tensorflow_module(model, signature, self.name).serve)
         converted.inputs[0].get_tensor().set_names({"images"})
         for output, name in zip(converted.outputs, sorted(signature.outputs), strict=True):  # as TensorFlow orders them
             output.get_tensor().set_names({name})

@@ -1,6 +1,5 @@
 """TensorFlow: a SavedModel, and the function that LiteRT, ONNX and OpenVINO files are made from as well."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,48 +14,29 @@ if TYPE_CHECKING:
     from keras_vit.export.served_model import Metadata, Signature
 
 
-def tensorflow_module(model: "keras.Model", signature: "Signature", *, whole_products: bool = True) -> Any:
+def tensorflow_module(model: "keras.Model", signature: "Signature", format: str) -> Any:
     """Returns a `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs.
 
-    It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. With
-    `whole_products`, a product of a sequence and a matrix is one operation, as other runtimes expect it: while
-    `serve` is traced, the `call` of each Dense layer is replaced. Raises ImportError without TensorFlow, and what
-    TensorFlow or a layer raises where it cannot be traced.
+    It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. The calls of
+    `rewrites` for the format stand in the graph. Raises ImportError without TensorFlow, and what TensorFlow or a layer
+    raises where it cannot be traced.
     """
-    import keras
     import tensorflow as tf
 
-    from keras_vit._keras import layers_inside
+    from keras_vit.export import rewrites
     from keras_vit.export.served_model import INPUT, serve
+
+    def served(images: Any) -> Any:
+        answers = serve(model, signature, images)
+        return rewrites.apart(answers) if rewrites.is_for_gpu(signature, format) else answers
 
     spec = tf.TensorSpec(signature.shape, signature.dtype, name=INPUT)
     module = tf.Module(name="keras_vit")
     module.weights = [weight.value for weight in model.weights]
-    module.serve = tf.function(functools.partial(serve, model, signature), input_signature=[spec], autograph=False)
-    dense = [layer for layer in layers_inside(model) if isinstance(layer, keras.layers.Dense) and whole_products]
-    dense = [layer for layer in dense if "call" not in vars(layer)]  # one that somebody has replaced stays
-    try:
-        for layer in dense:
-            layer.call = functools.partial(_whole_product, layer)
+    module.serve = tf.function(served, input_signature=[spec], autograph=False)
+    with rewrites.replaced(model, rewrites.calls_for(signature, format)):
         module.serve.get_concrete_function()  # traced now, and not again
-    finally:
-        for layer in dense:
-            del layer.call
     return module
-
-
-def _whole_product(layer: Any, inputs: Any, training: bool | None = None) -> Any:
-    """Returns what `keras.layers.Dense.call` computes, as one operation.
-
-    Keras 3.15 multiplies a sequence by a matrix with `tf.tensordot`, which flattens the sequence to a shape that it
-    computes at run time: ten operations, which converters keep, and which cut the graph into pieces for LiteRT.
-    """
-    import keras
-    import tensorflow as tf
-
-    outputs = tf.matmul(inputs, keras.ops.convert_to_tensor(layer.kernel))
-    outputs = outputs if layer.bias is None else keras.ops.add(outputs, layer.bias)
-    return layer.activation(outputs)
 
 
 class SavedModel(Format):
@@ -74,7 +54,7 @@ class SavedModel(Format):
         """Writes the folder, `serve` as its signature `serving_default`; ImportError or TensorFlow's errors."""
         import tensorflow as tf
 
-        module = tensorflow_module(model, signature, whole_products=False)
+        module = tensorflow_module(model, signature, self.name)
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:

@@ -1,0 +1,70 @@
+"""What a file computes in float16, as GPUs do: the check that a runtime on a CPU cannot make."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LARGEST = 65504  # of float16
+TOLERANCE = 2e-2  # largest difference to the model, in relation to its largest answer
+LOUD = 300.0  # added to one channel of what each normalisation reads: as loud as DINOv2's, CLIP's and SAM's
+
+
+@dataclasses.dataclass
+class Computed:
+    """Answers by name, and the largest magnitude that came up on the way, with the operator that it came from."""
+
+    answers: dict[str, np.ndarray]
+    peak: float = 0.0
+    place: str = ""
+
+    def see(self, value: Any, place: str) -> None:
+        """Takes a value into account; the first that is not finite is the peak, as infinity."""
+        if value.dtype.kind != "f" or not value.size or not np.isfinite(self.peak):
+            return
+        peak = float(max(value.max(), -value.min()))
+        if not peak <= self.peak:
+            self.peak, self.place = (peak if np.isfinite(peak) else np.inf), place
+
+
+def layer_of(name: str) -> str:
+    """The layer of a value that TensorFlow named, such as " in block_0/attention"; "" where there is none."""
+    *_, name = [part for part in name.split(";") if part] or [""]
+    model, *parts = name.removeprefix("StatefulPartitionedCall/").split("/")[:-1] or [""]
+    if parts and re.search(r"_\d+$", model) and re.search(r"_\d+$", parts[0]):  # Keras counts the calls of a layer
+        parts = [re.sub(r"_\d+$", "", part) for part in parts]
+    return f" in {'/'.join(parts)}" if parts else ""
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function within 2e-7 (Abramowitz and Stegun, 7.1.26)."""
+    t = 1 / (1 + 0.3275911 * np.abs(x))
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return np.sign(x) * (1 - series * np.exp(-x * x))
+
+
+def distance(answers: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
+    """The largest difference in relation to the largest value of an output: of the output that is farthest off."""
+    found = []
+    for name, values in expected.items():
+        off = np.abs(answers[name].reshape(values.shape) - values).max()
+        found.append(off / max(np.abs(values).max(), 1e-6))
+    return float(np.max(found))
+
+
+def check(row: Any, path: Path, float32: Path, images: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The answers of a file in float16, and as plain data `peak`, `place`, and `loud`, the error where norms are loud.
+
+    `float32` is the same file in float32, which says what is right there. Without a way to compute the file there are
+    no answers, and the reason stands under `why`.
+    """
+    with np.errstate(all="ignore"):
+        try:
+            found = row.compute(path, images, np.float16)
+            loud, truth = row.compute(path, images, np.float16, LOUD), row.compute(float32, images, np.float32, LOUD)
+        except (NotImplementedError, ImportError) as error:
+            return {}, {"why": str(error)}
+        error = distance(loud.answers, truth.answers)
+    return found.answers, {"peak": found.peak, "place": found.place, "loud": error}
