@@ -294,7 +294,7 @@ def export(
     _check_destination(path, row, overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference = plain_model(model)
-    float16 = bool(target) or (precision == "float16" and bool(row.gpu))
+    float16 = bool(target) or (precision == "float16" and row.gpu != ())
     signature = Signature.of(reference, batch_size, uint8_input, softmax, float16)
     compared = compared_images(model, signature, images, labels, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
@@ -302,22 +302,17 @@ def export(
         check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
     expected = [answers_of(reference, signature, batch) for batch in compared.taken("float32")]
     job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
-    status = Console(stderr=True).status(f"Exporting {model.name} to {path.name} ...")
     try:
-        with status, _workspace(path) as temporary:
+        with Console(stderr=True).status(f"Exporting to {path.name} ...") as status, _workspace(path) as temporary:
             written = Path(temporary, f"exported{row.suffix}")
             operators = write_anywhere(served_model(reference), job, compared.calibration, written)
-            if operators["select"] and not allow_select_ops:
-                words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(operators['select'])}"
-                raise RuntimeError(Message(words, ". Pass ", Code("allow_select_ops=True"), "."))
+            _check_operators(row, [] if allow_select_ops else operators["select"])
             status.update(f"Checking {path.name} ...")
-            taken, rounded = compared.taken(signature.dtype), float16 or precision == "float16"
+            taken, rounded = compared.taken(signature.dtype), bool(target) or precision == "float16"
             answers, measured = run_in_fresh_process(row, written, taken, batch_size, measure, rounded)
+            answers = [_named(batch, signature) for batch in answers]
             in_float16 = _in_float16(answers.pop(), expected[0], measured, row, tolerance) if rounded else {}
-            if len(signature.outputs) == 1:  # PyTorch's has no name
-                answers = [dict(zip(signature.outputs, batch.values(), strict=True)) for batch in answers]
             limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
-            size = _size_of(row.files(written))
             _place(written, path, row, Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
@@ -325,7 +320,7 @@ def export(
         format=row.name,
         path=str(path),
         precision=precision,
-        bytes=size,
+        bytes=_size_of(row.files(path)),
         batch=batch_size,
         input=signature.describe_input(),
         output=", ".join(signature.outputs),
@@ -345,6 +340,19 @@ def export(
         **_on_gpu(operators["gpu"]),
         **in_float16,
     )
+
+
+def _check_operators(row: Format, foreign: list[str]) -> None:
+    """Raises RuntimeError for operators that a runtime lacks."""
+    if foreign:
+        words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(foreign)}. Pass "
+        raise RuntimeError(Message(words, Code("allow_select_ops=True"), "."))
+
+
+def _named(answers: dict[str, np.ndarray], signature: Signature) -> dict[str, np.ndarray]:
+    """Returns outputs by the names of the signature; that of PyTorch, if it is one, has no name."""
+    single = len(signature.outputs) == 1 and answers
+    return dict(zip(signature.outputs, answers.values(), strict=True)) if single else answers
 
 
 def _on_gpu(found: tuple[int, list[str]] | None) -> dict[str, Any]:
@@ -368,7 +376,6 @@ def _in_float16(
     found = measured["float16"]
     if "why" in found:
         return {"float16": f"not checked: {found['why']}"}
-    answers = dict(zip(expected, answers.values(), strict=True)) if len(expected) == 1 else answers
     count = len(next(iter(answers.values())))
     expected = {name: values.take(range(count), axis=0, mode="wrap") for name, values in expected.items()}
     error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, tolerance or 0)

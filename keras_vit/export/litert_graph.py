@@ -51,7 +51,8 @@ class Graph:
         for row in graph.operators:
             kind, name = codes[row.opcodeIndex], (graph.tensors[row.outputs[0]].name or b"").decode()
             inputs, outputs = [int(i) for i in row.inputs if i >= 0], [*map(int, row.outputs)]
-            self.operators.append(Operator(kind, inputs, outputs, row.builtinOptions, kind + layer_of(name)))
+            options = DTYPES[graph.tensors[outputs[0]].type] if kind == "CAST" else row.builtinOptions
+            self.operators.append(Operator(kind, inputs, outputs, options, kind + layer_of(name)))
 
     def shape(self, tensor: int) -> tuple[int, ...]:
         """The shape of a tensor, -1 where a length is not fixed."""
@@ -178,7 +179,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "SQUARED_DIFFERENCE": lambda a, b: np.square(a - b),
 }
 _WITH_OPTIONS: dict[str, Callable[..., Any]] = {
-    "CAST": lambda x, o: x.astype(DTYPES[o.outDataType]),
+    "CAST": lambda x, o: x.astype(o),
     "CONCATENATION": lambda *parts: np.concatenate(parts[:-1], parts[-1].axis),
     "GATHER": lambda x, places, o: np.take(x, places.astype(int), o.axis),
     "MAX_POOL_2D": lambda x, o: _windows(x, (o.filterHeight, o.filterWidth), o, -np.inf).max((-2, -1)),
