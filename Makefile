@@ -32,12 +32,13 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 BENCHED := $(if $(GPU),accelerators,speed)
 BENCH_PAGE := docs/$(if $(GPU),accelerators,speed_rows).md
 
-.PHONY: help demo test test-lowest bench lint format wheel sbom docs clean
+.PHONY: help demo test test-lowest test-nightly bench lint format wheel sbom docs clean
 
 help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
 	@echo "make test [PYTEST_ARGS='-x tests/layers']  style and types, then the suite, or a part of it, on all three backends"
 	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
+	@echo "make test-nightly SOFTWARE_VULKAN=FOLDER   LiteRT's GPU accelerator over a Vulkan driver that computes on the CPU"
 	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json (with a GPU: the page of accelerators)"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
@@ -65,6 +66,9 @@ test:
 
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-nightly: $(TEST)/.installed
+	@KERAS_BACKEND=tensorflow $(TEST)/bin/python -m pytest tests/export/test_phones.py
 
 # All rows take long; BENCH_ARGS='--rows NAME' chooses some.
 bench: $(BENCH)/.installed

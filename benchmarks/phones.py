@@ -6,6 +6,14 @@ The folder has a Vulkan driver that computes on the CPU: libvulkan.so.1 and an *
 Mesa's lavapipe in float16 as well).
 """
 
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import numpy as np
 
 import keras_vit
@@ -80,3 +88,104 @@ def model_of(config, seed=0):
             np.abs(middle + rng.normal(0, spread, weight.shape)) if middle else rng.normal(0, spread, weight.shape)
         )
     return model
+
+
+# The accelerator, in a process of its own: it writes a lot, and keeps memory where it failed
+
+CHILD = """
+import sys, numpy as np
+from ai_edge_litert.compiled_model import CompiledModel
+from ai_edge_litert.gpu_options import GpuOptions
+from ai_edge_litert.hardware_accelerator import HardwareAccelerator as Kind
+from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.options import Options
+path, helped, float32 = sys.argv[1], sys.argv[2] == "helped", sys.argv[3] == "float32"
+runner = Interpreter(path).get_signature_runner()
+(name, detail), = runner.get_input_details().items()
+x = np.random.default_rng(0).uniform(-1, 1, detail["shape"]).astype(detail["dtype"])
+kinds = Kind.GPU | Kind.CPU if helped else Kind.GPU
+options = Options(hardware_accelerators=kinds, gpu_options=GpuOptions(enforce_f32=float32))
+model = CompiledModel.from_file(path, options=options)
+(key, ends), = model.get_signature_list().items()
+given = model.create_input_buffer_by_name(key, name)
+given.write(x.ravel())
+buffers = {output: model.create_output_buffer_by_name(key, output) for output in ends["outputs"]}
+model.run_by_name(key, {name: given}, buffers)
+for output, values in runner(**{name: x}).items():
+    found = buffers[output].read(values.size, np.float32).reshape(values.shape)
+    print("FOUND", output, np.abs(found - values).max() / np.abs(values).max(), flush=True)
+import os
+os._exit(0)
+"""
+
+
+def on_gpu(path, folder, precision="float32"):
+    """What the accelerator makes of a file: `gpu_only`, `on_gpu`, `not_on_gpu`, `reasons`, and `error` by output."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    (icd,) = Path(folder).glob("*icd*.json")
+    environment = {**os.environ, "VK_ICD_FILENAMES": str(icd), "LD_LIBRARY_PATH": str(folder)}
+    found = {"gpu_only": False, "on_gpu": 0, "not_on_gpu": 0, "reasons": [], "error": {}}
+    for helped in ("alone", "helped"):
+        command = [sys.executable, "-c", CHILD, str(path), helped, precision]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        log = run.stdout + run.stderr
+        lines = re.search(r"not supported by GPU delegate:\n(.*?)\n\d+ operations", log, re.S)
+        found["reasons"] = lines.group(1).splitlines() if lines else found["reasons"]
+        counts = re.search(r"(\d+) operations will run on the GPU, and the remaining (\d+)", log)
+        if counts:
+            found["on_gpu"], found["not_on_gpu"] = map(int, counts.groups())
+        found["error"] = {name: float(off) for name, off in re.findall(r"^FOUND (\S+) (\S+)$", log, re.M)}
+        if found["error"]:
+            if helped == "alone":
+                count = len(Interpreter(str(path))._get_ops_details())  # noqa: SLF001 (a count for a page)
+                found |= {"gpu_only": True, "on_gpu": count, "not_on_gpu": 0}
+            break
+    return found
+
+
+HEAD = "## On a phone's GPU\n"
+TEXT = """
+Made by `SOFTWARE_VULKAN=FOLDER python benchmarks/phones.py --output docs/exports.md`: LiteRT's own GPU accelerator
+(WebGPU, ai-edge-litert {version}) over a Vulkan driver that computes on the CPU, in float32. The models are small and
+have random weights; the files are those of `target="gpu"`.
+
+- `error` is the largest difference from the interpreter, in relation to the largest output.
+- `float16` is that from the model where the file is computed in float16, operator by operator, in NumPy.
+- `loud` is the same where each normalisation reads a channel that is louder by 300.
+
+[On a phone](export/litert.md#on-a-phone) says what this cannot tell.
+
+| kind | operators on the GPU | error | float16 | loud |
+|---|---|---|---|---|
+"""
+
+
+def main():
+    from importlib.metadata import version
+
+    from keras_vit.export import export
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--output", help="a Markdown file, whose section on phones is replaced")
+    options = parser.parse_args()
+    text = HEAD + TEXT.format(version=version("ai-edge-litert"))
+    for kind in options.kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "m.tflite")
+            report = export(model_of(KINDS[kind]()), path, target="gpu", measure=False)
+            found = on_gpu(path, os.environ["SOFTWARE_VULKAN"])
+        count = f"{found['on_gpu']} of {found['on_gpu'] + found['not_on_gpu']}"
+        errors = (max(found["error"].values()), report.float16_error, report.float16_loud_error)
+        text += f"| {kind} | {count} | " + " | ".join(f"{error:.1e}" for error in errors) + " |\n"
+        print(text.splitlines()[-1], flush=True)
+    if options.output:
+        page = Path(options.output)
+        before, _, after = page.read_text("utf-8").partition(HEAD)
+        _, heading, rest = after.partition("\n## ")
+        page.write_text(before.rstrip("\n") + "\n\n" + text + heading + rest, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

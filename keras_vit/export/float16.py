@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 65504  # of float16
+LARGEST = 65504.0  # of float16
 TOLERANCE = 2e-2  # largest difference to the model, in relation to its largest answer
 LOUD = 300.0  # added to one channel of what each normalisation reads: as loud as DINOv2's, CLIP's and SAM's
 

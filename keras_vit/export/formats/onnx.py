@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.export import onnx_graph
-from keras_vit.export.float16 import Computed
+from keras_vit.export.float16 import LARGEST, Computed
 from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, as_strings, batches
 from keras_vit.export.formats.saved_model import tensorflow_module
 
@@ -71,7 +71,7 @@ def _to_float16(source: Path, target: Path) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     with _quiet(target.parent):
-        model = convert_float_to_float16(onnx.load_model(str(source)), keep_io_types=True)
+        model = convert_float_to_float16(onnx.load_model(str(source)), max_finite_val=LARGEST, keep_io_types=True)
     # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
     outputs, nodes = set(), []
     for node in model.graph.node:
