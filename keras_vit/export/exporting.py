@@ -379,7 +379,7 @@ def _in_float16(
     count = len(next(iter(answers.values())))
     expected = {name: values.take(range(count), axis=0, mode="wrap") for name, values in expected.items()}
     error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, tolerance or 0)
-    peak = f"{found['peak']:.5g} of at most {LARGEST} ({found['place']})"
+    peak = f"{found['peak']:.5g} of at most {LARGEST:.0f} ({found['place']})"
     if not max(error, loud) <= limit:
         words = f"In float16, in which GPUs compute, the {row.name} file differs from the model by {error:.1e} of the"
         words += f" largest output ({loud:.1e} where norms are loud), more than {limit:.1e}. It reaches {peak}. Write"
