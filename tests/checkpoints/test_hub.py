@@ -317,6 +317,7 @@ def test_names_of_files_control_no_terminal(server):
     assert str(error.value).isprintable()
 
 
+@pytest.mark.filterwarnings("ignore:The layout .* has no word for")
 def test_a_recommended_repository(server, monkeypatch, tmp_path):
     """Loaded by `pretrained=True`, `load` and `weights`; what cannot be had is named, in one traceback."""
     monkeypatch.setitem(catalogue_data("catalogue.json")["recommended"], "ViT-mu/16", "hf://timm/test_vit.r160_in1k")
