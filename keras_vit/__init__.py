@@ -9,6 +9,7 @@ from keras_vit._names import IS_PROGRAM, import_all, lazy_names
 if TYPE_CHECKING:
     from keras_vit import data as data
     from keras_vit import depth as depth
+    from keras_vit import detection as detection
     from keras_vit import evaluation as evaluation
     from keras_vit import export as export
     from keras_vit import inspection as inspection
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from keras_vit.models import BiT as BiT
     from keras_vit.models import BiTConfig as BiTConfig
     from keras_vit.models import CreateOptions as CreateOptions
+    from keras_vit.models import Detector as Detector
+    from keras_vit.models import DetectorConfig as DetectorConfig
     from keras_vit.models import DPTConfig as DPTConfig
     from keras_vit.models import EoMT as EoMT
     from keras_vit.models import EoMTConfig as EoMTConfig

@@ -72,10 +72,11 @@ def import_all(module: ModuleType) -> None:
 # Package to module to the names that it has there.
 PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit": {
-        "keras_vit": "data depth evaluation export inspection layers segmentation text training",
+        "keras_vit": "data depth detection evaluation export inspection layers segmentation text training",
         "keras_vit.checkpoints": "class_names inspect_checkpoint list_models list_weights push_to_hub to_checkpoint",
         "keras_vit.models": (
-            "BIT_VARIANTS BiT BiTConfig CreateOptions DPT DPTConfig EoMT EoMTConfig LinearDepth LinearDepthConfig "
+            "BIT_VARIANTS BiT BiTConfig CreateOptions DPT DPTConfig Detector DetectorConfig EoMT EoMTConfig "
+            "LinearDepth LinearDepthConfig "
             "LinearSegmenter LinearSegmenterConfig LoadOptions ModelOptions TextConfig TextEncoder VARIANTS ViTConfig "
             "VisionTransformer feature_extractor feature_names"
         ),
@@ -114,6 +115,10 @@ PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit.depth": {
         "keras_vit.depth.estimating": "Depth estimate plot",
         "keras_vit.depth.metrics": "DepthErrors depth_errors mean_depth_errors",
+    },
+    "keras_vit.detection": {
+        "keras_vit.detection.detecting": "Detection detect plot suppressed",
+        "keras_vit.detection.metrics": "MeanAP MeanAPResult",
     },
     "keras_vit.evaluation": {
         "keras_vit._pictures": "need_matplotlib",
@@ -156,6 +161,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.layers.dense_prediction": (
             "BatchNormalization DepthBins DepthHead FeatureFusion MaskHead QueryRotation Reassemble UpscaleBlock resize"
         ),
+        "keras_vit.layers.detection": "DetectionHead box_bias",
         "keras_vit.layers.positions": "RotaryEmbedding sincos2d",
         "keras_vit.layers.resnet": "BiTUnit PaddedMaxPooling2D ResNetUnit StdConv2D bit_conv group_norm",
         "keras_vit.layers.texts": "AddTextPositions TextMask TextPooling",
@@ -171,8 +177,10 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
         "keras_vit._arguments": "pair",
         "keras_vit.models.config": "BiTConfig ModelConfig TextConfig ViTConfig",
-        "keras_vit.models.dense": "DPT DenseModel EoMT LinearDepth LinearSegmenter",
-        "keras_vit.models.dense_config": "DPTConfig DenseConfig EoMTConfig LinearDepthConfig LinearSegmenterConfig",
+        "keras_vit.models.dense": "DPT DenseModel Detector EoMT LinearDepth LinearSegmenter",
+        "keras_vit.models.dense_config": (
+            "DPTConfig DenseConfig DetectorConfig EoMTConfig LinearDepthConfig LinearSegmenterConfig"
+        ),
         "keras_vit.models.features": "feature_extractor feature_names",
         "keras_vit.models.image_model": "ImageModel pixel_scaling",
         "keras_vit.models.sizes": "convolutions count_macs count_weights",

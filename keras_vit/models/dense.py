@@ -12,6 +12,7 @@ from keras_vit.layers import (
     BatchNormalization,
     DepthBins,
     DepthHead,
+    DetectionHead,
     FeatureFusion,
     MaskHead,
     QueryRotation,
@@ -29,6 +30,7 @@ from keras_vit.layers.dense_prediction import Convolution, WithClassToken
 from keras_vit.models.dense_config import (
     DenseConfig,
     DepthConfig,
+    DetectorConfig,
     DPTConfig,
     EoMTConfig,
     LinearDepthConfig,
@@ -36,6 +38,7 @@ from keras_vit.models.dense_config import (
 )
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.preprocessing.windows import detector_pixels, read_picture
 
 
 def token_map(backbone: VisionTransformer, block: int, policy: Any, tokens: Any = None) -> tuple[Any, Any]:
@@ -268,6 +271,59 @@ class LinearDepth(DenseModel):
     config_type = LinearDepthConfig
     default_name = "linear_depth"
     outputs_of = staticmethod(linear_depth)
+
+
+# Boxes
+
+
+def detector(config: DetectorConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
+    """Returns the symbolic `logits`, `boxes` and, where there is such a head, `objectness` of all patches."""
+    vit = config.backbone
+    head = DetectionHead(
+        config.classes,
+        config.embedding,
+        vit.grid_size,
+        vit.prefix_tokens,
+        vit.class_token,
+        config.objectness,
+        config.activation,
+        config.head_epsilon,
+        dtype=at_least_float32(policy, "head"),
+        name="head",
+    )
+    return head(backbone.output)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Detector(DenseModel):
+    """Boxes and classes of the patches of a plain Vision Transformer, as OWL-ViT and OWLv2 have them.
+
+    It takes images and returns a dictionary: `"logits"` `(batch, P, classes)`, of which each is a sigmoid's, `"boxes"`
+    `(batch, P, 4)`, centre and size in 0..1 of the image, and of an OWLv2 `"objectness"` `(batch, P)`. Pictures of any
+    size become boxes in pixels with `keras_vit.detection.detect`. There are no gathers and no suppression in it, so it
+    exports as other models do. Arguments are those of `VisionTransformer`. Raises TypeError for another config;
+    ValueError for an `input_tensor` or, at call time, images that do not fit.
+
+    Examples:
+        >>> config = keras_vit.DetectorConfig(backbone=backbone, classes=3, embedding=8)
+        >>> {name: tuple(values.shape) for name, values in keras_vit.Detector(config)(small_images).items()}
+        {'logits': (4, 4, 3), 'boxes': (4, 4, 4)}
+    """
+
+    config_type = DetectorConfig
+    default_name = "detector"
+    outputs_of = staticmethod(detector)
+
+    def preprocess(self, images: Any) -> Any:
+        """Returns pictures as this model takes them: float32 `(batch, height, width, channels)`.
+
+        Arguments and errors are those of `ImageModel.preprocess`; `config.pictures` says how pictures get their size.
+        """
+        config, pipeline = self.config, self.config.pipeline
+        several = isinstance(images, (list, tuple)) or (hasattr(images, "shape") and len(images.shape) == 4)
+        pixels = [read_picture(image, config.channels) for image in (images if several else [images])]
+        sized = np.stack([detector_pixels(picture, config.image_size, config.pictures) for picture in pixels])
+        return sized if config.include_preprocessing else pipeline.normalized(sized)
 
 
 # Queries

@@ -186,6 +186,48 @@ class LinearSegmenterConfig(NamedClasses):
             raise ValueError(f"stride must be at most crop_size, or places would be left out, but {given}.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetectorConfig(NamedClasses):
+    """Everything that decides what a `Detector` computes (OWL-ViT, arXiv 2205.06230; OWLv2, arXiv 2306.09683).
+
+    Attributes:
+        backbone: The Vision Transformer that the heads read: pooling `"none"`, no classes, images of one size.
+        classes: C, the number of classes.
+        class_names: What they stand for, in order; None where that is unknown.
+        embedding: E, the length of the vector that a patch and a class have.
+        objectness: Whether there is a head that says how likely a patch has an object (OWLv2).
+        activation: Of the heads of boxes and objectness: `"exact"` (transformers), `"tanh"` (Scenic) or another.
+        head_epsilon: Of the normalisation before the heads: 1e-5 (transformers) or 1e-6 (Scenic).
+        pictures: Whose rules bring a picture to the size of the model, and boxes back to the picture: `"owlvit"`
+            (squashed, transformers' OWL-ViT), `"owlv2"` (black below or beside it, transformers' OWLv2) or `"scenic"`
+            (grey below or beside it, as in Scenic's notebook).
+
+    Raises:
+        TypeError, ValueError: if a field makes no sense.
+
+    Examples:
+        >>> keras_vit.DetectorConfig(backbone=backbone, classes=3, embedding=8).objectness
+        False
+    """
+
+    embedding: Positive
+    objectness: bool = False
+    activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
+    head_epsilon: Annotated[float, Number()] = 1e-5
+    pictures: Annotated[str, OneOf(("owlvit", "owlv2", "scenic"))] = "owlv2"
+
+    model: ClassVar[str] = "Detector"
+    SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures")
+
+    def _check_together(self) -> None:
+        """Raises ValueError for a backbone with a head, pooling, another final norm or a free image size."""
+        super()._check_together()
+        if self.backbone.dynamic:
+            raise ValueError("backbone must have dynamic=False: boxes depend on the grid of patches.")
+        if self.head_epsilon <= 0:
+            raise ValueError(f"head_epsilon must be above 0, but {self.head_epsilon!r} was given.")
+
+
 # Depth
 
 # How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth.estimating`.

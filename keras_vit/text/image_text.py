@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 import numpy as np
@@ -32,9 +32,10 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, like_of_options
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
-from keras_vit.checkpoints.layouts import clip, timm
+from keras_vit.checkpoints.layouts import clip, owl, timm
 from keras_vit.checkpoints.layouts.sidecars import mapping, number
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
+from keras_vit.checkpoints.msgpack_file import is_msgpack, read_msgpack
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, TextConfig, TextEncoder, VisionTransformer
 from keras_vit.models.changes import copy_state
@@ -45,14 +46,68 @@ from keras_vit.text.templates import AVERAGINGS, Templates, average, checked_nam
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
 
+if TYPE_CHECKING:
+    from keras_vit.text.open_vocabulary import OpenVocabularyDetector
+
 # What a TIPS calls its temperature, by which cosines are divided.
 TEMPERATURES = ("temperature", "temperature_contrastive")
 _LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
 _LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(_LARGEST_NUMBER)
 
 
+class WithTexts:
+    """What models with a text tower do with texts; they have a `tokenizer` and a `text_encoder`."""
+
+    tokenizer: Tokenizer | None
+    text_encoder: TextEncoder
+
+    def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
+        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut.
+
+        Args:
+            texts: One or several.
+            batch_size: How many are computed at a time.
+            progress: Whether to show a bar.
+
+        Raises:
+            TypeError: unless they are strings.
+            ValueError: if there is no tokenizer or no text, a text is no Unicode, `batch_size` is no positive integer,
+                or a token id is unknown.
+            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
+        """
+        whole_number("batch_size", batch_size, 1)
+        ids, rows = self._ids(texts), []
+        with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
+            for start in range(0, len(ids), batch_size):
+                part = ids[start : start + batch_size]
+                rows.append(self.text_encoder.predict_on_batch(part))
+                bar.advance(len(part))
+        return unit_vectors(np.concatenate(rows).astype("float32"))
+
+    def _known_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer; ValueError where there is none."""
+        if self.tokenizer is None:
+            raise ValueError(
+                "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
+                "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
+            )
+        return self.tokenizer
+
+    def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Returns the token ids of texts, int32 `(texts, context)`.
+
+        Raises TypeError unless they are strings, ValueError without tokenizer or texts, for text that is no Unicode and
+        unknown ids, ImportError without ftfy for a CLIP or open_clip's files.
+        """
+        ids = self._known_tokenizer()(texts)
+        if not len(ids):
+            raise ValueError("texts must not be empty.")
+        self.text_encoder.check_ids(ids)
+        return ids
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ImageText(SharedModel, keras.Model):
+class ImageText(WithTexts, SharedModel, keras.Model):
     """An image tower and a text tower whose embeddings can be compared: `(images, ids)` to logits `(images, texts)`.
 
     `both.compile(optimizer, training.ContrastiveLoss())` and `both.fit((images, texts))` train both towers, and the
@@ -265,29 +320,6 @@ class ImageText(SharedModel, keras.Model):
             images = self.image_encoder.preprocess(images)
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
-    def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
-        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut.
-
-        Args:
-            texts: One or several.
-            batch_size: How many are computed at a time.
-            progress: Whether to show a bar.
-
-        Raises:
-            TypeError: unless they are strings.
-            ValueError: if there is no tokenizer or no text, a text is no Unicode, `batch_size` is no positive integer,
-                or a token id is unknown.
-            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
-        """
-        whole_number("batch_size", batch_size, 1)
-        ids, rows = self._ids(texts), []
-        with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
-            for start in range(0, len(ids), batch_size):
-                part = ids[start : start + batch_size]
-                rows.append(self.text_encoder.predict_on_batch(part))
-                bar.advance(len(part))
-        return unit_vectors(np.concatenate(rows).astype("float32"))
-
     def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
         """Returns scaled similarities, float32 `(images, texts)`.
 
@@ -423,27 +455,6 @@ class ImageText(SharedModel, keras.Model):
         layers.assign(model.get_layer("head").kernel, np.ascontiguousarray(average(vectors, rule).T, "float32"))
         return model
 
-    def _known_tokenizer(self) -> Tokenizer:
-        """Returns the tokenizer; ValueError where there is none."""
-        if self.tokenizer is None:
-            raise ValueError(
-                "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
-                "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
-            )
-        return self.tokenizer
-
-    def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns the token ids of texts, int32 `(texts, context)`.
-
-        Raises TypeError unless they are strings, ValueError without tokenizer or texts, for text that is no Unicode and
-        unknown ids, ImportError without ftfy for a CLIP or open_clip's files.
-        """
-        ids = self._known_tokenizer()(texts)
-        if not len(ids):
-            raise ValueError("texts must not be empty.")
-        self.text_encoder.check_ids(ids)
-        return ids
-
 
 def _with_capitals(tokenizer: Tokenizer, config: TextConfig) -> Tokenizer:
     """Returns a tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
@@ -466,11 +477,12 @@ def load_image_text(
     numerics: Literal["official", "publisher"] | None = None,
     image_size: ImageSize | None = None,
     dtype: DType = None,
-) -> ImageText:
-    """Returns both towers of a CLIP, a SigLIP 1 or 2, a LiT or a TIPS, and its tokenizer.
+) -> "ImageText | OpenVocabularyDetector":
+    """Returns both towers of a CLIP, a SigLIP 1 or 2, a LiT, a TIPS or an OWL, and its tokenizer.
 
     Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel, SiglipModel and Tipsv2Model,
-    big_vision's two-tower `.npz`, LiT's with a Transformer as text tower, a folder with the two `.npz` of a TIPS.
+    big_vision's two-tower `.npz`, LiT's with a Transformer as text tower, a folder with the two `.npz` of a TIPS; of
+    OWL-ViT and OWLv2 transformers' folders and Scenic's files.
 
     Args:
         source: A path, a folder or an address, as in `load`.
@@ -487,7 +499,7 @@ def load_image_text(
         dtype: Dtype policy of both towers.
 
     Returns:
-        An `ImageText`.
+        An `ImageText`; of an OWL an `OpenVocabularyDetector`.
 
     Raises:
         OSError: if there is no such file (FileNotFoundError), also of the tokenizer, it cannot be read or fetched
@@ -512,6 +524,12 @@ def load_image_text(
     source = without_password(source)  # in messages
     known = like_of_options(like, architecture, None)
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
+    if owl.recognise(file):
+        if known is not None:
+            raise ValueError(f"{source} is an OWL, whose arrays say what it computes: leave like={known.name!r} out.")
+        from keras_vit.text.open_vocabulary import open_detector
+
+        return open_detector(source, path, file, sidecars, tokenizer, numerics, image_size, dtype)
     try:
         plan, names = plan_of_text(file, sidecars)
     except ValueError as error:
@@ -588,6 +606,8 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
 
     Raises OSError if a file is not there or cannot be read, ValueError if it is damaged or of no known kind.
     """
+    if is_msgpack(path):
+        return read_msgpack(path)
     file, text = clip.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
         return file

@@ -22,6 +22,7 @@ from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names,
 from keras_vit.checkpoints.writing import warn_of_pictures
 from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
+from keras_vit.text.open_vocabulary import OpenVocabularyDetector, save_detector
 from keras_vit.text.tokenizers import CLEANINGS
 
 Arrays = Iterator[tuple[str, np.ndarray]]
@@ -40,7 +41,10 @@ _IMAGE_STARTS = {"huggingface": "", "clip": "visual.", "pe": "visual.", "big_vis
 
 
 def save_image_text(
-    both: ImageText, path: str | os.PathLike[str], layout: str = "huggingface", overwrite: bool = False
+    both: ImageText | OpenVocabularyDetector,
+    path: str | os.PathLike[str],
+    layout: str = "huggingface",
+    overwrite: bool = False,
 ) -> None:
     """Writes both towers as transformers, open_clip, Meta, big_vision or TIPS name them; arrays come back bit for bit.
 
@@ -52,6 +56,7 @@ def save_image_text(
             are known; for `"big_vision"` an `.npz`.
         layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model), `"clip"` (open_clip), `"big_vision"` (SigLIP),
             `"pe"` (Meta's names of the Perception Encoder),
+            `"scenic"` (an OWL; the other layout of one is `"huggingface"`),
             `"tips"` or `"tips_scenic"` (`tips_vision.npz` and `tips_text.npz`, of the authors' PyTorch or Scenic).
         overwrite: Whether files may be replaced.
 
@@ -67,6 +72,11 @@ def save_image_text(
         >>> text.load_image_text("towers.npz", tokenizer=None).text_encoder.config == both.text_encoder.config
         True
     """
+    if isinstance(both, OpenVocabularyDetector):
+        check_choice("layout", layout, ("huggingface", "scenic"))
+        check_fits_float32(both.detector, both.text_encoder)
+        save_detector(both, at_home(path), layout, overwrite)
+        return
     names, path = _text_names(both, layout), at_home(path)
     check_fits_float32(both.image_encoder, both.text_encoder)
     if layout in _PAIRS:

@@ -1,0 +1,244 @@
+"""From a picture of any size to boxes with names and scores, as OWL-ViT's and OWLv2's publishers read their models."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit._arguments import check_flag, to_numpy, whole_number
+from keras_vit._files import write_text
+from keras_vit._pictures import plot_map, safe_colours
+from keras_vit.models import Detector
+from keras_vit.preprocessing.windows import read_picture
+from keras_vit.segmentation.results import check_share, label_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIDE = 7.5  # units of the longer side of a figure
+_LISTED = 24  # entries of its legend
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Detection:
+    """The boxes of a picture, in the order of the patches that found them.
+
+    Attributes:
+        boxes: float32 `(k, 4)`: left, top, right and bottom in pixels of the picture, which they may reach beyond.
+        scores: float32 `(k,)`: how likely each is, in 0..1.
+        labels: int32 `(k,)`: the class of each.
+        names: What the classes of the boxes are called.
+        objectness: float32 `(k,)`: how likely the patch has an object, whatever its class; None without such a head.
+
+    Examples:
+        >>> detection.detect(detector, "photo.jpg", threshold=0.99).names
+        ()
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    names: tuple[str, ...]
+    objectness: np.ndarray | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the arrays as lists, for JSON; objectness only where there is such a head."""
+        parts = {"boxes": self.boxes, "scores": self.scores, "labels": self.labels, "objectness": self.objectness}
+        lists = {name: values.tolist() for name, values in parts.items() if values is not None}
+        return {**lists, "names": list(self.names)}
+
+    def to_coco(self, image_id: int | str, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """Returns the boxes in COCO's result format: left, top, width and height, and the id of the class's category.
+
+        Args:
+            image_id: The id of the picture in COCO's file.
+            category_ids: The id of the category of each class; None for the class's number plus 1.
+
+        Raises:
+            ValueError: if there are fewer ids than classes.
+        """
+        if category_ids is not None and self.labels.max(initial=-1) >= len(category_ids):
+            raise ValueError(f"category_ids must have one for each class, but there are {len(category_ids)}.")
+        rows = zip(self.boxes.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
+        return [
+            {
+                "image_id": image_id,
+                "category_id": label + 1 if category_ids is None else int(category_ids[label]),
+                "bbox": [left, top, right - left, bottom - top],
+                "score": score,
+            }
+            for (left, top, right, bottom), score, label in rows
+        ]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the boxes as `.json` (`to_dict`) or as `.csv`, a row for each, which appears when it is complete.
+
+        Raises:
+            OSError: if the file cannot be written.
+            ValueError: if `path` has another ending.
+        """
+        ending = pathlib.Path(path).suffix.lower()
+        if ending not in (".json", ".csv"):
+            raise ValueError(f"path must end with .json or .csv, but {os.fspath(path)!r} was given.")
+        if ending == ".json":
+            write_text(path, json.dumps(self.to_dict()))
+            return
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["left", "top", "right", "bottom", "score", "label", "name"])
+        for box, score, label, name in zip(self.boxes, self.scores, self.labels, self.names, strict=True):
+            rows.writerow([*box.tolist(), float(score), int(label), name])
+        write_text(path, text.getvalue())
+
+
+def detect(
+    model: Detector,
+    picture: Any,
+    *,
+    threshold: float = 0.1,
+    nms: float | None = None,
+    per_class: bool = False,
+    most: int | None = None,
+) -> Detection:
+    """Returns the boxes in a picture of any size, read as the model's publisher reads them (`model.config.pictures`).
+
+    Args:
+        model: A `Detector`, such as `both.zero_shot_detector(names)` returns.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
+        threshold: A box is kept where its score, the sigmoid of a logit, is above this number of 0..1.
+        nms: Of boxes of one class that overlap by more than this intersection over union, the best stays. None: all.
+        per_class: Whether a patch may have a box for each class above the threshold; otherwise its best class counts.
+        most: How many boxes with the best scores are kept; None for all.
+
+    Returns:
+        A `Detection`, in the order of the patches.
+
+    Raises:
+        ImportError: if `picture` is a file and Pillow is not installed.
+        OSError: if the file cannot be opened.
+        TypeError: if `model` is not a `Detector`, or `picture` is not a picture.
+        ValueError: if another argument is out of its range, or the picture cannot be decoded or has other channels.
+
+    Source: `post_process_grounded_object_detection` of transformers 5.24.
+
+    Examples:
+        >>> found = detection.detect(detector, "photo.jpg", threshold=0.005)
+        >>> found.boxes.shape == (len(found.names), 4)
+        True
+    """
+    if not isinstance(model, Detector):
+        raise TypeError(f"model must be a Detector, but {type(model).__name__} was given.")
+    check_share("threshold", threshold)
+    if nms is not None:
+        check_share("nms", nms)
+    check_flag("per_class", per_class)
+    if most is not None:
+        whole_number("most", most, 1)
+    pixels, config = read_picture(picture, model.config.channels), model.config
+    answers = model.predict_on_batch(model.preprocess(pixels))
+    outputs = {name: to_numpy(values)[0].astype("float32") for name, values in answers.items()}
+    with np.errstate(over="ignore"):
+        scores = 1 / (1 + np.exp(-outputs["logits"]))
+    if per_class:
+        patches, labels = np.nonzero(scores > threshold)
+    else:
+        best = scores.argmax(1)
+        patches = np.flatnonzero(scores.max(1) > threshold)
+        labels = best[patches]
+    scores = scores[patches, labels]
+    boxes = in_pixels(outputs["boxes"][patches], (pixels.shape[0], pixels.shape[1]), config.pictures)
+    kept = np.arange(len(scores)) if nms is None else suppressed(boxes, scores, nms, labels)
+    if most is not None and len(kept) > most:
+        kept = np.sort(kept[np.argsort(-scores[kept], kind="stable")[:most]])
+    labels = labels[kept].astype("int32")
+    names = tuple(label_of(config.class_names, label) for label in labels.tolist())
+    objectness = None
+    if "objectness" in outputs:
+        with np.errstate(over="ignore"):
+            objectness = 1 / (1 + np.exp(-outputs["objectness"][patches[kept]]))
+    return Detection(boxes[kept], scores[kept], labels, names, objectness)
+
+
+def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
+    """Returns boxes (centre and size, 0..1 of the model's image) as left, top, right and bottom of a picture."""
+    height, width = size if rule == "owlvit" else (max(size), max(size))
+    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] * 0.5, boxes[:, :2] + boxes[:, 2:] * 0.5], 1)
+    return corners * np.array([width, height, width, height], "float32")
+
+
+def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
+    """Returns which boxes stay, rising numbers: from the best score down, one that overlaps a better one goes.
+
+    Args:
+        boxes: `(k, 4)`: left, top, right, bottom.
+        scores: `(k,)`.
+        most: The largest intersection over union of two boxes that both stay.
+        labels: `(k,)`: only boxes with the same label suppress each other; None: all do.
+
+    Examples:
+        >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
+        array([1, 2])
+    """
+    labels = np.zeros(len(scores)) if labels is None else labels
+    kept: list[int] = []
+    for i in np.argsort(-scores, kind="stable").tolist():
+        rivals = [k for k in kept if labels[k] == labels[i]]
+        if not rivals or (overlaps(boxes[i : i + 1], boxes[rivals]) <= most).all():
+            kept.append(i)
+    return np.array(sorted(kept), "int64")
+
+
+def overlaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the intersections over unions of boxes `(n, 4)` and `(m, 4)`, `(n, m)`; 0 for empty boxes."""
+    one, other = one[:, None].astype("float64"), other[None].astype("float64")
+    sides = np.clip(np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2]), 0, None)
+    shared = sides.prod(-1)
+    areas = ((box[..., 2:] - box[..., :2]).clip(0, None).prod(-1) for box in (one, other))
+    union = sum(areas, np.zeros(())) - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
+    """Returns a figure of a picture with its boxes, a colour for each class, and a legend by score.
+
+    Args:
+        found: What `detect` returns.
+        picture: The picture, as `detect` takes it, of three channels.
+        path: The `.png`, `.svg` or `.pdf` to write; None for none.
+
+    Raises:
+        ImportError: if matplotlib is not installed, or Pillow for a picture's file.
+        OSError: if the picture cannot be opened, or the file not written.
+        TypeError: if `found` is not a `Detection`, or `picture` is not a picture.
+        ValueError: if the picture cannot be decoded, or `path` has another ending.
+
+    Examples:
+        >>> found = detection.detect(detector, "photo.jpg")
+        >>> figure = detection.plot(found, "photo.jpg", "boxes.png")
+    """
+    if not isinstance(found, Detection):
+        raise TypeError(f"found must be a Detection, as detect returns, but {type(found).__name__} was given.")
+    pixels = read_picture(picture).clip(0, 255).astype("uint8")
+    colours = dict(zip(sorted({*found.labels.tolist()}), safe_colours(), strict=False))
+    thick = 1 + max(pixels.shape) // 300
+    order = np.argsort(found.scores, kind="stable")  # the surest lies above
+    painted, labels = pixels.copy(), []
+    for i in order.tolist():
+        left, top, right, bottom = (max(int(side), 0) for side in found.boxes[i].round())
+        inside = painted[top : bottom + 1, left : right + 1]
+        middle = inside[thick:-thick, thick:-thick].copy()
+        inside[:] = colours[int(found.labels[i])]
+        inside[thick:-thick, thick:-thick] = middle
+        labels.append((min(left, pixels.shape[1] - 1), min(top, pixels.shape[0] - 1), found.names[i]))
+    legend: list[Any] = []
+    for i in order[::-1][:_LISTED].tolist():
+        legend.append((colours[int(found.labels[i])], f"{found.names[i]}  {found.scores[i]:.2f}"))
+    if len(order) > _LISTED:
+        legend.append((None, f"and {len(order) - _LISTED} more"))
+    return plot_map([("", painted)], path, side=_SIDE, legend=legend, labels=labels)

@@ -1,0 +1,293 @@
+"""COCO's average precision and recall of boxes or masks, as pycocotools 2.0.11 computes them (`cocoeval.py`)."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit._arguments import check_choice, check_class_names, to_numpy, whole_number
+from keras_vit._processes import connect
+from keras_vit._terminal import ClassesResult, Column
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the intersection over union
+_RECALLS = np.linspace(0, 1, 101)
+_AREAS = np.array([[0, 1e10], [0, 32**2], [32**2, 96**2], [96**2, 1e10]])  # all, small, medium, large: both ends belong
+MOST = (1, 10, 100)  # detections of a class in a picture
+_FALSE, _TRUE, _IGNORED = range(3)  # what a detection is at a threshold, for a range of areas
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeanAPResult(ClassesResult):
+    """What `MeanAP` found. Printing it draws a table; `class_table(worst=None)` has the classes, the worst first.
+
+    A figure is NaN where no class has a truth that it counts, for which pycocotools has -1.
+
+    Attributes:
+        pictures: How many there were.
+        ap: The average precision: mean over the classes and the thresholds 0.50 to 0.95.
+        ap50: The same at 0.50.
+        ap75: The same at 0.75.
+        ap_small: That of truths of up to 32 x 32 pixels.
+        ap_medium: Of 32 x 32 to 96 x 96 pixels.
+        ap_large: Of 96 x 96 pixels or more.
+        ar1: The average recall with one detection for each class and picture.
+        ar10: The same with ten.
+        ar100: The same with a hundred.
+        ar_small: `ar100` of small truths.
+        ar_medium: `ar100` of medium truths.
+        ar_large: `ar100` of large truths.
+        per_class: float64 `(classes,)`: `ap` of each; NaN for a class without a truth.
+        truths: int64 `(classes,)`: how many there are, without crowds.
+        class_names: What the classes are called, or None.
+
+    Examples:
+        >>> detection.MeanAP(classes=2).result().pictures
+        0
+    """
+
+    pictures: int
+    ap: float
+    ap50: float
+    ap75: float
+    ap_small: float
+    ap_medium: float
+    ap_large: float
+    ar1: float
+    ar10: float
+    ar100: float
+    ar_small: float
+    ar_medium: float
+    ar_large: float
+    per_class: np.ndarray
+    truths: np.ndarray
+    class_names: tuple[str, ...] | None = None
+
+    columns = (
+        Column("pictures", lambda result: result.pictures),
+        Column("AP %", lambda result: result.ap, percent=True),
+        Column("AP50 %", lambda result: result.ap50, percent=True),
+        Column("AP75 %", lambda result: result.ap75, percent=True),
+        Column("AR100 %", lambda result: result.ar100, percent=True),
+    )
+    class_columns = (
+        Column("AP %", lambda result: result.per_class, percent=True),
+        Column("truths", lambda result: result.truths),
+    )
+
+
+class MeanAP:
+    """Adds up detections picture by picture: COCO's average precision and recall of a whole set.
+
+    Args:
+        classes: How many there are.
+        kind: `"boxes"` or `"masks"`: what is compared.
+        class_names: What the classes are called.
+
+    Raises:
+        TypeError: if `class_names` is not a collection.
+        ValueError: if `classes` is not an integer of at least 1, `kind` is unknown, or the number of names differs.
+
+    Examples:
+        >>> metric = detection.MeanAP(classes=1)
+        >>> found = {"boxes": [[0, 0, 4, 4]], "scores": [0.9], "labels": [0]}
+        >>> metric.add(found, {"boxes": [[0, 0, 4, 5]], "labels": [0]})
+        >>> round(metric.result().ap, 6)  # an overlap of 0.8: right at 7 of 10 thresholds
+        0.7
+    """
+
+    def __init__(self, classes: int, kind: str = "boxes", class_names: Sequence[str] | None = None) -> None:
+        names, _ = check_class_names(class_names, whole_number("classes", classes, 1))
+        self.classes, self.class_names = int(classes), None if names is None else tuple(names)
+        check_choice("kind", kind, ("boxes", "masks"))
+        self.kind = kind
+        self._pictures = 0
+        self._truths = np.zeros((classes, len(_AREAS)), "int64")
+        # A row for each detection: class, picture, rank in its class and picture; its score; what it is.
+        self._places: list[np.ndarray] = []
+        self._scores: list[np.ndarray] = []
+        self._verdicts: list[np.ndarray] = []
+
+    def add(self, found: Any, truth: Mapping[str, Any]) -> None:
+        """Adds a picture.
+
+        Args:
+            found: A `Detection`, an instance `Segmentation` for masks, or a mapping with `boxes` `(k, 4)`, left, top,
+                right and bottom in pixels, or `masks` `(k, height, width)`, and `scores` and `labels` `(k,)`.
+            truth: `boxes` or `masks` and `labels` of the picture likewise. Optional: `crowd` `(k,)`, whether one is of
+                several things that need not be found; `areas` `(k,)` in pixels, by which truths are small or large.
+
+        Raises:
+            KeyError: if a part is missing.
+            TypeError: if values are not numbers.
+            ValueError: if shapes do not fit, a label does not exist, or a box, score or area is not finite.
+        """
+        guesses, truths = self._parts("found", _as_mapping(found, self.kind)), self._parts("truth", truth)
+        scores = _numbers("found", "scores", guesses["scores"], guesses["labels"].shape)
+        if self.kind == "masks" and len(scores) and len(truths["own"]):
+            sizes = guesses["masks"].shape[1:], truths["masks"].shape[1:]
+            if sizes[0] != sizes[1]:
+                raise ValueError(
+                    f"found and truth must have masks of one size, but {sizes[0]} and {sizes[1]} were given."
+                )
+        crowd = to_numpy(truth.get("crowd", np.zeros(len(truths["labels"])))).astype(bool)
+        areas = _numbers("truth", "areas", truth.get("areas", truths["own"]), truths["labels"].shape)
+        if crowd.shape != truths["labels"].shape:
+            raise ValueError(f"truth must have one crowd for each label, but has {crowd.shape}.")
+        for label in {*guesses["labels"].tolist(), *truths["labels"].tolist()}:
+            mine = np.flatnonzero(guesses["labels"] == label)
+            mine = mine[np.argsort(-scores[mine], kind="stable")[: MOST[-1]]]
+            theirs = np.flatnonzero(truths["labels"] == label)
+            overlaps = _overlaps(self.kind, guesses, truths, mine, theirs, crowd[theirs])
+            outside = _outside(areas[theirs]) | crowd[theirs]
+            verdicts = _match(overlaps, outside, crowd[theirs], _outside(guesses["own"][mine]))
+            self._truths[label] += (~outside).sum(1)
+            places = np.stack([np.full(len(mine), label), np.full(len(mine), self._pictures), np.arange(len(mine))], 1)
+            self._places.append(places)
+            self._scores.append(scores[mine])
+            self._verdicts.append(verdicts)
+        self._pictures += 1
+
+    def _parts(self, name: str, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Returns labels, boxes or masks, and their own areas as arrays that fit each other."""
+        labels = to_numpy(given["labels"])
+        labels = labels.astype("int64") if not labels.size else labels
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise ValueError(f"{name} must have integers (k,) as labels, but has {labels.dtype} {labels.shape}.")
+        if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
+            raise ValueError(f"{name} must have labels of 0 to {self.classes - 1}, but has {labels.tolist()}.")
+        parts = {"labels": labels, "scores": given.get("scores", ())}
+        if self.kind == "boxes":
+            boxes = _numbers(name, "boxes", given["boxes"], (len(labels), 4))
+            width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+            if (width < 0).any() or (height < 0).any():
+                raise ValueError(f"{name} must have boxes of left, top, right, bottom, but one ends before it begins.")
+            return parts | {"boxes": boxes, "own": width * height}
+        masks = to_numpy(given["masks"]).astype(bool)
+        if masks.ndim != 3 or len(masks) != len(labels):
+            raise ValueError(f"{name} must have masks ({len(labels)}, height, width), but has {masks.shape}.")
+        return parts | {"masks": masks, "own": masks.sum((1, 2), dtype="float64")}
+
+    def result(self, distribution: str | None = None) -> MeanAPResult:
+        """Returns the figures over all pictures that were added, of all processes, or with `"alone"` of this one.
+
+        Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together.
+        """
+        processes = connect(distribution)
+        places = np.concatenate([np.zeros((0, 3), "int64"), *self._places])
+        places[:, 1] = places[:, 1] * processes.count + processes.shard[0]  # pictures are dealt out in turn
+        scores = np.concatenate([np.zeros(0), *self._scores])
+        verdicts = np.concatenate([np.zeros((0, len(_AREAS), len(THRESHOLDS)), "uint8"), *self._verdicts])
+        places, scores, verdicts = (np.concatenate(processes.gather(part)) for part in (places, scores, verdicts))
+        truths = processes.total(self._truths)
+        order = np.lexsort((places[:, 2], places[:, 1], places[:, 0]))
+        bounds = np.searchsorted(places[order, 0], np.arange(self.classes + 1))
+        # As in pycocotools: -1 where a class has no truth, and axes in the order of its means.
+        precision = np.full((len(_AREAS), len(THRESHOLDS), len(_RECALLS), self.classes), -1.0)
+        recall = np.full((len(MOST), len(_AREAS), len(THRESHOLDS), self.classes), -1.0)
+        for k in range(self.classes):
+            mine = order[bounds[k] : bounds[k + 1]]
+            for i, most in enumerate(MOST):
+                kept = mine[places[mine, 2] < most]
+                kept = kept[np.argsort(-scores[kept], kind="stable")]
+                for a in np.flatnonzero(truths[k]):
+                    curve, recall[i, a, :, k] = _curve(verdicts[kept, a].T, int(truths[k, a]))
+                    if i == len(MOST) - 1:
+                        precision[a, :, :, k] = curve
+        means = [_mean(precision[0]), _mean(precision[0, :1]), _mean(precision[0, 5:6]), *map(_mean, precision[1:])]
+        means += [*map(_mean, recall[:, 0]), *map(_mean, recall[-1, 1:])]
+        per_class = np.array([_mean(precision[0, :, :, k]) for k in range(self.classes)])
+        pictures = int(processes.total(np.int64(self._pictures)))
+        return MeanAPResult(pictures, *means, per_class=per_class, truths=truths[:, 0], class_names=self.class_names)
+
+
+def _as_mapping(found: Any, kind: str) -> Mapping[str, Any]:
+    """Returns boxes or masks, scores and labels of a `Detection`, an instance `Segmentation` or a mapping."""
+    if isinstance(found, Mapping):
+        return found
+    if hasattr(found, "segments"):
+        if found.task != "instance":
+            raise ValueError(f"found must be of task 'instance', but {found.task!r} was given.")
+        parts = found.segments
+        masks = np.array([found.map == part.id for part in parts]).reshape(len(parts), *found.map.shape)
+        return {"masks": masks, "scores": [p.score for p in parts], "labels": [p.label_id for p in parts]}
+    return {"boxes": found.boxes, "scores": found.scores, "labels": found.labels}
+
+
+def _numbers(name: str, part: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns finite numbers of a shape as float64."""
+    values = to_numpy(given)
+    if values.size and values.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must have numbers as {part}, but has {values.dtype}.")
+    values = values.astype("float64").reshape(shape if not values.size and 0 in shape else values.shape)
+    if values.shape != shape or not np.isfinite(values).all():
+        raise ValueError(
+            f"{name} must have finite {part} {shape}, but has {values.shape} or a value that is not finite."
+        )
+    return values
+
+
+def _outside(areas: np.ndarray) -> np.ndarray:
+    """Returns which areas lie outside of each range, `(ranges, k)`."""
+    return (areas < _AREAS[:, :1]) | (areas > _AREAS[:, 1:])
+
+
+def _overlaps(
+    kind: str, guesses: Mapping[str, np.ndarray], truths: Mapping[str, np.ndarray], mine: Any, theirs: Any, crowd: Any
+) -> np.ndarray:
+    """Returns intersections over unions `(detections, truths)`; of a crowd over the area of the detection."""
+    if not len(mine) or not len(theirs):
+        return np.zeros((len(mine), len(theirs)))
+    if kind == "masks":
+        one, other = (
+            masks.reshape(len(masks), -1).astype("float64")
+            for masks in (guesses["masks"][mine], truths["masks"][theirs])
+        )
+        shared = one @ other.T
+    else:
+        one, other = guesses["boxes"][mine][:, None], truths["boxes"][theirs][None]
+        sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
+        shared = np.where((sides > 0).all(-1), sides.prod(-1), 0)
+    own, their = guesses["own"][mine][:, None], truths["own"][theirs][None]
+    whole = np.where(crowd, own, own + their - shared)
+    return np.divide(shared, whole, out=np.zeros_like(shared), where=shared > 0)
+
+
+def _match(overlaps: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, outside: np.ndarray) -> np.ndarray:
+    """Returns what each detection is, uint8 `(detections, ranges, thresholds)`; detections come by falling score.
+
+    `ignored` are truths `(ranges, truths)` that need not be found, `outside` detections `(ranges, detections)` of
+    another area. A detection takes the truth that overlaps most, of equal ones the last, and one that counts first.
+    """
+    verdicts = np.where(outside.T[:, :, None], _IGNORED, _FALSE).repeat(len(THRESHOLDS), 2).astype("uint8")
+    least = np.minimum(THRESHOLDS, 1 - 1e-10)[None, :, None]
+    taken = np.zeros((len(_AREAS), len(THRESHOLDS), overlaps.shape[1]), bool)
+    ranges, steps = np.ogrid[: len(_AREAS), : len(THRESHOLDS)]
+    for i in np.flatnonzero((overlaps >= THRESHOLDS[0]).any(1)):
+        fits = (overlaps[i] >= least) & (~taken | crowd)
+        counted = fits & ~ignored[:, None]
+        fits = np.where(counted.any(-1, keepdims=True), counted, fits)
+        last = fits.shape[-1] - 1 - np.where(fits, overlaps[i], -1)[..., ::-1].argmax(-1)
+        hit = fits.any(-1)
+        verdicts[i][hit] = np.where(ignored[ranges, last], _IGNORED, _TRUE)[hit]
+        taken[ranges, steps, last] |= hit
+    return verdicts
+
+
+def _curve(verdicts: np.ndarray, truths: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns precision at each recall `(thresholds, recalls)`, and the last recall, of detections by falling score."""
+    right, wrong = (verdicts == _TRUE).cumsum(1, dtype="float64"), (verdicts == _FALSE).cumsum(1, dtype="float64")
+    recall, precision = right / truths, right / (right + wrong + np.spacing(1))
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    curve = np.zeros((len(verdicts), len(_RECALLS)))
+    for one, reached, values in zip(curve, recall, precision, strict=True):
+        places = np.searchsorted(reached, _RECALLS, side="left")
+        inside = places < len(values)
+        one[inside] = values[places[inside]]
+    return curve, recall[:, -1] if recall.shape[1] else np.zeros(len(verdicts))
+
+
+def _mean(values: np.ndarray) -> float:
+    """Returns the mean of the values of classes that have a truth; NaN where none has."""
+    known = values[values > -1]
+    return float(np.mean(known)) if known.size else float("nan")

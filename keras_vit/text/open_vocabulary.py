@@ -1,0 +1,251 @@
+"""OWL-ViT and OWLv2: detectors of what words or an example name, and their files (arXiv 2205.06230, 2306.09683)."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit import layers
+from keras_vit._arguments import to_numpy
+from keras_vit.checkpoints import is_copy
+from keras_vit.checkpoints.accounting import check_arrays, extract, fill
+from keras_vit.checkpoints.files import Sidecars, write_with_sidecars
+from keras_vit.checkpoints.layouts import owl
+from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
+from keras_vit.checkpoints.msgpack_file import write_msgpack
+from keras_vit.checkpoints.stored_array import StoredArray
+from keras_vit.detection.detecting import in_pixels, overlaps
+from keras_vit.layers.detection import LEAST_NORM
+from keras_vit.models import Detector, TextEncoder, VisionTransformer, weights_by_path
+from keras_vit.preprocessing.windows import read_picture
+from keras_vit.text import tokenizers
+from keras_vit.text.image_text import WithTexts
+from keras_vit.text.templates import Templates, templates_of
+from keras_vit.text.tokenizers import Tokenizer
+
+_CANDIDATES = 0.8  # of the best overlap, that of a box which may stand for the example
+
+
+class OpenVocabularyDetector(WithTexts):
+    """An OWL-ViT or OWLv2: image tower, text tower and heads, which make a `Detector` of words or of an example.
+
+    Attributes:
+        detector: Image tower and heads, with one class of zeros.
+        text_encoder: Token ids to embeddings `(batch, E)`.
+        tokenizer: Texts to token ids; None where its file is missing.
+        extras: Arrays of the file that are no part of detection, by name; they are written back.
+        lowers: Whether texts lose capitals and punctuation first, as in Scenic's evaluation.
+        notes: What a user should know of the weights, in sentences.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        text_encoder: TextEncoder,
+        tokenizer: Tokenizer | None = None,
+        *,
+        extras: Mapping[str, np.ndarray] | None = None,
+        lowers: bool = False,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.detector, self.text_encoder, self.tokenizer = detector, text_encoder, tokenizer
+        self.extras, self.lowers, self.notes = dict(extras or {}), lowers, tuple(notes)
+
+    @property
+    def image_encoder(self) -> VisionTransformer:
+        """The image tower: images to normalised tokens."""
+        return self.detector.backbone
+
+    def zero_shot_detector(
+        self, class_names: Sequence[str], templates: Templates = "{}", *, batch_size: int = 32, progress: bool = True
+    ) -> Detector:
+        """Returns a detector of what is named: an ordinary model, which keeps nothing of the text tower.
+
+        Args:
+            class_names: What is looked for, one name or more; they become `config.class_names`.
+            templates: Sentences with a `{}` for the name, or the name of a published list of them. The logit of a class
+                is the mean over its sentences, as in Scenic's evaluation.
+            batch_size: How many texts are computed at a time.
+            progress: Whether to show a bar.
+
+        Raises:
+            TypeError: if names are not strings, or templates neither a string nor several.
+            ValueError: if there is no name, a name is there twice or empty, templates are not sentences with one `{}`,
+                or there is no tokenizer.
+            ImportError: if the tokenizer needs a library of the extra `text`.
+        """
+        names = [class_names] if isinstance(class_names, str) else list(class_names)
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"class_names must be strings, but {names!r:.80} was given.")
+        if not names or not all(map(str.strip, names)) or len({*names}) < len(names):
+            raise ValueError(
+                f"class_names must be one name or more, each once and not empty, but {names!r:.80} was given."
+            )
+        sentences = templates_of(templates)
+        texts = [template.replace("{}", name) for name in names for template in sentences]
+        vectors = self.embed_texts(
+            [_lowered(t) for t in texts] if self.lowers else texts, batch_size, progress=progress
+        )
+        return self._with_classes(vectors.reshape(len(names), len(sentences), -1).mean(1), tuple(names), "zero_shot")
+
+    def one_shot_detector(self, example: Any, box: Sequence[float] | None = None) -> Detector:
+        """Returns a detector of what a picture shows, with one class.
+
+        Args:
+            example: A picture, as `detection.detect` takes it.
+            box: Left, top, right and bottom in pixels of what is meant; None: the whole picture, or with a head of
+                objectness the patch that is most likely an object.
+
+        Returns:
+            A `Detector`; `patch` is the number of the patch in the example that stands for the class.
+
+        Raises:
+            TypeError: if `example` is not a picture, or `box` not four numbers.
+            ValueError: if the box is empty or outside of the picture.
+        """
+        model, config = self.detector, self.detector.config
+        pixels = read_picture(example, config.channels)
+        size = (pixels.shape[0], pixels.shape[1])
+        images = keras.ops.convert_to_tensor(model.preprocess(pixels))
+        head = model.get_layer("head")
+        tokens = self.image_encoder(images, training=False)
+        vectors = to_numpy(head.embed(head.features(tokens)))[0].astype("float64")
+        outputs = {name: to_numpy(values)[0] for name, values in head(tokens).items()}
+        if box is None and "objectness" in outputs:
+            patch = int(outputs["objectness"].argmax())
+        else:
+            whole = np.array([0.0, 0.0, size[1], size[0]]) if box is None else _checked_box(box, size)
+            found = in_pixels(outputs["boxes"], size, config.pictures)
+            patch = _patch_of(found.astype("float64"), whole, vectors)
+        query = vectors[patch] / (np.linalg.norm(vectors[patch]) + LEAST_NORM)
+        made = self._with_classes(query[None], None, "one_shot")
+        made.patch = patch
+        return made
+
+    def _with_classes(self, vectors: np.ndarray, names: tuple[str, ...] | None, ending: str) -> Detector:
+        """Returns the detector with other classes, whose vectors are given `(classes, E)`."""
+        old = self.detector
+        with layers.skip_initialization():
+            config = old.config.replace(classes=len(vectors), class_names=names)
+            new = Detector(config, name=f"{old.name}_{ending}", dtype=old.dtype_policy)
+        values = weights_by_path(old)
+        for path, variable in weights_by_path(new).items():
+            if path != "head/queries/kernel":
+                variable.assign(keras.ops.copy(values[path]))
+        layers.assign(new.get_layer("head").queries.kernel, np.ascontiguousarray(vectors.T, "float32"))
+        return new
+
+
+def _lowered(text: str) -> str:
+    """Returns a text as Scenic's evaluation has it: small letters, digits, `-` and `#`, words one space apart."""
+    return re.sub(r"-+", "-", re.sub(r"\s+", " ", re.sub(r"[^a-z0-9-# ]", " ", text.lower()))).strip()
+
+
+def _checked_box(box: Any, size: tuple[int, int]) -> np.ndarray:
+    """Returns a box as float64."""
+    try:
+        found = np.asarray(box, "float64")
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"box must be left, top, right and bottom in pixels, but {box!r:.80} was given.") from error
+    height, width = size
+    inside = found.shape == (4,) and 0 <= found[0] < found[2] <= width and 0 <= found[1] < found[3] <= height
+    if not inside:
+        raise ValueError(
+            f"box must be left, top, right and bottom within the {width} x {height} pixels of the example, but "
+            f"{box!r:.80} was given."
+        )
+    return found
+
+
+def _patch_of(boxes: np.ndarray, box: np.ndarray, vectors: np.ndarray) -> int:
+    """Returns the patch that stands for a box: of those whose boxes overlap it most the least common one (Scenic)."""
+    shares = overlaps(boxes, box[None])[:, 0]
+    if shares.max() > 0:
+        chosen = np.flatnonzero(shares >= _CANDIDATES * shares.max())
+    else:
+        corners = np.minimum(boxes[:, :2], box[:2]), np.maximum(boxes[:, 2:], box[2:])
+        hull = (corners[1] - corners[0]).prod(1)
+        areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
+        generalized = -(hull - areas) / (hull + 1e-6)
+        chosen = np.flatnonzero(generalized >= 1.2 * min(generalized.max(), 0))
+    return int(chosen[(vectors[chosen] @ vectors.mean(0)).argmin()])
+
+
+def open_detector(
+    source: Any,
+    path: Path,
+    file: Mapping[str, StoredArray],
+    sidecars: Sidecars,
+    tokenizer: Any,
+    numerics: str | None,
+    image_size: Any,
+    dtype: Any,
+) -> OpenVocabularyDetector:
+    """Returns the model of an OWL's file; arguments are those of `load_image_text`."""
+    is_scenic = owl.is_scenic(file)
+    if is_scenic:
+        file, config = owl.from_scenic(file)
+        sidecars = dataclasses.replace(sidecars, config=config, container="scenic")
+    try:
+        images, texts = owl.plans(file, sidecars, plan_of_text)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    check_arrays(images, str(source))
+    check_arrays(texts, str(source))
+    official = is_scenic or numerics == "official" or (numerics is None and is_copy(source, path))
+    config, changes = images.stored, {}
+    if official:
+        changes = {"activation": "tanh", "head_epsilon": 1e-6, "pictures": "scenic"}
+    if image_size is not None:
+        changes["backbone"] = config.backbone.replace(image_size=image_size)
+    config = config.replace(**changes)
+    old, new = images.stored.grid_size, config.grid_size
+
+    def convert(name: str, values: np.ndarray) -> np.ndarray:
+        """Returns position embeddings for the new grid: resized, or of Scenic's files the upper left part."""
+        if name != "position_embedding/table" or old == new:
+            return values
+        values = values.reshape(1, -1, values.shape[-1])
+        if not is_scenic:
+            return layers.resize_table(values, old, new, "bicubic_hf")
+        if new[0] > old[0] or new[1] > old[1]:
+            raise ValueError(f"image_size must be at most {images.stored.image_size} for Scenic's files.")
+        places = (np.arange(old[0] * old[1]).reshape(old)[: new[0], : new[1]] + 1).reshape(-1)
+        return values[:, np.concatenate([[0], places])]
+
+    with layers.skip_initialization():
+        detector = Detector(config, dtype=dtype)
+        text_encoder = TextEncoder(texts.stored, dtype=dtype)
+    fill(detector, images, str(source), convert=convert)
+    fill(text_encoder, texts, str(source))
+    if is_scenic and tokenizer is None:
+        words, note = tokenizers.clip_tokenizer(texts.stored, False), None
+    else:
+        words, note = tokenizers.find_tokenizer(path, tokenizer, texts.stored, sidecars, "hf_clip", tokenizers.WORDS)
+    notes = [remark.text for remark in (*images.warnings, *texts.warnings)] + ([note] if note else [])
+    extras = {n: a.read_stored() for n, a in file.items() if n.removeprefix(f"{images.dialect}.") in owl.EXTRAS}
+    return OpenVocabularyDetector(detector, text_encoder, words, extras=extras, lowers=official, notes=notes)
+
+
+def save_detector(both: OpenVocabularyDetector, path: str | os.PathLike[str], layout: str, overwrite: bool) -> None:
+    """Writes all arrays as transformers (`"huggingface"`, a folder) or Scenic (`"scenic"`, a file) names them."""
+    config, text = both.detector.config, both.text_encoder.config
+    kind = owl.prefix_of(config)
+    arrays = dict(extract(both.detector, owl.LAYOUT))
+    for name, values in extract(both.text_encoder, text_layout(NAMES["hf_clip"], False)):
+        arrays[f"{kind}.{name}"] = values
+    if layout == "scenic":
+        write_msgpack(Path(path), owl.to_scenic(arrays, config, text), overwrite)
+        return
+    jsons = {
+        "config.json": owl.library_config(config, text),
+        "preprocessor_config.json": owl.library_preprocessor(config),
+    }
+    files = () if both.tokenizer is None else both.tokenizer.files
+    weights = Path(path) / "model.safetensors"
+    write_with_sidecars(weights, sorted((arrays | both.extras).items()), jsons, files, overwrite)
