@@ -120,24 +120,24 @@ def _costs(targets: Output, output: Output, points: Any, mask: float, dice: floa
     return mask * entropy / count + dice * overlap - classes * sure
 
 
-def _assign(costs: Any, labels: Any) -> Any:
-    """Returns `_assigned` as a tensor without a gradient, also within compiled programs of JAX and TensorFlow."""
+def assign(costs: Any, labels: Any) -> Any:
+    """Returns `assigned` as a tensor without a gradient, also within compiled programs of JAX and TensorFlow."""
     backend = keras.backend.backend()
     costs = ops.stop_gradient(costs)
     if backend == "jax":
         import jax
 
-        return jax.pure_callback(_assigned, jax.ShapeDtypeStruct(labels.shape, "int32"), costs, labels)
+        return jax.pure_callback(assigned, jax.ShapeDtypeStruct(labels.shape, "int32"), costs, labels)
     if backend == "tensorflow":
         import tensorflow as tf
 
-        found = tf.numpy_function(_assigned, [costs, labels], tf.int32)
+        found = tf.numpy_function(assigned, [costs, labels], tf.int32)
         found.set_shape(labels.shape)
         return found
-    return ops.convert_to_tensor(_assigned(to_numpy(costs), to_numpy(labels)))
+    return ops.convert_to_tensor(assigned(to_numpy(costs), to_numpy(labels)))
 
 
-def _assigned(costs: Any, labels: Any) -> np.ndarray:
+def assigned(costs: Any, labels: Any) -> np.ndarray:
     """Returns the query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together.
 
     `costs` are `(N, Q, T)` and `labels` `(N, T)`, both on the CPU; masks with the label -1 only fill up.
@@ -147,12 +147,12 @@ def _assigned(costs: Any, labels: Any) -> np.ndarray:
     costs, labels = np.asarray(costs), np.asarray(labels)
     found = np.full(labels.shape, PADDING, "int32")
     for i, count in enumerate((labels != PADDING).sum(-1)):
-        queries, masks = linear_sum_assignment(_finite(costs[i, :, :count]))
+        queries, masks = linear_sum_assignment(finite(costs[i, :, :count]))
         found[i, masks] = queries
     return found
 
 
-def _finite(costs: np.ndarray) -> np.ndarray:
+def finite(costs: np.ndarray) -> np.ndarray:
     """Returns costs with the largest float32 in place of NaN and infinities, which the assignment cannot compare."""
     return np.where(np.isfinite(costs), costs, np.finfo("float32").max)
 
@@ -196,10 +196,10 @@ def match(
     costs = to_numpy(ops.stop_gradient(_costs(padded, output, points, mask_weight, dice_weight, class_weight)))
     labels = to_numpy(padded["labels"])
     result = []
-    for i, queries in enumerate(_assigned(costs, labels)):
+    for i, queries in enumerate(assigned(costs, labels)):
         masks = np.flatnonzero(queries != PADDING)
         masks = masks[np.argsort(queries[masks])]
-        cost = _finite(costs[i, :, : (labels[i] != PADDING).sum()])
+        cost = finite(costs[i, :, : (labels[i] != PADDING).sum()])
         result.append(Match(queries[masks].astype("int64"), masks, cost))
     return result
 
@@ -359,7 +359,7 @@ class MaskClassificationLoss:
         masks, classes = output["masks"], output["classes"]
         fixed = {name: ops.stop_gradient(logits) for name, logits in output.items()}
         costs = _costs(targets, fixed, points["match"], self.mask_weight, self.dice_weight, self.class_weight)
-        query = _assign(costs, targets["labels"])
+        query = assign(costs, targets["labels"])
         has_query = ops.cast(query != PADDING, masks.dtype)
         pairs = ops.sum(has_query) if num_masks is None else ops.cast(num_masks, masks.dtype)
         pairs = ops.maximum(pairs, 1.0)
