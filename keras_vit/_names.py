@@ -220,6 +220,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "Augmentation BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data"
         ),
         "keras_vit.models": "merge_lora",
+        "keras_vit.training.detection": "DetectionLoss match_boxes",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"

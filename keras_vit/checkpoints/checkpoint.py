@@ -27,7 +27,7 @@ from keras_vit.checkpoints.accounting import (
 )
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip, owl
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
 from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
@@ -191,6 +191,8 @@ def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
 
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
     """Raises ValueError for the arrays, or the config.json, of models that are `FOREIGN`."""
+    if owl.recognise(names):
+        raise ValueError("it is an OWL-ViT or OWLv2: keras_vit.load_image_text reads it, and makes detectors of words.")
     kind = str(sidecars.config.get("model_type"))
     titles = [title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)]
     titles += [title for start, title in FOREIGN_TYPES.items() if kind.startswith(start)]
