@@ -210,6 +210,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.text": {
         "keras_vit.text.image_text": "ImageText load_image_text",
+        "keras_vit.text.open_vocabulary": "OpenVocabularyDetector",
         "keras_vit.text.templates": "imagenet_names published_templates",
         "keras_vit.text.tokenizers": "Tokenizer",
         "keras_vit.text.writing": "save_image_text",

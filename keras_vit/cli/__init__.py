@@ -19,6 +19,7 @@ COMMANDS = {
     "download": files.download,
     "predict": images.predict,
     "classify": images.classify,
+    "detect": images.detect,
     "segment": images.segment,
     "depth": images.depth,
     "inspect": files.inspect,

@@ -1,4 +1,4 @@
-"""The commands about pictures: predict, classify, segment, depth, embed, similar and duplicates."""
+"""The commands about pictures: predict, classify, detect, segment, depth, embed, similar and duplicates."""
 
 import os
 from argparse import ArgumentTypeError, Namespace
@@ -335,6 +335,79 @@ def _segmenter(options: Namespace) -> Any:
         raise ValueError("Give one of --names A,B,..., --names-from FILE and --head FILE.")
     both = text.load_image_text(options.weights, tokenizer=options.tokenizer)
     return both.zero_shot_segmenter(_names_in(options), **given(options, "templates", "mode"))
+
+
+@command(
+    "Finds objects in pictures: boxes with names and scores, named by words or by an example.",
+    option("images", "pictures, and folders with all that are in them", nargs="+", metavar="IMAGE|FOLDER"),
+    option("--weights", "an OWL-ViT or OWLv2, or with neither names nor an example a detector", required=True),
+    option("--names", "what to look for", metavar="A,B,..."),
+    option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
+    option("--templates", "with names: a sentence with {}, or a published list (default: the name alone)"),
+    option("--tokenizer", "a tokenizer.json or .model, where none lies beside the weights", metavar="FILE"),
+    option("--like", "in place of names a picture of what to look for", metavar="IMAGE"),
+    option("--box", "of --like: left, top, right and bottom in pixels", type=at_least_0, nargs=4, metavar="X"),
+    option("--threshold", "the least score (default: 0.1)", type=at_least_0, metavar="P"),
+    option("--nms", "the largest overlap of two boxes of a class (default: any)", type=at_least_0, metavar="IOU"),
+    option("--most", "how many boxes with the best scores (default: all)", type=COUNT),
+    option("--output", "a .json, .csv or .png for one picture, otherwise a folder", short="-o", metavar="OUT"),
+    option("--format", "of the files in a folder (default: png)", choices=("png", "json", "csv")),
+    OVERWRITE,
+    examples=(
+        'photo.jpg --names "cat,remote control" --weights hf://google/owlv2-base-patch16-ensemble -o boxes.png',
+        "photos --like cat.jpg --box 40 10 120 90 --weights hf://google/owlv2-base-patch16-ensemble --json",
+    ),
+)
+def detect(options: Namespace) -> Result:
+    """Returns the boxes of each picture; with `--output` also files or figures of them."""
+    ending = f".{options.format or 'png'}"
+    if options.format is not None and options.output is None:
+        raise ValueError(f"--format {options.format} is for files: give --output OUT.")
+    output = "." if options.output is None else options.output
+    pairs = files_to_write(options.images, output, ending, options.overwrite or options.output is None)
+    check_source(options.weights)
+    check_exists(options.like)
+    start_keras()
+    from keras_vit import detection
+
+    model, data, table = _detector(options), [], Table()
+    for picture, target in pairs:
+        found = detection.detect(model, picture, **given(options, "threshold", "nms", "most"))
+        if options.output is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.suffix in (".json", ".csv"):
+                found.save(target)
+            else:
+                detection.plot(found, picture, target)
+        best = found.scores.argsort()[::-1][:5].tolist()
+        words = ", ".join(f"{found.names[i]} {found.scores[i]:.2f}" for i in best)
+        data.append({"image": str(picture), **found.to_dict()})
+        table.append({"image": str(picture), "boxes": len(found.scores), "surest": words})
+    return Result(data, table)
+
+
+def _detector(options: Namespace) -> Any:
+    """Returns a detector of the names or of the example that are given, or the one that a file holds."""
+    from keras_vit import text, zoo
+
+    by_words = options.names is not None or options.names_from is not None
+    if sum((options.names is not None, options.names_from is not None, options.like is not None)) > 1:
+        raise ValueError("Give one of --names A,B,..., --names-from FILE and --like IMAGE.")
+    for flag, value, needs in (
+        ("--templates", options.templates, by_words),
+        ("--tokenizer", options.tokenizer, by_words),
+        ("--box", options.box, options.like is not None),
+    ):
+        if value is not None and not needs:
+            raise ValueError(f"{flag} needs {'--like IMAGE' if flag == '--box' else '--names A,B,...'}.")
+    if not by_words and options.like is None:
+        return zoo.load(options.weights)
+    both = text.load_image_text(options.weights, tokenizer=options.tokenizer)
+    if not isinstance(both, text.OpenVocabularyDetector):
+        raise TypeError(f"{options.weights} names whole pictures, not boxes: use `keras-vit classify`, or an OWL.")
+    if options.like is not None:
+        return both.one_shot_detector(options.like, options.box)
+    return both.zero_shot_detector(_names_in(options), **given(options, "templates"))
 
 
 def _shard(text: str) -> tuple[int, int]:
