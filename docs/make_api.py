@@ -33,6 +33,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("eomt", "EoMT", "EoMT EoMTConfig"),
         ("linear_segmenter", "LinearSegmenter", "LinearSegmenter LinearSegmenterConfig"),
         ("depth_models", "DPT and LinearDepth", "DPT DPTConfig LinearDepth LinearDepthConfig"),
+        ("detector", "Detector", "Detector DetectorConfig"),
     ],
     "training": [
         ("finetune", "Fine-tune", "finetune RunOptions Trained draw_curve"),
@@ -55,6 +56,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
             "Several devices",
             "data_parallel model_parallel layout_map split_weights save_sharded load_sharded",
         ),
+        ("detection", "Losses of boxes", "DetectionLoss match_boxes"),
         ("processes", "Several processes", "connect Processes"),
     ],
     "evaluation": [
@@ -135,15 +137,16 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("texts", "Texts", "AddTextPositions TextMask TextPooling"),
         (
             "dense",
-            "Masks and depth",
+            "Masks, depth and boxes",
             "MaskHead QueryRotation UpscaleBlock DepthBins DepthHead FeatureFusion Reassemble BatchNormalization"
-            " resize",
+            " DetectionHead resize",
         ),
         ("resnet", "ResNets", "BiTUnit ResNetUnit StdConv2D PaddedMaxPooling2D bit_conv group_norm"),
         ("weights", "Weights of layers", "assign skip_initialization"),
     ],
     "text": [
         ("image_text", "Models of images and texts", "load_image_text ImageText save_image_text"),
+        ("open_vocabulary", "Detectors of words or of an example", "OpenVocabularyDetector"),
         ("tokenizers", "Tokenizers and templates", "Tokenizer imagenet_names published_templates"),
     ],
     "segmentation": [
@@ -157,6 +160,10 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
     "depth": [
         ("estimate", "Estimate depth", "estimate Depth plot"),
         ("metrics", "Errors of depth", "depth_errors mean_depth_errors DepthErrors"),
+    ],
+    "detection": [
+        ("detect", "Detect objects", "detect Detection plot suppressed"),
+        ("metrics", "Average precision", "MeanAP MeanAPResult"),
     ],
 }
 ABOUT = "Models, weights and pictures."
@@ -183,7 +190,7 @@ PRELUDE = """import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import data, evaluation, export, inspection, layers, segmentation, text, training
+from keras_vit import data, detection, evaluation, export, inspection, layers, segmentation, text, training
 
 model = keras_vit.load("glyphs")  # 24 x 24 pixels, 164 characters: the small checkpoint that comes along
 pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 24, 3)).astype("uint8")  # four pictures
@@ -203,6 +210,8 @@ eomt = keras_vit.EoMT(eomt_config)  # random weights
 head = keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), short_side=8, crop_size=8, stride=4)
 segmenter = keras_vit.LinearSegmenter(head)  # random weights
 depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))  # random weights
+boxes = keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
+detector = keras_vit.Detector(boxes)  # random weights
 """
 
 

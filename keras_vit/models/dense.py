@@ -305,9 +305,9 @@ class Detector(DenseModel):
     ValueError for an `input_tensor` or, at call time, images that do not fit.
 
     Examples:
-        >>> config = keras_vit.DetectorConfig(backbone=backbone, classes=3, embedding=8)
+        >>> config = keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
         >>> {name: tuple(values.shape) for name, values in keras_vit.Detector(config)(small_images).items()}
-        {'logits': (4, 4, 3), 'boxes': (4, 4, 4)}
+        {'boxes': (4, 4, 4), 'logits': (4, 4, 3)}
     """
 
     config_type = DetectorConfig

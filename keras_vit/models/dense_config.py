@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from keras_vit._options import Count, Finite, OneOf, Pair, Positive, Rate, Several, Whole
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
-from keras_vit.models.config import Config, ViTConfig, checked_class_names
+from keras_vit.models.config import Config, Epsilon, ViTConfig, checked_class_names
 
 Blocks = Annotated[tuple[int, ...], Several(Whole(0))]
 # The fields of a backbone, none of which is set: all of its tokens go on.
@@ -206,14 +206,14 @@ class DetectorConfig(NamedClasses):
         TypeError, ValueError: if a field makes no sense.
 
     Examples:
-        >>> keras_vit.DetectorConfig(backbone=backbone, classes=3, embedding=8).objectness
+        >>> keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8).objectness
         False
     """
 
     embedding: Positive
     objectness: bool = False
     activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
-    head_epsilon: Annotated[float, Number()] = 1e-5
+    head_epsilon: Epsilon = 1e-5
     pictures: Annotated[str, OneOf(("owlvit", "owlv2", "scenic"))] = "owlv2"
 
     model: ClassVar[str] = "Detector"
@@ -224,8 +224,6 @@ class DetectorConfig(NamedClasses):
         super()._check_together()
         if self.backbone.dynamic:
             raise ValueError("backbone must have dynamic=False: boxes depend on the grid of patches.")
-        if self.head_epsilon <= 0:
-            raise ValueError(f"head_epsilon must be above 0, but {self.head_epsilon!r} was given.")
 
 
 # Depth

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -28,7 +28,6 @@ from keras_vit._arguments import (
 )
 from keras_vit._keras import SharedModel
 from keras_vit._processes import current
-from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import find_checkpoint, is_copy
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, like_of_options
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
@@ -42,68 +41,16 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
+from keras_vit.text.open_vocabulary import OpenVocabularyDetector, open_detector
 from keras_vit.text.templates import AVERAGINGS, Templates, average, checked_names, templates_of, texts_of_classes
+from keras_vit.text.texts import WithTexts
 from keras_vit.text.tokenizers import Tokenizer
 from keras_vit.zoo import load
-
-if TYPE_CHECKING:
-    from keras_vit.text.open_vocabulary import OpenVocabularyDetector
 
 # What a TIPS calls its temperature, by which cosines are divided.
 TEMPERATURES = ("temperature", "temperature_contrastive")
 _LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
 _LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(_LARGEST_NUMBER)
-
-
-class WithTexts:
-    """What models with a text tower do with texts; they have a `tokenizer` and a `text_encoder`."""
-
-    tokenizer: Tokenizer | None
-    text_encoder: TextEncoder
-
-    def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
-        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut.
-
-        Args:
-            texts: One or several.
-            batch_size: How many are computed at a time.
-            progress: Whether to show a bar.
-
-        Raises:
-            TypeError: unless they are strings.
-            ValueError: if there is no tokenizer or no text, a text is no Unicode, `batch_size` is no positive integer,
-                or a token id is unknown.
-            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
-        """
-        whole_number("batch_size", batch_size, 1)
-        ids, rows = self._ids(texts), []
-        with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
-            for start in range(0, len(ids), batch_size):
-                part = ids[start : start + batch_size]
-                rows.append(self.text_encoder.predict_on_batch(part))
-                bar.advance(len(part))
-        return unit_vectors(np.concatenate(rows).astype("float32"))
-
-    def _known_tokenizer(self) -> Tokenizer:
-        """Returns the tokenizer; ValueError where there is none."""
-        if self.tokenizer is None:
-            raise ValueError(
-                "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
-                "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
-            )
-        return self.tokenizer
-
-    def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns the token ids of texts, int32 `(texts, context)`.
-
-        Raises TypeError unless they are strings, ValueError without tokenizer or texts, for text that is no Unicode and
-        unknown ids, ImportError without ftfy for a CLIP or open_clip's files.
-        """
-        ids = self._known_tokenizer()(texts)
-        if not len(ids):
-            raise ValueError("texts must not be empty.")
-        self.text_encoder.check_ids(ids)
-        return ids
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -477,7 +424,7 @@ def load_image_text(
     numerics: Literal["official", "publisher"] | None = None,
     image_size: ImageSize | None = None,
     dtype: DType = None,
-) -> "ImageText | OpenVocabularyDetector":
+) -> ImageText | OpenVocabularyDetector:
     """Returns both towers of a CLIP, a SigLIP 1 or 2, a LiT, a TIPS or an OWL, and its tokenizer.
 
     Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel, SiglipModel and Tipsv2Model,
@@ -527,8 +474,6 @@ def load_image_text(
     if owl.recognise(file):
         if known is not None:
             raise ValueError(f"{source} is an OWL, whose arrays say what it computes: leave like={known.name!r} out.")
-        from keras_vit.text.open_vocabulary import open_detector
-
         return open_detector(source, path, file, sidecars, tokenizer, numerics, image_size, dtype)
     try:
         plan, names = plan_of_text(file, sidecars)

@@ -24,8 +24,8 @@ from keras_vit.layers.detection import LEAST_NORM
 from keras_vit.models import Detector, TextEncoder, VisionTransformer, weights_by_path
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.text import tokenizers
-from keras_vit.text.image_text import WithTexts
 from keras_vit.text.templates import Templates, templates_of
+from keras_vit.text.texts import WithTexts
 from keras_vit.text.tokenizers import Tokenizer
 
 _CANDIDATES = 0.8  # of the best overlap, that of a box which may stand for the example

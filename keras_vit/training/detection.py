@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, check_number, require_packages, to_numpy
+from keras_vit._arguments import check_choice, require_packages, to_numpy
+from keras_vit._options import FROM_0, SHARE
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.training.mask_classification import PADDING, Match, assign, assigned, finite
 
@@ -169,11 +170,9 @@ class DetectionLoss:
     ) -> None:
         require_packages("Matching", ("scipy",), "segmentation")
         check_choice("normalization", normalization, ("per_example", "global"))
-        numbers = {"focal_alpha": focal_alpha, "focal_gamma": focal_gamma, "class_weight": class_weight}
-        for name, value in (numbers | {"box_weight": box_weight, "giou_weight": giou_weight}).items():
-            check_number(name, value, like="momentum" if name == "focal_alpha" else "weight_decay")
-        self.alpha, self.gamma, self.normalization = focal_alpha, focal_gamma, normalization
-        self.weights = {"classes": class_weight, "boxes": box_weight, "giou": giou_weight}
+        self.alpha, self.gamma = SHARE("focal_alpha", focal_alpha), FROM_0("focal_gamma", focal_gamma)
+        self.normalization, self.weights = normalization, {"classes": FROM_0("class_weight", class_weight)}
+        self.weights |= {"boxes": FROM_0("box_weight", box_weight), "giou": FROM_0("giou_weight", giou_weight)}
 
     def __call__(self, targets: Targets, outputs: Output) -> Any:
         """Returns the loss of a batch, a scalar.

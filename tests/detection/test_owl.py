@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import detection, text
 from keras_vit.checkpoints.files import open_file
-from keras_vit.layers import box_bias
+from keras_vit.layers.detection import box_bias
 from keras_vit.preprocessing.windows import detector_pixels
 from tests.training.test_mask_classification import gradients_of
 
