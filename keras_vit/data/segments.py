@@ -64,6 +64,7 @@ class SegmentedImages:
         stuff: Numbers of the classes of which there are no single things, as far as the data says it.
         tests: The pictures that the data has to evaluate on; None where it has none.
         pipeline: Batches of another library, which go their own way; None for other data.
+        masks: The semantic masks that a pipeline's targets are made of; None for targets that are segments already.
         target: `"segments"`.
 
     Examples:

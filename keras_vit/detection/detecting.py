@@ -181,6 +181,9 @@ def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.nd
         most: The largest intersection over union of two boxes that both stay.
         labels: `(k,)`: only boxes with the same label suppress each other; None: all do.
 
+    Returns:
+        int64 `(kept,)`: the numbers of the boxes.
+
     Examples:
         >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
         array([1, 2])
@@ -211,6 +214,9 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
         found: What `detect` returns.
         picture: The picture, as `detect` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
+
+    Returns:
+        The figure.
 
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.

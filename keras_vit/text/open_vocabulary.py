@@ -41,6 +41,11 @@ class OpenVocabularyDetector(WithTexts):
         extras: Arrays of the file that are no part of detection, by name; they are written back.
         lowers: Whether texts lose capitals and punctuation first, as in Scenic's evaluation.
         notes: What a user should know of the weights, in sentences.
+
+    Examples:
+        >>> owl = text.OpenVocabularyDetector(detector, both.text_encoder, letters)
+        >>> owl.zero_shot_detector(["cat", "dog"], progress=False).config.class_names
+        ('cat', 'dog')
     """
 
     def __init__(
