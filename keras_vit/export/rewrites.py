@@ -15,7 +15,15 @@ import numpy as np
 from keras import ops
 
 from keras_vit._keras import layers_inside
-from keras_vit.layers import ClassToken, DepthBins, MAPHead, PaddedMaxPooling2D, RegisterTokens, SelfMask, resize
+from keras_vit.layers import (
+    ClassToken,
+    DepthBins,
+    MAPHead,
+    PaddedMaxPooling2D,
+    RegisterTokens,
+    SelfMask,
+    resize,
+)
 from keras_vit.layers.blocks import MultiHeadAttention
 from keras_vit.layers.dense_prediction import LEAST_SHARE, DoublingConvolution, WithClassToken
 from keras_vit.layers.resnet import GroupNormalization
@@ -84,6 +92,14 @@ def _unit_norm(layer: Any, x: Any) -> Any:
 def _learned_tokens(layer: Any, tokens: Any) -> Any:
     """`ClassToken.call` and `RegisterTokens.call`."""
     return ops.concatenate([ops.tile(layer.learned, (tokens.shape[0], 1, 1)), tokens], 1)
+
+
+def _token_pooling(layer: Any, tokens: Any) -> Any:
+    """`TokenPooling.call` for ONNX, where some runtimes add up in float16: shares of a mean cannot overflow."""
+    if layer.mode != "avg":
+        return type(layer).call(layer, tokens)
+    patches = tokens[:, layer.prefix_tokens :]
+    return ops.sum(patches * (1 / ops.cast(ops.shape(patches)[1], "float32")), 1)
 
 
 def _with_class_token(layer: Any, patches: Any, tokens: Any) -> Any:

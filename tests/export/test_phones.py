@@ -59,11 +59,15 @@ def test_loud_models_hold_in_float16(format, suffix, tmp_path):
         assert report.float16_error < float16.TOLERANCE and report.float16_peak > channel / 2
 
 
-def test_what_float16_cannot_hold_is_refused(tmp_path):
-    skip_without("litert")
-    with pytest.raises(RuntimeError, match="In float16, in which GPUs compute.*position_embedding.*enforce_f32"):
-        export(loud_model(1e5), tmp_path / "m.tflite", precision="float16", measure=False)
-    assert not (tmp_path / "m.tflite").exists()
+@pytest.mark.parametrize(
+    ("format", "path", "words"),
+    [("litert", "m.tflite", "position_embedding.*enforce_f32"), ("onnx", "m.onnx", "the weights reach 1e")],
+)
+def test_what_float16_cannot_hold_is_refused(format, path, words, tmp_path):
+    skip_without(format)
+    with pytest.raises(RuntimeError, match=f"In float16, in which GPUs compute.*{words}"):
+        export(loud_model(1e5), tmp_path / path, precision="float16", measure=False)
+    assert not (tmp_path / path).exists()
 
 
 def test_what_is_computed_in_float32_is_what_litert_computes(tmp_path):
