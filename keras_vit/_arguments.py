@@ -218,7 +218,9 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Returns one string or several as a tuple; TypeError, which names `argument`, if one is no string."""
-    names = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (None,)
+    names: tuple[Any, ...] = (patterns,) if isinstance(patterns, str) else (None,)
+    if not isinstance(patterns, str) and isinstance(patterns, Iterable):
+        names = tuple(patterns)
     if not all(isinstance(name, str) for name in names):
         raise TypeError(Message(Code(argument), f" must be a string or several, but {patterns!r} was given."))
     return names

@@ -8,7 +8,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Options:
     Attributes:
         given: Names of the fields that a person wrote, in the constructor or for `replace`.
     """
+
+    given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         self = super().__new__(cls)

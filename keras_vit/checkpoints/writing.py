@@ -169,4 +169,5 @@ def _write_dense(
     target = _safetensors(path, "huggingface")
     written = to_write(config)
     arrays = itertools.chain(extract(model, written, stack), written.constants(config).items())
-    write_with_sidecars(target, arrays, written.sidecars(config), overwrite=overwrite)
+    jsons = {} if written.sidecars is None else written.sidecars(config)
+    write_with_sidecars(target, arrays, jsons, overwrite=overwrite)

@@ -141,9 +141,9 @@ def classify(options: Namespace) -> Result:
     start_keras()
     import numpy as np
 
-    from keras_vit.text import load_image_text
+    from keras_vit.text.image_text import load_pair
 
-    both = load_image_text(options.weights, tokenizer=options.tokenizer)
+    both = load_pair(options.weights, tokenizer=options.tokenizer)
     model = both.zero_shot_classifier(classes, options.templates)
     outputs = predicted(model.with_config(classifier_activation=both.activation), files)
     named = [
@@ -324,7 +324,8 @@ def _segmenter(options: Namespace) -> Any:
     UTF-8, and weights of another kind; OSError if a file is missing, cannot be read or fetched; TypeError for weights
     that do not take a head; ImportError without a library that the tokenizer needs.
     """
-    from keras_vit import text, zoo
+    from keras_vit import zoo
+    from keras_vit.text.image_text import load_pair
 
     if options.names is None and options.names_from is None:
         for_names = given(options, "templates", "mode", "tokenizer")
@@ -333,7 +334,7 @@ def _segmenter(options: Namespace) -> Any:
         return zoo.load(options.weights, head=options.head)
     if options.head is not None or None not in (options.names, options.names_from):
         raise ValueError("Give one of --names A,B,..., --names-from FILE and --head FILE.")
-    both = text.load_image_text(options.weights, tokenizer=options.tokenizer)
+    both = load_pair(options.weights, tokenizer=options.tokenizer)
     return both.zero_shot_segmenter(_names_in(options), **given(options, "templates", "mode"))
 
 
@@ -533,9 +534,9 @@ def similar(options: Namespace) -> Result:
     model: Any = options.weights
     query = None
     if options.text is not None:
-        from keras_vit.text import load_image_text
+        from keras_vit.text.image_text import load_pair
 
-        both = load_image_text(options.weights)
+        both = load_pair(options.weights)
         model, query = both.image_encoder, both.embed_texts(options.text)[0]
     rows = evaluation.find_similar(
         options.image, options.features, query=query, k=options.count, model=model, folder=options.folder

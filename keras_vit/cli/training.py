@@ -497,10 +497,10 @@ def _evaluated_model(options: Namespace) -> Any:
 
         model = load(options.weights)
     else:
-        from keras_vit.text import load_image_text
+        from keras_vit.text.image_text import load_pair
 
         names = lines_of(options.names_from)
-        model = load_image_text(options.weights).zero_shot_classifier(names, **given(options, "templates"))
+        model = load_pair(options.weights).zero_shot_classifier(names, **given(options, "templates"))
     return model if options.image_size is None else model.with_image_size(options.image_size)
 
 

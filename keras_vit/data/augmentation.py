@@ -115,8 +115,12 @@ class Transform:
     seed: int = 0
     channels: int = 3
 
-    mixes: ClassVar[bool] = False  # whether the images of a batch are mixed
     any_size: ClassVar[bool] = False  # whether pictures of a pipeline may have other sizes than `image_size`
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the images of a batch are mixed."""
+        return False
 
     @property
     def shape(self) -> tuple[int, ...] | None:

@@ -332,10 +332,11 @@ def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int
     Raises OSError if weights or data cannot be had, ValueError or TypeError for data of other classes, ImportError
     without Pillow or the tokenizer's library.
     """
-    from keras_vit.text import imagenet_names, load_image_text
+    from keras_vit.text import imagenet_names
+    from keras_vit.text.image_text import load_pair
 
     numerics = "official" if published["family"].startswith("SigLIP") else None
-    both = load_image_text(published["name"], numerics=numerics)
+    both = load_pair(published["name"], numerics=numerics)
     # Labels are matched by the ids of ImageNet's classes, which the words are in the order of.
     model = both.zero_shot_classifier(imagenet_names(), "openai_80").with_config(class_names=None)
     return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy

@@ -221,8 +221,9 @@ def run_job(
         answers: dict[str, Any] = _in_batches(run, batch, sizes)
         np.savez(f"{name}.npz", **answers)
     if float32 is not None:
-        answers, measured["float16"] = float16.check(row, Path(file), Path(float32), first)
-        np.savez(Path(names[0]).with_name("float16.npz"), **answers)
+        found, measured["float16"] = float16.check(row, Path(file), Path(float32), first)
+        halves: dict[str, Any] = dict(found)
+        np.savez(Path(names[0]).with_name("float16.npz"), **halves)
     return measured
 
 

@@ -512,6 +512,14 @@ def load_image_text(
     return ImageText(images, texts, made, **numbers, averaging=averaging, notes=notes)
 
 
+def load_pair(source: Source, **options: Any) -> ImageText:
+    """Returns what `load_image_text` does, where whole pictures are to be compared with texts; TypeError for an OWL."""
+    both = load_image_text(source, **options)
+    if isinstance(both, OpenVocabularyDetector):
+        raise TypeError(f"{source} is an OWL, which finds boxes and does not name whole pictures: `keras-vit detect`.")
+    return both
+
+
 def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
     """Returns whose tokenizer and averaging belong to weights of a layout.
 
