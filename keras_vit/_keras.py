@@ -3,7 +3,6 @@
 Each has its reason; `tests/test_keras_internals.py` holds every one to what a new Keras does.
 """
 
-import collections
 import contextlib
 import dataclasses
 import os
@@ -13,6 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.utils.module_utils import tensorflow
 
 from keras_vit._arguments import Tensor
@@ -22,9 +22,15 @@ PRIVATE: dict[str, str] = {
     "_flatten_layers": "Without it, freezing, adapters and quantization do not reach layers inside layers.",
     "_trainable_variables": "A layer's own weights. Without it, what LoRA froze stays frozen when its layer trains.",
     "_run_through_graph": "Calls a functional model layer by layer. Without it, nobody can look inside a model.",
+    "_remat_mode": "Whether a layer is computed again for its gradients. Without it, a flat call would not do so.",
+    "_value": "A weight's tensor in its own dtype. Without it, it is read and cast anew in every call.",
+    "_clear_losses": "Keras does it in each call. Without it, losses of a call stay after what made them is gone.",
+    "_get_own_metrics": "Metrics without those of layers. Without it, each update asks every layer three times.",
+    "_track_variables": "Tells PyTorch all parameters. Without it, Keras does so in each update.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
+    "_backend_update_step": "Called with all weights of an update. Without it, each is updated by itself.",
     "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
 }
 
@@ -37,8 +43,11 @@ PRIVATE_IN_JAX: dict[str, str] = {
 # Of PyTorch, whose modules Keras's layers are there.
 PRIVATE_IN_TORCH: dict[str, str] = {
     "torch.nn.modules.module._has_any_global_hook": "Without it, hooks for all modules miss the layers inside layers.",
+    "torch.autograd.forward_ad._current_level": "Whether there are tangents. Without it, each tensor is asked for one.",
     "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "The module is where PyTorch has `TorchDispatchMode`. "
     "Without it, what such a mode keeps is written over.",
+    "torch._foreach_mul_": "All weights at once. Without it, an update has thousands of calls.",
+    "torch._foreach_add_": "Adds to all weights at once. Without it, an update has thousands of calls.",
     "torch.ops.mkldnn._linear_pointwise": "What programs of `torch.compile` call for a linear layer. Without it, "
     "products take twice as long on processors that are not Intel's.",
     "torch.ops.mkldnn._reorder_linear_weight": "What they call for its weights. Without it, oneDNN sorts a kernel anew "
@@ -49,6 +58,8 @@ PRIVATE_IN_TORCH: dict[str, str] = {
 PRIVATE_MODULES: dict[str, str] = {
     "keras.src.utils.module_utils.tensorflow": "Keras asks it whether TensorFlow is there, and so imports it, when a "
     "seed is set or a model saved. Without it, JAX and PyTorch wait seconds for a framework that they do not use.",
+    "keras.src.backend.common.stateless_scope.in_stateless_scope": "Whether `stateless_call` runs. Without it, a flat "
+    "call would use the weights that a model has in place of those that are given.",
 }
 
 _hidden: ContextVar[bool] = ContextVar("keras_vit_tensorflow_is_hidden", default=False)
@@ -105,11 +116,40 @@ def layout_of(variable: keras.Variable) -> Any:
     return getattr(variable, "_layout", None)
 
 
-def any_module_is_watched() -> bool:
-    """Whether there are hooks of PyTorch for the calls of all modules."""
+def has_hidden_state() -> bool:
+    """Whether a call in PyTorch is more than it says: there are hooks for all modules, or a scope has other weights."""
     from torch.nn.modules import module
 
-    return module._has_any_global_hook()
+    return module._has_any_global_hook() or in_stateless_scope()
+
+
+def is_compiled() -> bool:
+    """Whether `torch.compile` makes a program of what is called."""
+    if keras.backend.backend() != "torch":
+        return False
+    import torch
+
+    return torch.compiler.is_compiling()
+
+
+def clear_losses(layer: keras.layers.Layer) -> None:
+    """Forgets the losses that an earlier call of a layer or of one inside it has left."""
+    layer._clear_losses()
+
+
+def own_metrics(model: keras.Model) -> list[keras.Metric]:
+    """Returns the metrics of `compile`, without those of layers inside."""
+    return model._get_own_metrics()
+
+
+def is_rematerialized(layer: keras.layers.Layer) -> bool:
+    """Whether a layer was made in a `keras.RematScope`."""
+    return layer._remat_mode is not None
+
+
+def raw_value(variable: keras.Variable) -> Any:
+    """Returns the tensor of a variable in its own dtype, also where Keras would cast it."""
+    return variable._value
 
 
 def is_recorded() -> bool:
@@ -117,6 +157,27 @@ def is_recorded() -> bool:
     from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
     return is_in_torch_dispatch_mode()
+
+
+def has_tangents() -> bool:
+    """Whether PyTorch differentiates forwards: tensors may have tangents."""
+    import torch
+
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def scale_all(tensors: list[Any], factors: Any) -> None:
+    """Multiplies tensors of PyTorch in place by one factor, or by one each."""
+    import torch
+
+    torch._foreach_mul_(tensors, factors)
+
+
+def add_to_all(tensors: list[Any], others: list[Any], factor: float = 1.0) -> None:
+    """Adds other tensors of PyTorch, times a factor, in place."""
+    import torch
+
+    torch._foreach_add_(tensors, others, alpha=factor)
 
 
 def has_onednn_product() -> bool:
@@ -160,53 +221,84 @@ def _graph(model: Any) -> Any:
         return None
 
 
-@dataclasses.dataclass
-class _Activation:
-    """The output of a layer for a number of readers: it is let go of when the last one has taken it."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A call of a layer in the graph of a model; values have places, and `done` are those that nobody reads again."""
 
-    value: Any
-    readers: int
-
-    def read(self) -> Any:
-        """Returns the output for one of its readers; the last one takes it, and `value` becomes None."""
-        value = self.value
-        self.readers -= 1
-        if not self.readers:
-            self.value = None
-        return value
+    layer: Any
+    reads: tuple[int, ...]
+    structure: Any  # of the arguments by position and by name; None where what is read are the former
+    writes: tuple[int, ...]
+    done: tuple[int, ...]
 
 
-def count_readers(model: keras.Model) -> tuple[int, ...]:
-    """Returns how often each layer's output is read when a model that `has_graph` is called, in their order."""
-    outputs, readers = [], collections.Counter()
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The graph of a model of one input as a list of steps; `values` at the start, and where input and outputs lie."""
 
-    def count(layer: Any, *args: Any, **options: Any) -> Any:
-        readers.update(map(id, keras.tree.flatten((args, options))))
-        result = layer.compute_output_spec(*args, **options)
-        outputs.extend(keras.tree.flatten(result))
-        return result
+    steps: list[Step]
+    values: list[Any]
+    input: int
+    outputs: Any
 
-    readers.update(map(id, keras.tree.flatten(call_layers(model, model.inputs, count))))
-    return tuple(readers[id(output)] for output in outputs)
+    def run(self, x: Any, call: Callable[..., Any]) -> Any:
+        """Returns the outputs for `x`, with `call(number, layer, args, options)` for each step."""
+        values = [*self.values]
+        values[self.input] = x
+        for number, step in enumerate(self.steps):
+            read = [values[place] for place in step.reads]
+            args, options = (read, {}) if step.structure is None else keras.tree.pack_sequence_as(step.structure, read)
+            y = call(number, step.layer, args, options)
+            if len(step.writes) == 1:
+                values[step.writes[0]] = y
+            else:
+                for place, value in zip(step.writes, keras.tree.flatten(y), strict=True):
+                    values[place] = value
+            for place in step.done:
+                values[place] = None
+        outputs = self.outputs
+        return values[outputs] if isinstance(outputs, int) else keras.tree.map_structure(values.__getitem__, outputs)
 
 
-def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any], readers: Iterable[int] | None = None) -> Any:
+def program_of(model: keras.Model) -> Program:
+    """Returns the program of a model that `has_graph`."""
+    values: list[Any] = []
+    places: dict[int, int] = {}
+    calls: list[Any] = []
+    kept = []  # so that no two have the same id
+
+    def place_of(value: Any) -> int:
+        """Returns the place of a value: a symbolic tensor's, which is None at the start, or a new one of a constant."""
+        if id(value) not in places or not isinstance(value, keras.KerasTensor):
+            places[id(value)] = len(values)
+            values.append(None if isinstance(value, keras.KerasTensor) else value)
+            kept.append(value)
+        return places[id(value)]
+
+    def record(layer: Any, *args: Any, **options: Any) -> Any:
+        reads = tuple(map(place_of, keras.tree.flatten((args, options))))
+        simple = not options and len(reads) == len(args)
+        y = layer.compute_output_spec(*args, **options)
+        writes = tuple(map(place_of, keras.tree.flatten(y)))
+        calls.append((layer, reads, None if simple else (args, options), writes))
+        return y
+
+    (start,) = map(place_of, model.inputs)
+    outputs = keras.tree.map_structure(place_of, call_layers(model, model.inputs, record))
+    last = {place: number for number, (_, reads, *_) in enumerate(calls) for place in reads}
+    stay = {*keras.tree.flatten(outputs), *(place for place, value in enumerate(values) if value is not None)}
+    steps = []
+    for number, call in enumerate(calls):
+        done = tuple(place for place in {*call[1]} - stay if last[place] == number)
+        steps.append(Step(*call, done))
+    return Program(steps, values, start, outputs)
+
+
+def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     """Returns a `has_graph` model's output, with `call(layer, *arguments, **options)` for each layer's call.
 
-    The inputs are tensors, symbolic or not, in the structure that the model takes. With the result of `count_readers`,
-    the output of a layer is let go of when it has been read for the last time, and not when all have been called.
+    The inputs are tensors, symbolic or not, in the structure that the model takes.
     """
-    if readers is not None:
-        remaining = iter(readers)
-
-        def call_on_values(layer: Any, *args: Any, **options: Any) -> Any:
-            args, options = keras.tree.map_structure(
-                lambda x: x.read() if isinstance(x, _Activation) else x, (args, options)
-            )
-            y = call(layer, *args, **options)
-            return keras.tree.map_structure(lambda value: _Activation(value, next(remaining)), y)
-
-        return keras.tree.map_structure(_Activation.read, call_layers(model, inputs, call_on_values))
     graph = _graph(model)
     inputs = [
         x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)
@@ -226,6 +318,14 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
         """Returns the clipped gradients of an update; with accumulation, `grads` are means over the batches."""
         return super()._clip_gradients(grads)
 
+    def update_all(self, grads: list[Tensor], variables: list[keras.Variable], learning_rate: Any) -> bool:
+        """Changes all weights at once and returns True; False, with nothing changed, where `update_step` has to."""
+        return False
+
+    def _backend_update_step(self, grads: list[Tensor], trainable_variables: list[Any], learning_rate: Any) -> None:
+        if not self.update_all(grads, trainable_variables, learning_rate):
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+
     def _clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         return self.clip_gradients(grads)
 
@@ -234,6 +334,18 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
 
 
 _Model: Any = keras.Model if TYPE_CHECKING else object  # Keras exchanges the `keras.Model` that functional models have
+
+
+class TrackingModel(_Model):
+    """Beside `keras.Model`: tells PyTorch its parameters where they may be others, not in each update as Keras does."""
+
+    def has_other_variables(self) -> bool:
+        """Whether the variables may be others than at the last question."""
+        return True
+
+    def _track_variables(self) -> None:
+        if self.has_other_variables():
+            super()._track_variables()
 
 
 class SharedModel(_Model):

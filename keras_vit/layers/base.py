@@ -1,13 +1,15 @@
 """What layers share: configs, dtype policies, first values of weights, dropout, and Keras's layers on our operations.
 
-In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for. So the
-call of a *plain* layer goes straight to its method `call`. A layer is plain where nobody could see the difference: its
-class is of this package, its methods are as they were defined, and nothing watches, recomputes, quantizes, adapts or
-regularizes it. On other backends and devices, layers are called as Keras does, and so is any other layer.
+In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for. So a
+call is *flat* where nobody could see the difference: in the place of each layer a `FlatLayer` runs the same method
+`call`, with weights that are tensors and inner layers that are flat as well. They are made once, and made anew after a
+change of any layer that has one, which `note_change` counts. On other backends and devices, layers are called as
+Keras does, and so is a layer that is watched, recomputed, quantized, adapted or regularized, or is somebody else's.
 """
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -17,52 +19,126 @@ import numpy as np
 from keras import initializers, ops, tree
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
-from keras_vit._keras import any_module_is_watched, layers_inside
+from keras_vit._keras import has_hidden_state, is_compiled, is_rematerialized, layers_inside, raw_value
+from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
 from keras_vit.layers.ops import (
+    RUNNING,
     activate,
     activate_in_place,
     dense,
     float32_or_better,
-    is_torch_tensor,
+    found_device,
     layer_normalization,
     rematerialized,
 )
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
-_PLAIN: dict[type, tuple[Any, Any]] = {}  # the classes whose layers may be plain: their methods as they were defined
+# The classes whose layers may be flat: their methods as they were defined, and the class of what runs in their place.
+_FLAT: dict[type, tuple[Any, Any, type]] = {}
+_numbers = itertools.count(1)
+
+
+class LastChange:
+    """The number of the last change of a layer: what was made at another number is made anew."""
+
+    number = 0
+
+
+def note_change() -> None:
+    """Makes all flat layers stale; called after a change."""
+    LastChange.number = next(_numbers)  # no two threads get the same
 
 
 def registered(cls: C) -> C:
     """Class decorator of all layers: registers the class for Keras's files as `keras_vit>name` and returns it.
 
-    It also sets `takes_training`, and keeps the methods `call` and `__call__` in `_PLAIN` for `is_plain`.
+    It also sets `takes_training`, and enters the class in `_FLAT`, unless `call` needs the layer itself (`super()`).
     """
-    _PLAIN[cls] = (cls.call, cls.__call__)
-    cls.takes_training = "training" in inspect.signature(cls.call).parameters
+    call = cls.call
+    cls.takes_training = "training" in inspect.signature(call).parameters
+    if "__class__" not in call.__code__.co_freevars:
+        method = (
+            call if cls.takes_training else lambda self, *args, training=None, **options: call(self, *args, **options)
+        )
+        _FLAT[cls] = (call, cls.__call__, type(f"Flat{cls.__name__}", (FlatLayer,), {"__call__": method}))
     return keras.saving.register_keras_serializable(package="keras_vit")(cls)
 
 
-def is_plain(layer: Any, x: Any, *others: Any) -> bool:
-    """Whether `layer.call(x, *others)` is all that its call does, and nobody but the caller sees the result.
+class FlatLayer:
+    """What runs in the place of a layer in a flat call: its `call`, with the attributes that they had when first read.
 
-    Only for a built layer of this package with its own methods, called in PyTorch on tensors of its compute dtype: not
-    watched, not made to recompute, not quantized, without a regularizer of activations and without adapters.
+    Of weights it has the tensors, of layers inside their flat layers.
     """
-    cls = type(layer)
-    defined = _PLAIN.get(cls)
-    if defined != (cls.call, cls.__call__) or not is_torch_tensor(x):
-        return False
+
+    def __init__(self, layer: Any) -> None:
+        import torch
+
+        self.layer, self.dtype = layer, getattr(torch, layer.compute_dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """Reads an attribute of the layer, once."""
+        value = self._seen(getattr(self.layer, name))
+        setattr(self, name, value)
+        return value
+
+    def _seen(self, value: Any) -> Any:
+        if isinstance(value, keras.Variable):
+            return raw_value(value)
+        if isinstance(value, keras.layers.Layer):
+            return flat(value) or value
+        if isinstance(value, list | tuple):
+            return [self._seen(one) for one in value]
+        return value.__func__.__get__(self) if getattr(value, "__self__", None) is self.layer else value
+
+
+def flat(layer: Any) -> Any:
+    """Returns the `FlatLayer` of a layer, which is kept until a change; None where Keras has to call the layer."""
+    number, known = LastChange.number, vars(layer).get("_flat")
+    if known is None or known[:2] != (number, id(layer)):  # the id: copies of a layer are given its attributes
+        known = vars(layer)["_flat"] = (
+            number,
+            id(layer),
+            _FLAT[type(layer)][2](layer) if _may_be_flat(layer) else None,
+        )
+    return known[2]
+
+
+def _may_be_flat(layer: Any) -> bool:
+    """Whether `call` is all that a call of the layer does, and nobody but the caller sees the result.
+
+    A layer inside may be quantized or adapted, but has to be one of this package that computes in the same dtype.
+    """
     return (
-        layer.built
-        and layer.compute_dtype == keras.backend.standardize_dtype(x.dtype)
-        and all(getattr(other, "dtype", x.dtype) == x.dtype for other in others)
-        and not ("call" in vars(layer) or "forward" in vars(layer))
-        and not (layer.watched or any_module_is_watched())
-        and layer.rematerialized_call(is_plain, x) is is_plain  # not made in a RematScope
+        _is_as_made(layer)
+        and not is_rematerialized(layer)
         and layer.quantization_mode is None
         and layer.activity_regularizer is None
         and not has_adapters(layer)
+        and all(
+            _is_as_made(one) and one.compute_dtype == layer.compute_dtype
+            for one in layers_inside(layer, include_self=False)
+        )
     )
+
+
+def _is_as_made(layer: Any) -> bool:
+    """Whether a layer is built, has the methods that its class was defined with, and no hooks."""
+    cls = type(layer)
+    return (
+        _FLAT.get(cls, ())[:2] == (cls.call, cls.__call__)
+        and layer.built
+        and not ("call" in vars(layer) or "forward" in vars(layer))
+        and not layer.watched
+    )
+
+
+def device_of_flat_calls(x: Any) -> str | None:
+    """Returns the device of a tensor on which layers may be flat now; None for no such device, and where Keras looks.
+
+    That is where all modules of PyTorch are watched, a program is traced or compiled, or weights stand for others.
+    """
+    device = found_device(x)
+    return None if device not in (TORCH_CPU, TORCH_CUDA) or is_compiled() or has_hidden_state() else device
 
 
 def not_none(**options: Any) -> dict[str, Any]:
@@ -78,7 +154,7 @@ def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any
     """
     y = layer(x, training=training)
     # On CPUs, new memory for an activation takes more time than its arithmetic.
-    return activate_in_place(y, activation) if is_plain(layer, x) else activate(y, activation)
+    return activate_in_place(y, activation) if isinstance(layer, FlatLayer) else activate(y, activation)
 
 
 def _noting(name: str) -> Any:
@@ -87,19 +163,14 @@ def _noting(name: str) -> Any:
     def register(self: Any, *arguments: Any, **options: Any) -> Any:
         """Sets `watched` to True and returns what PyTorch's own method does."""
         self.watched = True
-        return getattr(super(BaseLayer, self), name)(*arguments, **options)
+        return getattr(super(Noting, self), name)(*arguments, **options)
 
     return register
 
 
-class BaseLayer(keras.layers.Layer):
-    """A layer whose config is the arguments of its constructor, which it keeps as attributes.
+class Noting:
+    """Notes the changes of a layer or model that is flat, and hooks of PyTorch, of which there is no public list."""
 
-    Where a weight or an inner layer has the name of an argument, the attribute is `use_{name}`. The layer notes
-    whether hooks of PyTorch were registered on it, of which there is no public list.
-    """
-
-    takes_training = False  # whether `call` does
     watched = False
     register_forward_hook = _noting("register_forward_hook")
     register_forward_pre_hook = _noting("register_forward_pre_hook")
@@ -107,18 +178,65 @@ class BaseLayer(keras.layers.Layer):
     register_full_backward_pre_hook = _noting("register_full_backward_pre_hook")
     register_backward_hook = _noting("register_backward_hook")
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Returns what the layer computes, without Keras's bookkeeping where nobody can see the difference.
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = (
+            not is_compiled() and "_flat" in vars(self) and name != "_torch_params"
+        )  # which Keras makes in each step
+        changes = known and vars(self).get(name) is not value
+        super().__setattr__(name, value)
+        if changes:
+            note_change()
 
-        That is where `training` is given by name and the layer `is_plain`; what `call` raises then has no
-        notes of Keras's.
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        note_change()
+
+    def add_module(self, name: str, module: Any) -> None:
+        """Puts a module in the place of a layer, as PyTorch does."""
+        super().add_module(name, module)  # ty: ignore[unresolved-attribute]
+        note_change()
+
+
+class _NotingClass(type(keras.layers.Layer)):
+    """Class of the classes of layers: another method of one of them is a change as well."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        note_change()
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+        note_change()
+
+
+class BaseLayer(Noting, keras.layers.Layer, metaclass=_NotingClass):
+    """A layer whose config is the arguments of its constructor, which it keeps as attributes.
+
+    Where a weight or an inner layer has the name of an argument, the attribute is `use_{name}`.
+    """
+
+    takes_training = False  # whether `call` does
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Returns what the layer computes; flat, without Keras's bookkeeping, where nobody can see the difference.
+
+        That is where `training` is given by name; what `call` raises then has no notes of Keras's.
         """
         # Where the caller does not say whether it trains, only Keras knows.
-        if options.get("training") is None or not args or not is_plain(self, *args, *options.values()):
-            return super().__call__(*args, **options)
-        if not self.takes_training:
-            del options["training"]
-        return self.call(*args, **options)
+        if options.get("training") is not None and args and is_compiled() and _may_be_flat(self):
+            tensors = [one for one in (*args, *options.values()) if hasattr(one, "dtype")]
+            dtypes = {keras.backend.standardize_dtype(one.dtype) for one in tensors}
+            if dtypes == {self.compute_dtype}:  # a program needs no flat layers to leave Keras's bookkeeping out
+                return self.call(*args, **{k: v for k, v in options.items() if k != "training" or self.takes_training})
+        device = None if options.get("training") is None or not args else device_of_flat_calls(args[0])
+        tensors = (one.dtype for one in (*args, *options.values()) if hasattr(one, "dtype"))
+        if device is not None and (flat(self) is None or {*tensors} != {flat(self).dtype}):
+            device = None
+        before, RUNNING.device = RUNNING.device, device
+        try:
+            return super().__call__(*args, **options) if device is None else flat(self)(*args, **options)
+        finally:
+            RUNNING.device = before
 
     def get_config(self) -> dict[str, Any]:
         """Returns Keras's config and the constructor's arguments, of the class and its base classes in this package."""
@@ -133,7 +251,9 @@ class BaseLayer(keras.layers.Layer):
 
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
         """Returns a newly drawn seed for each rate; None for each that is 0, and for all unless `training`."""
-        return [self.seed_generator.next() if training and rate else None for rate in rates]
+        if not training:
+            return [None] * len(rates)
+        return [self.seed_generator.next() if rate else None for rate in rates]
 
 
 class SameShape(BaseLayer):
@@ -213,7 +333,9 @@ class ResidualBlock(CompositeLayer):
     remat: bool
 
     def draw_inner_seeds(self, training: bool | None, *parts: Any) -> list[Any]:
-        """Returns the seeds to pass to each inner layer; None for one without `draw_seeds`, which draws for itself."""
+        """Returns the seeds to pass to each inner layer; None for one that is to draw for itself."""
+        if not (self.remat and training):
+            return [None] * len(parts)
         return [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
 
     def compute(self, function: Callable[..., Any], x: Any, *inputs: Any, training: bool | None) -> Any:
@@ -453,7 +575,9 @@ def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
 
 def tensor_of(weight: Any, x: Any) -> Any:
     """Returns a weight, a variable or (of a kernel with adapters) a tensor, as a tensor in the dtype of `x`."""
-    # Keras casts weights in a scope that its call of a layer opens, and a plain layer is not called.
+    if weight.dtype is x.dtype:  # a tensor of PyTorch: a variable's dtype is a name
+        return weight
+    # Keras casts weights in a scope that its call of a layer opens, and a flat layer is not called by it.
     value = weight.value if isinstance(weight, keras.Variable) else weight
     return value if value.dtype == x.dtype else ops.cast(value, x.dtype)
 
@@ -544,8 +668,8 @@ class LayerNormalization(keras.layers.LayerNormalization, BaseLayer):
     Input: `(batch, ..., D)`. Output: the same shape.
     """
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the normalised inputs; by Keras where the options are not those of a plain layer normalisation."""
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
-            return super().call(inputs)
+            return keras.layers.LayerNormalization.call(self, inputs)
         return layer_normalization(inputs, tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs), self.epsilon)

@@ -196,7 +196,9 @@ class MultiHeadAttention(CompositeLayer):
 
     def _projected(self, dense: Any, x: Any, training: bool | None) -> Any:
         """Returns what a projection makes of `x`, `(batch, tokens, D)`, by heads: `(batch, tokens, heads, d)`."""
-        return reshape(dense(x, training=training), (-1, _length(x), self.heads, self.width // self.heads))
+        length = x.shape[1]
+        length = _length(x) if length is None else length
+        return reshape(dense(x, training=training), (-1, length, self.heads, self.width // self.heads))
 
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
@@ -501,7 +503,8 @@ class TransformerBlock(Renamed, ResidualBlock):
 
         Raises ValueError for unknown activations, and for a rotation unless the block was made for one.
         """
-        _check_activations(activations)
+        if activations is not None:
+            _check_activations(activations)
         block_seeds = self.draw(training, self.dropout, self.drop_path, self.drop_path)
         seeds = [block_seeds, *self.draw_inner_seeds(training, self.attention, self.mlp)]
 
@@ -539,7 +542,7 @@ class TransformerBlock(Renamed, ResidualBlock):
         x = keep("+attention", x + keep("attention", drop_path(y, self.drop_path, path_seeds[0])))
         # Equation 3: z = MLP(LN(z')) + z'
         y = self.norm2(x, training=training)
-        y = self.mlp(y, training=training, **not_none(seeds=mlp_seeds))
+        y = self.mlp(y, training=training, **({} if mlp_seeds is None else {"seeds": mlp_seeds}))
         y = y if self.layer_scale is None else self.scale2(y, training=training)
         x = x + keep("mlp", drop_path(y, self.drop_path, path_seeds[1]))
         return [*(kept[name] for name in activations), x] if activations else x

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,22 @@ from keras_vit._processes import tensorflow_has_only_cpus
 from keras_vit.layers.fast import FORMS, JAX_CPU, TENSORFLOW_CPU, TORCH_CPU, TORCH_CUDA, TORCH_OTHER
 
 
+class _Running(threading.local):
+    """What a thread is in the midst of: a call whose layers all run as functions (`layers.base`), on this device."""
+
+    device: str | None = None
+
+
+RUNNING = _Running()
+
+
 def device_of(x: Any) -> str | None:
-    """Returns the device in `layers.fast` on which a tensor lies or its program will run; None for no such device.
+    """Returns the device in `layers.fast` on which a tensor lies or its program will run; None for no such device."""
+    return RUNNING.device or found_device(x)
+
+
+def found_device(x: Any) -> str | None:
+    """Looks for what `device_of` returns.
 
     On PyTorch it is `TORCH_OTHER` in place of None, also for symbolic tensors and subclasses of tensors, and while a
     program is traced or exported; a program of `torch.compile` counts as CUDA's.
@@ -41,11 +56,6 @@ def device_of(x: Any) -> str | None:
     return None
 
 
-def is_torch_tensor(x: Any) -> bool:
-    """Whether `x` is a tensor of PyTorch itself, on a CPU or on CUDA, in a program that is not exported or traced."""
-    return device_of(x) in (TORCH_CPU, TORCH_CUDA)
-
-
 def with_faster_forms(definition: Any) -> Callable[..., Any]:
     """Decorator of an operation: the function computes the form in `FORMS` under its name, else its definition.
 
@@ -57,7 +67,8 @@ def with_faster_forms(definition: Any) -> Callable[..., Any]:
     @functools.wraps(definition)
     def call(x: Any, *arguments: Any) -> Any:
         """Returns what the form or the definition computes."""
-        y = compute(operation, x, *arguments)
+        form = FORMS.get((operation, device_of(x)))
+        y = NotImplemented if form is None else form(x, *arguments)
         return definition(x, *arguments) if y is NotImplemented else y
 
     return call
@@ -94,7 +105,7 @@ def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
     """Returns `x` in another shape, as `keras.ops.reshape` but without its search for symbolic tensors on PyTorch."""
-    return x.reshape(shape) if is_torch_tensor(x) else ops.reshape(x, shape)
+    return x.reshape(shape) if device_of(x) in (TORCH_CPU, TORCH_CUDA) else ops.reshape(x, shape)
 
 
 # Equation 1: patches are embedded by a convolution

@@ -135,7 +135,7 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
     def call(self, inputs: Any) -> Any:
         """Returns the normalised inputs; by Keras where the options are not those of `group_norm`."""
         if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
-            return super().call(inputs)
+            return keras.layers.GroupNormalization.call(self, inputs)
         gamma, beta = tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs)
         return group_normalization(inputs, self.groups, gamma, beta, self.epsilon)
 
@@ -302,7 +302,7 @@ class MaxPooling2D(keras.layers.MaxPooling2D, BaseLayer):
     def call(self, inputs: Any) -> Any:
         """Returns the largest value of each window; by Keras where channels do not come last."""
         if self.data_format != "channels_last":
-            return super().call(inputs)
+            return keras.layers.MaxPooling2D.call(self, inputs)
         return max_pool(inputs, self.pool_size, self.strides, self.padding)
 
 

@@ -5,6 +5,7 @@ import ctypes
 import functools
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -13,10 +14,31 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import caller, check_flag, warn_caller
-from keras_vit._keras import SharedModel, call_layers, count_readers, layers_inside, without_importing_tensorflow
-from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
+from keras_vit._keras import (
+    Program,
+    SharedModel,
+    TrackingModel,
+    call_layers,
+    clear_losses,
+    is_compiled,
+    is_rematerialized,
+    layers_inside,
+    own_metrics,
+    program_of,
+    without_importing_tensorflow,
+)
+from keras_vit.layers.base import (
+    BaseLayer,
+    FlatLayer,
+    LastChange,
+    Noting,
+    device_of_flat_calls,
+    flat,
+    quantized_policies,
+    skip_initialization,
+)
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
-from keras_vit.layers.ops import float32_or_better, is_torch_tensor
+from keras_vit.layers.ops import RUNNING, float32_or_better
 from keras_vit.models.changes import (
     changed_config,
     changed_fields,
@@ -80,29 +102,121 @@ def _return_free_memory() -> None:
         trim(0)
 
 
-class ConfiguredModel(SharedModel, keras.Model):
+class _Functions:
+    """What a model's program calls, and the dtype of inputs for which Keras does nothing around it; None for none."""
+
+    def __init__(self, model: Any, program: Program) -> None:
+        import torch
+
+        self.number, self.owner = LastChange.number, id(model)
+        self.of_steps = [isinstance(s.layer, BaseLayer) and flat(s.layer) or s.layer for s in program.steps]
+        inside, dtype = layers_inside(model), model.inputs[0].dtype
+        ours = all(type(layer).__module__.startswith(("keras.src.", "keras_vit.")) for layer in inside)
+        noted = model.watched or is_rematerialized(model) or any(layer.activity_regularizer for layer in inside)
+        kept = "int" in dtype or model.compute_dtype == dtype
+        quiet = ours and kept and not noted and not {"call", "forward"} & vars(model).keys()
+        self.dtype = getattr(torch, dtype) if quiet else None
+        clear_losses(model)  # of earlier calls
+        # Lists that Keras makes anew several times in each update; None where a layer with weights notes no changes.
+        self.weights = self.variables = self.metrics = None
+        self.tracked = False
+        if all(isinstance(layer, BaseLayer) and [flat(layer)] or not layer.variables for layer in inside[1:]):
+            self.weights, self.variables = (getattr(keras.Model, name).fget(model) for name in ("weights", "variables"))
+            self.metrics = None if any(layer.metrics for layer in inside[1:]) else ()
+
+    def call(self, training: bool) -> Callable[..., Any]:
+        """Returns what calls the layer of a step."""
+
+        def call(number: int, layer: Any, args: Any, options: Any) -> Any:
+            function = self.of_steps[number]
+            if isinstance(function, FlatLayer):
+                for x in (*args, *options.values()):
+                    if getattr(x, "dtype", function.dtype) != function.dtype:
+                        function = layer  # Keras casts
+            if isinstance(layer, BaseLayer) or "training" in getattr(layer, "call_signature_parameters", ()):
+                options = {**options, "training": training}
+            return function(*args, **options)
+
+        return call
+
+
+_NOTHING: Any = types.SimpleNamespace(weights=None, variables=None, metrics=None)  # what is known where nothing is flat
+
+
+class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
     """A functional model that is made from a config: `cls(config, name=..., dtype=..., trainable=...)`.
 
     Subclasses set `config_type`, the class of their configs, and call `set_up` once their layers are there.
     """
 
     config_type: type[Any]
+    _program: Any = None
 
     def set_up(self, config: Any, policy: Any) -> None:
         """Keeps the config and the dtype policy, which `get_config` saves; called once the layers are there."""
         self._config = config
         self._policy = policy
-        self._readers = count_readers(self) if keras.backend.backend() == "torch" else None
+        self._program = program_of(self) if keras.backend.backend() == "torch" else None
         # Keras asks the model, not its layers, whether the loss has to be scaled for float16.
         self.dtype_policy = getattr(policy, "default_policy", policy)
         _return_free_memory()
 
+    @property
+    def weights(self) -> list[keras.Variable]:
+        """All weights, those of layers inside included."""
+        known = self._functions().weights
+        return super().weights if known is None else [*known]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The weights, and the states of random generators."""
+        known = self._functions().variables
+        return super().variables if known is None else [*known]
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        """The metrics of `compile` and those of layers inside."""
+        return super().metrics if self._functions().metrics is None else own_metrics(self)
+
+    def has_other_variables(self) -> bool:
+        """Whether the variables may be others than at the last question."""
+        functions = self._functions()
+        known = functions.variables is not None and functions.tracked
+        functions.tracked = True
+        return not known
+
+    def _functions(self) -> _Functions:
+        """Returns what the program calls, made anew after a change."""
+        if self._program is None or is_compiled():
+            return _NOTHING
+        known = vars(self).get("_flat")
+        if known is None or (known.number, known.owner) != (LastChange.number, id(self)):
+            known = vars(self)["_flat"] = _Functions(self, self._program)
+        return known
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Returns the outputs; without what Keras does around a call where nobody can see the difference."""
+        if self._program is not None and len(args) == 1 and {*options} <= {"training"} and not is_compiled():
+            x, dtype = args[0], self._functions().dtype
+            if dtype is not None and isinstance(x, np.ndarray) and x.dtype.name == self.inputs[0].dtype:
+                x = keras.ops.convert_to_tensor(x)
+            if device_of_flat_calls(x) is not None and x.dtype == dtype:
+                return self.call(x, **options)
+        return super().__call__(*args, **options)
+
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Returns the outputs; on PyTorch without training, each output of a layer is freed once it has been read."""
+        """Returns the outputs; on PyTorch by a list, and each output of a layer is freed once it has been read."""
         inputs = keras.ops.convert_to_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
-        if not training and mask is None and is_torch_tensor(inputs):
-            return call_layers(self, inputs, _answer, self._readers)
-        return super().call(inputs, training=training, mask=mask)
+        device = None if self._program is None or mask is not None else device_of_flat_calls(inputs)
+        if device is None:
+            return super().call(inputs, training=training, mask=mask)
+        if keras.backend.standardize_dtype(inputs.dtype) != self.inputs[0].dtype:
+            inputs = keras.ops.cast(inputs, self.inputs[0].dtype)
+        before, RUNNING.device = RUNNING.device, device
+        try:
+            return self._program.run(inputs, self._functions().call(bool(training)))
+        finally:
+            RUNNING.device = before
 
     def quantize(self, mode: Any = None, config: Any = None, filters: Any = None, **options: Any) -> None:
         """Quantizes the weights as Keras does; ValueError for float8 beside adapters, which Keras does not compute."""
@@ -441,11 +555,6 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
     if len({*scale}) == len({*offset}) == 1:
         scale, offset = scale[0], offset[0]
     return keras.layers.Rescaling(scale, offset, dtype=float32_or_better(policy.compute_dtype), name="preprocessing")
-
-
-def _answer(layer: Any, *args: Any, **options: Any) -> Any:
-    """Returns what a layer of a graph computes where nothing is trained."""
-    return layer(*args, **options, training=False) if isinstance(layer, BaseLayer) else layer(*args, **options)
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...], takes_pixels: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import check_choice, matches
-from keras_vit._keras import DecayingOptimizer, layout_of
+from keras_vit._keras import DecayingOptimizer, layout_of, raw_value
 from keras_vit._options import ABOVE_0, FROM_0, RATE, Whole, option, refuse
 from keras_vit.layers.ops import compute, with_faster_forms
 
@@ -28,6 +28,18 @@ NORM_EPSILON = 1e-7
 def sum_of_squares(gradient: Any) -> Any:
     """Returns the sum of the squares of a gradient, a float32 scalar."""
     return ops.sum(ops.square(ops.cast(gradient, "float32")))
+
+
+@with_faster_forms
+def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon: float) -> tuple[Any, list[Any]]:
+    """Returns the common norm of gradients, `gradient` among them, and these, scaled to `largest` if there is one."""
+    norm = ops.sqrt(ops.sum(ops.stack([sum_of_squares(one) for one in gradients])))
+    if largest:
+        # Where the norm is not finite, neither are the gradients then: a broken step shows.
+        longer = norm + epsilon
+        scale = ops.where(longer < largest, 1.0, largest / longer)
+        gradients = [one * ops.cast(scale, one.dtype) for one in gradients]
+    return norm, gradients
 
 
 def over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
@@ -126,14 +138,9 @@ class ViTOptimizer(DecayingOptimizer):
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
         grads, replicas = over_replicas(grads)
-        norm = ops.sqrt(ops.sum(ops.stack([sum_of_squares(grad) for grad in grads])))
+        norm, grads = clip_all(grads[0], grads, self.global_clipnorm, self.clip_epsilon)
         self.gradient_norm.assign(norm)
-        if self.global_clipnorm:
-            # Where the norm is not finite, neither are the gradients then: a broken step shows.
-            norm = norm + self.clip_epsilon
-            scale = ops.where(norm < self.global_clipnorm, 1.0, self.global_clipnorm / norm)
-            grads = [grad * ops.cast(scale, grad.dtype) for grad in grads]
-        else:
+        if not self.global_clipnorm:
             grads = super().clip_gradients(grads)
         return [grad / replicas for grad in grads] if replicas > 1 else grads
 
@@ -176,7 +183,7 @@ class ViTOptimizer(DecayingOptimizer):
 
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
         """Returns `share * m` in `dtype`, the share rounded to m's dtype as in JAX: bfloat16 has 0.8984 for 0.9."""
-        return ops.cast(m, dtype) * float(np.asarray(share).astype(keras.backend.standardize_dtype(m.dtype)))
+        return ops.cast(m, dtype) * _rounded(share, m.dtype)
 
     def _update(self, variable: Any, direction: Any, learning_rate: Any) -> None:
         """Changes a weight in place: `w -= rate * (direction + decay * w)`, with its own multiplier and decay."""
@@ -197,6 +204,11 @@ class ViTOptimizer(DecayingOptimizer):
             "momentum_dtype": self.momentum_dtype,
             **excluded,
         }
+
+
+def _rounded(share: float, dtype: Any) -> float:
+    """Returns a number as a dtype has it."""
+    return float(np.asarray(share).astype(keras.backend.standardize_dtype(dtype)))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -236,6 +248,19 @@ class MomentumSGD(ViTOptimizer):
         """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
         self.momentum = RATE("momentum", momentum)
+
+    def update_all(self, grads: list[Any], variables: list[Any], learning_rate: Any) -> bool:
+        """Changes all weights and momentums in place, where the backend has a form for that, and says whether."""
+        if keras.backend.backend() != "torch":
+            return False
+        places = [self.index_of(variable) for variable in variables]
+        weights = [raw_value(variable) for variable in variables]
+        momentums = [raw_value(self.momentums[place]) for place in places]
+        multipliers, decays = ([values[place] for place in places] for values in (self._multipliers, self._decays))
+        share = _rounded(self.momentum, momentums[0].dtype)
+        lists = (grads[0], grads, weights, momentums)
+        done = compute("momentum in place", *lists, share, learning_rate, multipliers, decays)
+        return done is not NotImplemented
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Changes one weight and its momentum in place."""

@@ -43,9 +43,10 @@ def test_backends_agree(kind):
 
 
 def plain(patch):
-    """Computes without faster forms and without plain layers."""
+    """Computes without faster forms and without flat layers."""
     patch.setattr(ops, "FORMS", {})
-    patch.setattr(base, "_PLAIN", {})
+    patch.setattr(base, "_FLAT", {})
+    base.note_change()
 
 
 def check_paths(config, with_gradients):

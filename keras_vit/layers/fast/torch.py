@@ -13,11 +13,14 @@ from typing import Any
 import keras
 
 from keras_vit._keras import (
+    add_to_all,
     has_onednn_product,
+    has_tangents,
     is_recorded,
     onednn_kernel,
     onednn_product,
     onednn_product_of_packed,
+    scale_all,
 )
 from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, faster
 
@@ -86,19 +89,20 @@ def conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding: 
 def layer_normalization(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     """Returns as `ops.layer_normalization`, in one operation, which computes in float32 inside on CPUs and CUDA."""
     import torch
-    import torch.nn.functional as F
 
     wide = x.dtype if x.device.type in ("cpu", "cuda") else torch.promote_types(x.dtype, torch.float32)
-    return F.layer_norm(x.to(wide), x.shape[-1:], gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
+    if wide == x.dtype == gamma.dtype == beta.dtype:
+        return torch.layer_norm(x, x.shape[-1:], gamma, beta, epsilon)
+    return torch.layer_norm(x.to(wide), x.shape[-1:], gamma.to(wide), beta.to(wide), epsilon).to(x.dtype)
 
 
 # Not measured alone: a call is shorter. On CUDA, a training step of ViT-Ti waits 37 ms for the host, not 56, with all.
 @faster("dense", TORCH_CUDA)
 def linear(x: Any, kernel: Any, bias: Any) -> Any:
     """Returns as `ops.dense`, by PyTorch's own operation."""
-    import torch.nn.functional as F
+    import torch
 
-    return F.linear(x, kernel.t(), bias)
+    return torch.nn.functional.linear(x, kernel.t(), bias)
 
 
 # Without instructions for bfloat16: (197, 768) times (768, 3072) 1,204 to 15.7. On an AMD processor with AVX-512, one
@@ -115,20 +119,23 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 @faster("attention", *TORCH)
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     """Returns as `ops.attention`, by the kernel that PyTorch chooses. Keras's choice breaks `torch.compile`."""
-    import torch.nn.functional as F
+    import torch
 
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2)
+    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    product = torch.nn.functional.scaled_dot_product_attention
+    return product(query, key, value, is_causal=is_causal).transpose(1, 2)
 
 
 # 4,841,472 values: 15.0 to 6.04.
 @faster("tanh", TORCH_CPU)
 def gelu_tanh(x: Any) -> Any:
-    """Returns the GELU by tanh, in four operations on pieces; NotImplemented where PyTorch's own is as quick.
+    """Returns the GELU by tanh, in four operations on pieces, or PyTorch's own where that is as quick.
 
     PyTorch's tanh takes three times as long as its exact GELU.
     """
-    return NotImplemented if _pytorch_is_as_quick(x) else _gelu().apply(x)
+    import torch
+
+    return torch.nn.functional.gelu(x, approximate="tanh") if _pytorch_is_as_quick(x) else _applied(_gelu(), x)
 
 
 # 4,841,472 values: 15.0 to 5.64.
@@ -253,7 +260,31 @@ def _gelu() -> Any:
         def vmap(info: Any, in_dims: Any, x: Any) -> Any:
             return _Gelu.apply(x), in_dims[0]
 
-    return _Gelu
+    return _with_quick_calls(_Gelu)
+
+
+def _with_quick_calls(function: Any) -> tuple[Any, Any]:
+    """Returns an autograd function, and the same without a `setup_context`: PyTorch binds no arguments then."""
+    import torch
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        y = function.forward(*inputs)
+        function.setup_context(ctx, inputs, y)
+        return y
+
+    parts = {"forward": staticmethod(forward), "setup_context": staticmethod(torch.autograd.Function.setup_context)}
+    return function, type(f"Quick{function.__name__}", (function,), parts)
+
+
+def _applied(functions: tuple[Any, Any], x: Any, *others: Any) -> Any:
+    """Returns what an autograd function computes; tensors of `torch.func` need the first, and have no address."""
+    try:
+        for tensor in (x, *others):
+            if tensor is not None:
+                tensor.data_ptr()
+    except RuntimeError:
+        return functions[0].apply(x, *others)
+    return functions[1].apply(x, *others)
 
 
 # 2.40 to 0.41 for 56 x 56 x 256 (one thread).
@@ -314,6 +345,62 @@ def sum_of_squares(gradient: Any) -> Any:
     return torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
 
 
+# Not measured alone: ten calls in place of 200 for each weight.
+@faster("momentum in place", TORCH_CPU)
+def momentum_in_place(
+    gradient: Any,
+    gradients: list[Any],
+    weights: list[Any],
+    momentums: list[Any],
+    share: float,
+    learning_rate: Any,
+    multipliers: list[float],
+    decays: list[float],
+) -> Any:
+    """Changes all weights and momentums in place, as `MomentumSGD.update_step`, and returns None.
+
+    NotImplemented, with nothing changed, where gradients are recorded.
+    """
+    import torch
+
+    if torch.is_grad_enabled():
+        return NotImplemented
+    rate = float(learning_rate)
+    rates = [rate * multiplier for multiplier in multipliers]
+    pairs = zip(gradients, weights, strict=True)
+    gradients = [g if g.dtype == w.dtype else g.to(w.dtype) for g, w in pairs]
+    pairs = zip(momentums, weights, strict=True)
+    directions = [m if m.dtype == w.dtype else m.to(w.dtype) for m, w in pairs]
+    scale_all(directions, share)
+    add_to_all(directions, gradients)
+    for m, direction in zip(momentums, directions, strict=True):
+        if m is not direction:
+            m.copy_(direction)
+    if any(decays):
+        scale_all(weights, [1.0 - rate * decay for rate, decay in zip(rates, decays, strict=True)])
+    for rate in {*rates}:
+        which = [number for number, one in enumerate(rates) if one == rate]
+        add_to_all([weights[n] for n in which], [directions[n] for n in which], -rate)
+    return None
+
+
+# Not measured alone; as `momentum_in_place`.
+@faster("clip_all", TORCH_CPU)
+def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon: float) -> Any:
+    """Returns as `optimizers.clip_all`; NotImplemented for float64."""
+    import torch
+
+    if any(one.dtype == torch.float64 for one in gradients):  # which the norm does not narrow
+        return NotImplemented
+    norm = torch.linalg.vector_norm(
+        torch.stack([torch.linalg.vector_norm(one, dtype=torch.float32) for one in gradients])
+    )
+    if largest and not float(norm) + epsilon < largest:
+        scale = largest / (norm + epsilon)
+        gradients = [one * scale.to(one.dtype) for one in gradients]
+    return norm, gradients
+
+
 # An update of all weights of ViT-Ti, clipped: 25 ms; 49 to 99 before, by how the system hands out memory (one thread).
 @faster("adam in place", TORCH_CPU)
 def adam_in_place(
@@ -369,15 +456,17 @@ def onednn_is_quicker(x: Any, kernel: Any) -> bool:
     """
     import torch
 
+    if x.dtype != torch.float32 or x.ndim < 2 or x.numel() * kernel.shape[1] < FEWEST:
+        return False
+    wins = _wins_trial(torch.get_num_threads())
+    if not wins and not (_packed_kernels() and is_packed(kernel)):
+        return False
     return (
-        x.dtype == torch.float32
-        and x.ndim > 1
-        and x.numel() * kernel.shape[1] >= FEWEST
-        and type(kernel) in (torch.Tensor, torch.nn.Parameter)
+        type(kernel) in (torch.Tensor, torch.nn.Parameter)
         and torch.backends.mkldnn.enabled
         and not is_recorded()
         and not torch.is_autocast_enabled("cpu")
-        and (_wins_trial(torch.get_num_threads()) or (is_packed(kernel) and not torch.is_grad_enabled()))
+        and (wins or not torch.is_grad_enabled())
     )
 
 
@@ -477,17 +566,15 @@ def _packed_copy(kernel: Any) -> Any:
 def onednn_linear(x: Any, kernel: Any, bias: Any) -> Any:
     """Returns as `ops.dense` by oneDNN, with derivatives of any order; with forward tangents by PyTorch."""
     import torch
-    from torch.autograd.forward_ad import unpack_dual
 
     if torch.is_grad_enabled():
-        return _onednn_function().apply(x, kernel, bias)
-    tensors = (x, kernel) if bias is None else (x, kernel, bias)
-    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):  # the function would leave tangents out
+        return _applied(_onednn_function(), x, kernel, bias)
+    if has_tangents():  # which the function would leave out
         return torch.nn.functional.linear(x, kernel.t(), bias)
     try:
         x.data_ptr(), kernel.data_ptr()
     except RuntimeError:  # tensors of `torch.func` have none
-        return _onednn_function().apply(x, kernel, bias)
+        return _onednn_function()[0].apply(x, kernel, bias)
     packed = _packed_copy(kernel)
     if packed is not None:
         return onednn_product_of_packed(x, packed, bias)
@@ -547,4 +634,4 @@ def _onednn_function() -> Any:
             y = y if bias is None else y + lead(bias, of_bias)[:, None]
             return y.reshape(*x.shape[:-1], -1), 0
 
-    return _Linear
+    return _with_quick_calls(_Linear)

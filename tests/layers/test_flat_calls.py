@@ -1,0 +1,252 @@
+"""A flat call has the answers of Keras's, whatever was changed after the last one, and few calls of Python."""
+
+import copy
+import cProfile
+import pstats
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+import keras_vit
+from keras_vit import training
+from keras_vit.layers import base
+from keras_vit.layers.fast import torch as fast_torch
+from tests.small_models import images_for, small_eomt, small_vit
+
+pytestmark = pytest.mark.once
+
+
+def block_of(model):
+    return model.get_layer("block_0")
+
+
+def answer(model, x):
+    with torch.no_grad():
+        return model(x, training=False).numpy()
+
+
+def answer_of_keras(model, x, monkeypatch):
+    """What the model answers where no layer is flat."""
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "_FLAT", {})
+        base.note_change()
+        y = answer(model, x)
+    base.note_change()
+    return y
+
+
+def doubled(layer):
+    call = layer.call
+    layer.call = lambda *args, **options: 2 * call(*args, **options)
+
+
+def replaced(model):
+    block = block_of(model)
+    block._tracker.unlock()
+    block.norm1 = keras.layers.Rescaling(0.5)
+    block._tracker.lock()
+
+
+def with_adapters(model):
+    training.add_lora(model, rank=2)
+    for weight in model.trainable_weights:
+        if "lora_kernel_b" in weight.path:
+            weight.assign(keras.ops.ones(weight.shape))
+
+
+def changed_policy(model):
+    block_of(model).mlp.fc1.dtype_policy = keras.DTypePolicy("bfloat16")
+
+
+def patched_class(model):
+    layers = base.LayerNormalization
+    kept = layers.call
+    layers.call = lambda self, inputs, training=None: 3 * kept(self, inputs)
+    return lambda: setattr(layers, "call", kept)
+
+
+def without_call(model):
+    doubled(block_of(model).attention)
+    answer(model, torch.from_numpy(images_for(model.config)))
+    del block_of(model).attention.call
+    block_of(model).attention.heads = 4
+
+
+CHANGES = {
+    "another attribute": lambda model: setattr(block_of(model).norm1, "epsilon", 1.0),
+    "the method of a layer": lambda model: doubled(block_of(model).attention),
+    "the method of the model": lambda model: doubled(model),
+    "a method back again": without_call,
+    "the method of a class": patched_class,
+    "a layer in the place of another": replaced,
+    "PyTorch's way to replace": lambda model: block_of(model).add_module("norm1", keras.layers.Rescaling(0.5)),
+    "adapters": with_adapters,
+    "a policy": changed_policy,
+    "quantization": lambda model: block_of(model).mlp.fc1.quantize("int8"),
+    "weights": lambda model: model.set_weights([1.5 * weight for weight in model.get_weights()]),
+    "one weight": lambda model: block_of(model).mlp.fc1.kernel.assign(0 * block_of(model).mlp.fc1.kernel),
+    "a state dict": lambda model: model.load_state_dict({k: 1.5 * v for k, v in model.state_dict().items()}),
+    "the dtype of parameters": lambda model: block_of(model).mlp.to(torch.float64),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_call_after_a_change_is_another(change, monkeypatch):
+    model = small_vit()
+    x = torch.from_numpy(images_for(model.config))
+    before = answer(model, x)
+    np.testing.assert_array_equal(answer(model, x), before)
+    undo = CHANGES[change](model)
+    now = answer(model, x)
+    if change != "the dtype of parameters":
+        assert (now != before).any()
+    np.testing.assert_allclose(now, answer_of_keras(model, x, monkeypatch), rtol=0, atol=1e-5)
+    if change == "the method of a class":
+        undo()
+        np.testing.assert_array_equal(answer(model, x), before)
+
+
+@pytest.mark.parametrize("place", ["block_0", "head", "the model"])
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_sees_the_calls_after_it(place, kind):
+    model, seen = small_vit(), []
+    x = torch.from_numpy(images_for(model.config))
+    answer(model, x)
+    layer = model if place == "the model" else model.get_layer(place)
+    getattr(layer, kind)(lambda module, *values: seen.append(module))
+    answer(model, x)
+    assert seen == [layer]
+
+
+def test_a_hook_for_all_modules_sees_every_layer():
+    model, seen = small_vit(), []
+    x = torch.from_numpy(images_for(model.config))
+    answer(model, x)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, *values: seen.append(module))
+    try:
+        answer(model, x)
+    finally:
+        hook.remove()
+    assert block_of(model).mlp.fc1 in seen and model in seen
+
+
+def test_a_regularizer_of_activities_counts_and_goes():
+    model = small_vit()
+    x = torch.from_numpy(images_for(model.config))
+    answer(model, x)
+    block_of(model).mlp.activity_regularizer = keras.regularizers.L2(0.1)
+    answer(model, x)
+    assert len(model.losses) == 1
+    block_of(model).mlp.activity_regularizer = None
+    answer(model, x)
+    assert model.losses == []
+
+
+def test_what_is_frozen_afterwards_does_not_train():
+    model = small_vit()
+    model.compile(training.MomentumSGD(0.1), training.SoftmaxLoss())
+    x, y = images_for(model.config), np.eye(3, dtype="float32")[[0, 1]]
+    model.train_on_batch(x, y)
+    block_of(model).trainable = False
+    model.compile(training.MomentumSGD(0.1), training.SoftmaxLoss())
+    before, head = block_of(model).get_weights(), model.get_layer("head").get_weights()
+    model.train_on_batch(x, y)
+    assert all(map(np.array_equal, block_of(model).get_weights(), before))
+    assert not np.array_equal(model.get_layer("head").get_weights()[0], head[0])
+
+
+def test_lists_of_weights_know_adapters():
+    model = small_vit()
+    before = len(model.weights)
+    training.add_lora(model, rank=2)
+    assert len(model.weights) > before and len(model.variables) >= len(model.weights)
+    assert {*model.torch_params} >= {weight.path for weight in model.weights}
+
+
+def test_weights_that_stand_for_others_are_taken():
+    model = small_vit()
+    x = torch.from_numpy(images_for(model.config))
+    answer(model, x)
+    values = [[0 * weight.value for weight in weights] for weights in (model.trainable_weights, [])]
+    with torch.no_grad():
+        y, _ = model.stateless_call(*values, x, training=False)
+    assert not y.any()
+
+
+def test_a_copy_has_its_own_weights():
+    block = block_of(small_vit())
+    x = torch.ones((1, 5, 8))
+    before = block(x, training=False).detach()
+    other = copy.deepcopy(block)
+    other.set_weights([0 * weight for weight in other.get_weights()])
+    torch.testing.assert_close(block(x, training=False).detach(), before)
+    assert torch.equal(other(x, training=False).detach(), x)
+
+
+def test_with_config_gives_its_own_list():
+    model = small_vit()
+    x = torch.from_numpy(images_for(model.config))
+    before = answer(model, x)
+    other = model.with_config(classes=5)
+    assert answer(other, x).shape == (2, 5)
+    np.testing.assert_array_equal(answer(model, x), before)
+
+
+def test_threads_see_their_own_devices_and_changes():
+    """While one thread changes a layer again and again, others get the answer before or after a change."""
+    model = small_vit()
+    x = torch.from_numpy(images_for(model.config))
+    norm = block_of(model).norm1
+    wanted = []
+    for epsilon in (1e-6, 1.0):
+        norm.epsilon = epsilon
+        wanted.append(answer(model, x))
+
+    def change():
+        for i in range(60):
+            norm.epsilon = (1e-6, 1.0)[i % 2]
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(lambda: [answer(model, x) for _ in range(20)]) for _ in range(2)]
+        pool.submit(change).result()
+    found = [y for one in answers for y in one.result()]
+    assert all(any(np.array_equal(y, one) for one in wanted) for y in found)
+    np.testing.assert_array_equal(answer(model, x), wanted[1])
+
+
+def calls_of(function):
+    for _ in range(2):
+        function()
+    with cProfile.Profile() as profile:
+        function()
+    return pstats.Stats(profile).total_calls
+
+
+@pytest.mark.parametrize("onednn", [False, True])
+def test_calls_of_a_forward_pass_and_of_an_update(onednn, monkeypatch):
+    """Of twelve blocks; what Keras does around each call was 22,000 of them, and 138,000 in an update."""
+    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: onednn)
+    monkeypatch.setattr(fast_torch, "FEWEST", 0)
+    model = keras_vit.create_model("ViT-Ti/16", image_size=32, classes=10)
+    x = torch.zeros((1, 32, 32, 3))
+    assert calls_of(lambda: answer(model, x)) <= (5000 if onednn else 4000)
+    model.compile(training.MomentumSGD(0.1, global_clipnorm=1.0), training.SoftmaxLoss())
+    labels = np.eye(10, dtype="float32")[[3]]
+    assert calls_of(lambda: model.train_on_batch(x.numpy(), labels)) <= (23_000 if onednn else 18_000)
+
+
+def test_an_optimized_an_adapted_and_a_quantized_model_answer_as_keras(monkeypatch):
+    quantized, adapted = small_vit(), small_vit()
+    block_of(quantized).attention.out.quantize("int8")
+    with_adapters(adapted)
+    for model in (small_vit().optimize_for_inference(verbose=False), quantized, adapted):
+        x = torch.from_numpy(images_for(model.config))
+        np.testing.assert_allclose(answer(model, x), answer_of_keras(model, x, monkeypatch), rtol=0, atol=1e-5)
+    model = small_eomt()
+    x = torch.from_numpy(images_for(model.config.backbone))
+    with torch.no_grad():
+        y = model(x, training=False)
+    assert {*y} == {"classes", "masks"}
