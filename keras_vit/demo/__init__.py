@@ -217,7 +217,7 @@ def _write_files(
         outputs = {name: m.predict(images, batch_size=100, verbose=0) for name, m in reloaded.items()}
     if not FORMATS["litert"].missing():
         console.print("Exporting to LiteRT:")
-        export(model, output / "digits.tflite", overwrite=True)
+        export(model, output / "digits.tflite", batch_size="any", overwrite=True)
         (outputs["digits.tflite"],) = FORMATS["litert"].run(output / "digits.tflite", images).values()
     files = {}
     for name, found in outputs.items():
