@@ -7,6 +7,7 @@ transposed, pads with -inf before a maximum, and computes in float16, where squa
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -257,12 +258,19 @@ def replaced(model: keras.Model, calls: Calls) -> Iterator[None]:
     try:
         tf.Tensor.__getitem__ = functools.partialmethod(_sliced, index) if calls else index
         for layer, call in rows:
-            layer.call = functools.partial(call, layer)
+            layer.call = _bound(call, layer)
         yield
     finally:
         tf.Tensor.__getitem__ = index
         for layer, _ in rows:
             del layer.call
+
+
+def _bound(call: Callable[..., Any], layer: Any) -> Callable[..., Any]:
+    """The call of a layer, which may be told whether it trains where that changes nothing."""
+    if not inspect.signature(call).parameters.keys().isdisjoint(("training", "options")):
+        return functools.partial(call, layer)
+    return lambda *args, training=None, **options: call(layer, *args, **options)
 
 
 def _sliced(x: Any, index: Any, key: Any) -> Any:
