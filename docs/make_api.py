@@ -137,9 +137,9 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("texts", "Texts", "AddTextPositions TextMask TextPooling"),
         (
             "dense",
-            "Masks, depth and boxes",
+            "Masks and depth",
             "MaskHead QueryRotation UpscaleBlock DepthBins DepthHead FeatureFusion Reassemble BatchNormalization"
-            " DetectionHead resize",
+            " resize",
         ),
         ("resnet", "ResNets", "BiTUnit ResNetUnit StdConv2D PaddedMaxPooling2D bit_conv group_norm"),
         ("weights", "Weights of layers", "assign skip_initialization"),

@@ -161,7 +161,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.layers.dense_prediction": (
             "BatchNormalization DepthBins DepthHead FeatureFusion MaskHead QueryRotation Reassemble UpscaleBlock resize"
         ),
-        "keras_vit.layers.detection": "DetectionHead",
         "keras_vit.layers.positions": "RotaryEmbedding sincos2d",
         "keras_vit.layers.resnet": "BiTUnit PaddedMaxPooling2D ResNetUnit StdConv2D bit_conv group_norm",
         "keras_vit.layers.texts": "AddTextPositions TextMask TextPooling",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from keras_vit.layers.dense_prediction import Reassemble as Reassemble
     from keras_vit.layers.dense_prediction import UpscaleBlock as UpscaleBlock
     from keras_vit.layers.dense_prediction import resize as resize
-    from keras_vit.layers.detection import DetectionHead as DetectionHead
     from keras_vit.layers.positions import RotaryEmbedding as RotaryEmbedding
     from keras_vit.layers.positions import sincos2d as sincos2d
     from keras_vit.layers.resnet import BiTUnit as BiTUnit

@@ -44,11 +44,6 @@ class DetectionHead(CompositeLayer):
     `(batch, P, 4)`, centre and size in 0..1, and `objectness` `(batch, P)` where there is such a head.
 
     Source: `OwlViTForObjectDetection` and `Owlv2ForObjectDetection` of transformers; `scenic/projects/owl_vit`.
-
-    Examples:
-        >>> head = layers.DetectionHead(classes=3, embedding=8, grid_size=(2, 2))
-        >>> {name: tuple(values.shape) for name, values in head(np.zeros((1, 5, 8), "float32")).items()}
-        {'logits': (1, 4, 3), 'boxes': (1, 4, 4)}
     """
 
     def __init__(

@@ -12,7 +12,6 @@ from keras_vit.layers import (
     BatchNormalization,
     DepthBins,
     DepthHead,
-    DetectionHead,
     FeatureFusion,
     MaskHead,
     QueryRotation,
@@ -27,6 +26,7 @@ from keras_vit.layers import (
 from keras_vit.layers.base import BaseLayer, Dense, at_least_float32, float32_or_better, initializer
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dense_prediction import Convolution, WithClassToken
+from keras_vit.layers.detection import DetectionHead
 from keras_vit.models.dense_config import (
     DenseConfig,
     DepthConfig,

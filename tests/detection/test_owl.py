@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import detection, text
 from keras_vit.checkpoints.files import open_file
-from keras_vit.layers.detection import box_bias
+from keras_vit.layers.detection import DetectionHead, box_bias
 from keras_vit.preprocessing.windows import detector_pixels
 from tests.training.test_mask_classification import gradients_of
 
@@ -221,7 +221,7 @@ def test_new_heads_on_a_backbone_without_class_token():
 
 
 def test_objectness_has_no_gradient_into_the_features():
-    head = keras_vit.layers.DetectionHead(classes=1, embedding=4, grid_size=(1, 2), objectness=True)
+    head = DetectionHead(classes=1, embedding=4, grid_size=(1, 2), objectness=True)
     tokens = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
     head(tokens)
     head.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in head.weights])
