@@ -341,7 +341,7 @@ def _segmenter(options: Namespace) -> Any:
 @command(
     "Finds objects in pictures: boxes with names and scores, named by words or by an example.",
     option("images", "pictures, and folders with all that are in them", nargs="+", metavar="IMAGE|FOLDER"),
-    option("--weights", "an OWL-ViT or OWLv2, or with neither names nor an example a detector", required=True),
+    option("--weights", "an OWL, or without --names and --like a detector", required=True, metavar="WEIGHTS"),
     option("--names", "what to look for", metavar="A,B,..."),
     option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
     option("--templates", "with names: a sentence with {}, or a published list (default: the name alone)"),

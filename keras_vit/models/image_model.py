@@ -191,7 +191,8 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
             return _NOTHING
         known = vars(self).get("_flat")
         if known is None or (known.number, known.owner) != (LastChange.number, id(self)):
-            known = vars(self)["_flat"] = _Functions(self, self._program)
+            known = _Functions(self, self._program)
+            self.__dict__["_flat"] = known
         return known
 
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -43,7 +43,8 @@ _RATES = {"model": ("VisionTransformer", "LinearSegmenter")}
 _ADAM = {"optimizer": ("adam", "adamw", "muon")}
 _SCHEDULES = ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant", "cosine_whole", "linear_whole")
 Steps = Annotated[
-    float, Number("a number of steps, or a share of all below 1", lambda n: n >= 0 and (isinstance(n, int) or n < 1))
+    int | float,
+    Number("a number of steps, or a share of all below 1", lambda n: n >= 0 and (isinstance(n, int) or n < 1)),
 ]
 
 

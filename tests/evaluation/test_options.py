@@ -133,7 +133,9 @@ def test_evaluate_segmentation(kind, option):
     assert json.dumps(found[0], default=str) != json.dumps(found[1], default=str), f"{option} is dropped in silence"
 
 
-@pytest.mark.parametrize("option", [{"ignore": 7}, {"reduce_zero_label": True}, {"classes": 5}, {"class_names": "abc"}])
+@pytest.mark.parametrize(
+    "option", [{"ignore": 7}, {"reduce_zero_label": True}, {"classes": 5}, {"class_names": [*"abc"]}]
+)
 def test_masks_that_are_open_have_their_options(option):
     words = f"{next(iter(option))}=.*but the masks were opened with"
     with pytest.raises(ValueError, match=words):

@@ -222,8 +222,8 @@ def test_figures_that_cannot_be_had(figures, change, reason, server):
     ("arguments", "message"),
     [
         (("me/nothing", "--data", "."), "No published figures of 'me/nothing' are known."),
-        (("me/nothing", "--batch-size", "3"), "--batch-size is for --data, not for published answers"),
-        (("me/nothing", "--data", ".", "--picture", "."), "--picture is for published answers, not for --data"),
+        (("me/nothing", "--batch-size", "3"), "--batch-size is for --data"),
+        (("me/nothing", "--data", ".", "--picture", "."), "--picture is for runs without --data"),
         (("me/nothing", "--data", "absent"), "absent"),
     ],
 )
