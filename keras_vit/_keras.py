@@ -26,7 +26,6 @@ PRIVATE: dict[str, str] = {
     "_value": "A weight's tensor in its own dtype. Without it, it is read and cast anew in every call.",
     "_clear_losses": "Keras does it in each call. Without it, losses of a call stay after what made them is gone.",
     "_get_own_metrics": "Metrics without those of layers. Without it, each update asks every layer three times.",
-    "_track_variables": "Tells PyTorch all parameters. Without it, Keras does so in each update.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
     "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
@@ -38,6 +37,11 @@ PRIVATE: dict[str, str] = {
 PRIVATE_IN_JAX: dict[str, str] = {
     "_purge_model_variables": "Called before a loop, and takes the weights out of a model. Without it, a thread that "
     "reads a model finds none of them while another one predicts.",
+}
+
+# Of models on PyTorch.
+PRIVATE_ON_TORCH: dict[str, str] = {
+    "_track_variables": "Tells PyTorch all parameters. Without it, Keras does so in each update.",
 }
 
 # Of PyTorch, whose modules Keras's layers are there.

@@ -35,7 +35,7 @@ def test_what_is_of_another_type_is_refused():
     for size in ((float("inf"), 8), True, "ab"):
         with pytest.raises(TypeError, match="size must be an integer or a pair"):
             pair("size", size)
-    with pytest.raises(ValueError, match="top must be integers"):
+    with pytest.raises(TypeError, match="top must be a whole number"):
         whole_numbers("top", True, 1)
     for names in ("abc", 3):
         with pytest.raises(TypeError, match="class_names must be a list of strings"):

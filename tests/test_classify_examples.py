@@ -48,7 +48,7 @@ def test_it_names_what_the_model_names(format, tmp_path, backend, monkeypatch):
     Image = pytest.importorskip("PIL.Image")
     model = new_model(CONFIG.replace(classifier_activation="softmax"))
 
-    def answers(row, path, images, batch, latency):  # `export` believes them: what the file answers is tested here
+    def answers(row, path, images, *options):  # `export` believes them: what the file answers is tested here
         return [{"probabilities": pixels_answered(model, pixels)} for pixels in images], {"load_seconds": 0.1}
 
     monkeypatch.setattr(exporting, "run_in_fresh_process", answers)

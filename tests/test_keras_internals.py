@@ -42,7 +42,11 @@ def test_every_private_name_has_its_reason():
         node.args[1].value for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr"
     }
     of_torch = {path.rpartition(".")[2] for path in _keras.PRIVATE_IN_TORCH}
-    assert {*filter(is_private, names)} - of_torch == _keras.PRIVATE.keys() | _keras.PRIVATE_IN_JAX.keys()
+    assert {*filter(is_private, names)} - of_torch == {
+        *_keras.PRIVATE,
+        *_keras.PRIVATE_IN_JAX,
+        *_keras.PRIVATE_ON_TORCH,
+    }
     if keras.backend.backend() == "jax":
         assert all(hasattr(functional(), name) for name in _keras.PRIVATE_IN_JAX)
     layer = functional().layers[-1]
@@ -51,9 +55,11 @@ def test_every_private_name_has_its_reason():
     if keras.backend.backend() == "torch":
         import torch
 
+        assert all(hasattr(functional(), name) for name in _keras.PRIVATE_ON_TORCH)
+
         for path in _keras.PRIVATE_IN_TORCH:
             assert operator.attrgetter(path.removeprefix("torch."))(torch)
-    reasons = _keras.PRIVATE | _keras.PRIVATE_IN_TORCH | _keras.PRIVATE_IN_JAX
+    reasons = _keras.PRIVATE | _keras.PRIVATE_IN_TORCH | _keras.PRIVATE_IN_JAX | _keras.PRIVATE_ON_TORCH
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "keras.src" in str(node.module)]
     modules = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     assert modules == _keras.PRIVATE_MODULES.keys()
@@ -79,6 +85,8 @@ def draws():
     arrays.append(keras.layers.Dropout(0.5)(keras.ops.ones(20), training=True))
     if keras.backend.backend() == "torch":
         import torch
+
+        assert all(hasattr(functional(), name) for name in _keras.PRIVATE_ON_TORCH)
 
         arrays.append(torch.rand(3))
     return [random.random(), np.random.rand(), *(keras.ops.convert_to_numpy(array).tobytes() for array in arrays)]

@@ -134,7 +134,7 @@ def test_evaluate_segmentation(kind, option):
 
 
 @pytest.mark.parametrize(
-    "option", [{"ignore": 7}, {"reduce_zero_label": True}, {"classes": 5}, {"class_names": [*"abc"]}]
+    "option", [{"ignore": 7}, {"reduce_zero_label": True}, {"classes": 5}, {"class_names": ["a", "b"]}]
 )
 def test_masks_that_are_open_have_their_options(option):
     words = f"{next(iter(option))}=.*but the masks were opened with"
