@@ -144,7 +144,9 @@ def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: s
 def keywords(function: str, options: Mapping[str, Any], declared: Any) -> dict[str, Any]:
     """Returns the options of a function that are not None, checked by the `TypedDict` that declares them."""
     refuse_unknown(options, declared.__annotations__, function)
-    given = {name: as_python(value) for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    # A table of numbers is not an option's value: what refuses it says what it is.
+    given = {name: value if getattr(value, "ndim", 0) > 1 else as_python(value) for name, value in given.items()}
     return {name: check_of(declared.__annotations__[name])(name, value) for name, value in given.items()}
 
 

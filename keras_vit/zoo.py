@@ -1,5 +1,6 @@
 """Models by name and from files: the functions that most users need."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
@@ -322,10 +323,11 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
 
     name = factory.__name__ = factory.__qualname__ = factory_name(variant)
     but = ", but for what a ResNet has no use for" if kind is BiT else ""
-    size = recommended_size(variant)
-    loaded = (
-        f" `pretrained=True` loads weights for images of {size} pixels; `image_size=` resizes them." if size else ""
-    )
+    loaded = ""
+    with contextlib.suppress(FileNotFoundError):  # where the package was packed without its data
+        size = recommended_size(variant)
+        if size:
+            loaded = f" `pretrained=True` loads weights for images of {size} pixels; `image_size=` resizes them."
     factory.__doc__ = f"""The {variant} of the papers: the options are those of `create_model`{but}.{loaded}
 
     Examples:
