@@ -193,7 +193,7 @@ class Noting:
 
     def add_module(self, name: str, module: Any) -> None:
         """Puts a module in the place of a layer, as PyTorch does."""
-        super().add_module(name, module)  # ty: ignore[unresolved-attribute]
+        super().add_module(name, module)  # ty: ignore[missing-attribute]
         note_change()
 
 
