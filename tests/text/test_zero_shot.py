@@ -87,7 +87,7 @@ def test_exported(classifier_of, tmp_path, backend, format, name):
     skip_without(format)
     both, model, images = classifier_of(name)
     path = tmp_path / f"model{row.suffix}"
-    report = export(model, path, format, measure=False)
+    report = export(model, path, format, batch_size="any", measure=False)
     assert report.max_abs_error <= COSINE * both.scale and report.top1_agreement == 1
     answers = row.run(path, images)["logits"]
     assert np.abs(answers - model.predict(images, verbose=0)).max() <= COSINE * both.scale
