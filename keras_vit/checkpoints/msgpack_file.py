@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit._files import replacing
+from keras_vit.checkpoints.files import check_absent
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray
 
 _MOST_LEVELS = 32  # maps within maps
@@ -64,12 +65,15 @@ class _Reader:
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind])
         if 0xD4 <= kind <= 0xD8:
-            return self.extension(name, 2 ** (kind - 0xD4))
-        length = (
-            kind & (0x1F if 0xA0 <= kind <= 0xBF else 0x0F) if kind <= 0xBF else self.number(_LENGTHS.get(kind, ""))
-        )
+            return self.extension(name, 2 ** (kind - 0xD4), levels)
+        if kind <= 0xBF:
+            length = kind & (0x1F if kind >= 0xA0 else 0x0F)
+        elif kind in _LENGTHS:
+            length = self.number(_LENGTHS[kind])
+        else:
+            raise ValueError(f"it has the byte {kind:#x}, which begins no value")
         if 0xC7 <= kind <= 0xC9:
-            return self.extension(name, length)
+            return self.extension(name, length, levels)
         if 0x80 <= kind <= 0x8F or kind >= 0xDE:
             found: dict[Any, Any] = {}
             for _ in range(length):
@@ -86,13 +90,13 @@ class _Reader:
             return Extent(self.path, start, length, name)
         return self.take(length).decode("utf-8")
 
-    def extension(self, name: str, length: int) -> Any:
+    def extension(self, name: str, length: int, levels: int) -> Any:
         """Returns the array of an extension of Flax: its shape, the name of its dtype, its bytes."""
         kind, end = self.number(">b"), self.file.tell() + length
         if kind not in (1, 3):
             self.skip_to(end)
             return None
-        shape, dtype, data = self.value(name)
+        shape, dtype, data = self.value(name, levels + 1)
         dtype = dtype.decode() if isinstance(dtype, bytes) else dtype
         is_shape = isinstance(shape, list) and all(isinstance(n, int) and n >= 0 for n in shape)
         if dtype not in READABLE or not is_shape or not isinstance(data, Extent) or self.file.tell() != end:
@@ -122,6 +126,8 @@ def read_msgpack(path: pathlib.Path) -> ArrayFile:
 
     def collect(node: Any) -> None:
         if isinstance(node, StoredArray):
+            if node.name in arrays:
+                raise ValueError(f"{path} has two arrays of the name {printable(repr(node.name), 100)}.")
             arrays[node.name] = node
         elif isinstance(node, Mapping):
             for child in node.values():
@@ -133,8 +139,7 @@ def read_msgpack(path: pathlib.Path) -> ArrayFile:
 
 def write_msgpack(path: pathlib.Path, arrays: Mapping[str, np.ndarray], overwrite: bool = False) -> None:
     """Writes arrays by names with `/` as nested maps; FileExistsError unless the file may be replaced."""
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists. Choose another name or pass overwrite=True.")
+    check_absent(path, overwrite=overwrite)
     tree: dict[str, Any] = {}
     for name, values in arrays.items():
         *parents, last = name.split("/")

@@ -364,8 +364,11 @@ def detect(options: Namespace) -> Result:
     ending = f".{options.format or 'png'}"
     if options.format is not None and options.output is None:
         raise ValueError(f"--format {options.format} is for files: give --output OUT.")
-    output = "." if options.output is None else options.output
-    pairs = files_to_write(options.images, output, ending, options.overwrite or options.output is None)
+    pairs: list[tuple[Path, Path | None]]
+    if options.output is None:
+        pairs = [(Path(file), None) for file in picture_files(options.images)]
+    else:
+        pairs = [*files_to_write(options.images, options.output, ending, options.overwrite)]
     check_source(options.weights)
     check_exists(options.like)
     start_keras()
@@ -374,7 +377,7 @@ def detect(options: Namespace) -> Result:
     model, data, table = _detector(options), [], Table()
     for picture, target in pairs:
         found = detection.detect(model, picture, **given(options, "threshold", "nms", "most"))
-        if options.output is not None:
+        if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.suffix in (".json", ".csv"):
                 found.save(target)

@@ -22,6 +22,7 @@ from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.detection.detecting import in_pixels, overlaps
 from keras_vit.layers.detection import LEAST_NORM
 from keras_vit.models import Detector, TextEncoder, VisionTransformer, weights_by_path
+from keras_vit.models.changes import copy_state
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.text import tokenizers
 from keras_vit.text.templates import Templates, templates_of
@@ -138,9 +139,10 @@ class OpenVocabularyDetector(WithTexts):
         with layers.skip_initialization():
             config = old.config.replace(classes=len(vectors), class_names=names)
             new = Detector(config, name=f"{old.name}_{ending}", dtype=old.dtype_policy)
+        copy_state(old.backbone, new.backbone)
         values = weights_by_path(old)
         for path, variable in weights_by_path(new).items():
-            if path != "head/queries/kernel":
+            if path.startswith("head/") and path != "head/queries/kernel":
                 variable.assign(keras.ops.copy(values[path]))
         layers.assign(new.get_layer("head").queries.kernel, np.ascontiguousarray(vectors.T, "float32"))
         return new
@@ -193,10 +195,10 @@ def open_detector(
 ) -> OpenVocabularyDetector:
     """Returns the model of an OWL's file; arguments are those of `load_image_text`."""
     is_scenic = owl.is_scenic(file)
-    if is_scenic:
-        file, config = owl.from_scenic(file)
-        sidecars = dataclasses.replace(sidecars, config=config, container="scenic")
     try:
+        if is_scenic:
+            file, config = owl.from_scenic(file)
+            sidecars = dataclasses.replace(sidecars, config=config, container="scenic")
         images, texts = owl.plans(file, sidecars, plan_of_text)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error

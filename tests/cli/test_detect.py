@@ -19,6 +19,9 @@ def test_words_and_an_example(run, photo, golden, tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
     photo.rename(folder / "photo.png")
+    (folder / "photo.jpg").write_bytes((folder / "photo.png").read_bytes())  # two of one name, and nothing to write
+    assert len(json.loads(run("detect", folder, *owl, "--names", "cat", "--json").out)) == 2
+    (folder / "photo.jpg").unlink()
     run("detect", folder, *owl, "--names", "cat", "-o", tmp_path / "found", "--format", "json")
     assert json.loads((tmp_path / "found" / "photo.json").read_text())["names"].count("cat") == 16
 

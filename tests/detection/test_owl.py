@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import detection, text
 from keras_vit.checkpoints.files import open_file
+from keras_vit.checkpoints.msgpack_file import read_msgpack, write_msgpack
 from keras_vit.layers.detection import DetectionHead, box_bias
 from keras_vit.preprocessing.windows import detector_pixels
 from tests.training.test_mask_classification import gradients_of
@@ -231,3 +232,47 @@ def test_objectness_has_no_gradient_into_the_features():
 
     _, (gradient,) = gradients_of(run, tokens)
     np.testing.assert_array_equal(gradient, np.ones_like(tokens))
+
+
+@pytest.mark.once
+def test_adapters_stay_in_detectors_of_words(golden):
+    both = keras_vit.load_image_text(golden("owl_v1_p16").folder)
+    keras_vit.training.add_lora(both.detector, 2, targets="block_*")
+    for path, weight in keras_vit.models.weights_by_path(both.detector).items():
+        if "lora" in path:
+            weight.assign(keras.ops.ones_like(weight))
+    model = both.zero_shot_detector(["cat"], progress=False)
+    images = np.random.default_rng(0).normal(size=(1, 64, 64, 3)).astype("float32")
+    boxes = [one.predict(images, verbose=0)["boxes"] for one in (both.detector, model)]
+    np.testing.assert_array_equal(*boxes)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"\x81\xa1a\xc1", "begins no value"),
+        (b"\x81" * 40, "as something else than text|nested too deeply|too early"),
+        (b"\x81\xa1a" * 40, "nested too deeply"),
+        (b"\x81\xa1a" + b"\xc7\xff\x01" * 2000, "nested too deeply"),
+        (b"\x81\xa1a\xc6\xff\xff\xff\xff", "ends too early"),
+        (b"\x82\xa1a\x01\xa1a\x01", "twice"),
+        (b"\x81\xa1a\x01\x01", "something follows"),
+        (b"\x81\xa1a\xc7\x05\x01\x93\x91\x02\xa4bool", "not one of Flax's|too early"),
+    ],
+)
+def test_hostile_files_of_msgpack(tmp_path, data, message):
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        read_msgpack(tmp_path / "file")
+
+
+@pytest.mark.once
+def test_scenics_files_that_lack_an_array(golden, tmp_path):
+    both = keras_vit.load_image_text(golden("owl_v2_p14").folder)
+    text.save_image_text(both, tmp_path / "whole", "scenic")
+    arrays = {name: array.read() for name, array in read_msgpack(tmp_path / "whole").items()}
+    del arrays["params/obj_box_head/Dense_1/bias"]
+    write_msgpack(tmp_path / "part", arrays)
+    with pytest.raises(ValueError, match="part: arrays are missing: obj_box_head/Dense_1/bias"):
+        keras_vit.load_image_text(tmp_path / "part", tokenizer=golden("owl_v2_p14").folder)
