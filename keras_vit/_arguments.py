@@ -67,10 +67,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
-    """Returns one integer or several as a tuple of int.
-
-    Raises TypeError for anything else, ValueError for none or one less than `least`.
-    """
+    """Returns one integer or several as a tuple of int."""
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
     if not values:
         raise ValueError(Message(Code(name), " must be one or more integers, but got none."))
@@ -84,11 +81,9 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """Returns a tensor of any framework, an array or lists as a NumPy array, without a copy where that is possible.
-
-    bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as frameworks
-    want them. Raises ValueError for lists of several lengths.
-    """
+    """Returns a tensor of any framework, an array or lists as a NumPy array, without a copy where that is possible."""
+    # bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as
+    # frameworks want them.
     if hasattr(values, "detach"):  # torch: NumPy refuses gradients, other devices and bfloat16
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
@@ -110,12 +105,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def printable(text: object, limit: int | None = None) -> str:
-    r"""Returns text (of any object) on one line in which nothing controls a terminal: escapes replace what would.
-
-    For names and messages that a file or a server brought along: ANSI and OSC sequences, line breaks, marks that turn
-    the direction of writing, and halves of surrogate pairs (which no terminal can encode) show as `\x1b` and the like.
-    Letters of any script stay as they are. Text of more than `limit` characters ends with ` ...`.
-    """
+    r"""Returns text (of any object) on one line in which nothing controls a terminal: escapes replace what would."""
     text = str(text)
     more = " ..." if limit is not None and len(text) > limit else ""
     return "".join(map(_escaped, text[:limit])) + more
@@ -147,11 +137,7 @@ def check_class_name(name: str, where: str) -> None:
 
 
 def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
-    """Returns the class names as a list, None if there are none, and their number, else `classes`.
-
-    Raises TypeError unless they are strings in an iterable that is no string; ValueError for one that cannot name a
-    class, for two alike, and for another number than `classes`.
-    """
+    """Returns the class names as a list, None if there are none, and their number, else `classes`."""
     if class_names is None:
         return None, classes
     if isinstance(class_names, (str, bytes)) or not isinstance(class_names, Iterable):
@@ -169,12 +155,7 @@ def check_class_names(class_names: Sequence[str] | None, classes: int | None) ->
 
 
 def did_you_mean(name: str, known: Mapping[str, str]) -> str:
-    """Returns ` Did you mean 'a' or 'b'?` with up to five similar names, to add to a message; empty for none.
-
-    Args:
-        name: The unknown name.
-        known: The names that there are, each by a spelling in lower case to compare with.
-    """
+    """Returns ` Did you mean 'a' or 'b'?` with up to five similar names, to add to a message; empty for none."""
     name = name.lower()
     near = difflib.get_close_matches(name, known, n=5, cutoff=0.65)
     longer = [spelling for spelling in known if name and name in spelling]
@@ -189,10 +170,8 @@ def listing(names: Sequence[object], most: int = 5) -> str:
 
 
 def caller() -> dict[str, Any]:
-    """Returns the line of the user's code, or of `keras_vit.cli`, that called this package, as `warn_explicit` has it.
-
-    Keras and PyTorch, which call a model that is inside another one, are passed over.
-    """
+    """The line of the user's code, or of `keras_vit.cli`, that called this package, as `warn_explicit` has it."""
+    # Keras and PyTorch, which call a model that is inside another one, are passed over.
     frame = sys._getframe()  # noqa: SLF001 (inspect.currentframe() is typed as None)
     while frame.f_back is not None and _BETWEEN.match(frame.f_globals.get("__name__", "")):
         frame = frame.f_back

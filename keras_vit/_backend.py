@@ -19,19 +19,11 @@ DEFAULT = "tensorflow"  # Keras's, which it writes into keras.json without being
 
 
 def choose_backend() -> None:
-    """Sets `KERAS_BACKEND` to an installed framework where Keras would insist on one that is not there.
-
-    Keras takes the framework that `keras.json` names, a file that it writes by itself when it is first imported, and
-    TensorFlow where there is none.
-
-    Raises:
-        ValueError: if `KERAS_BACKEND` names something else than a backend of Keras.
-        ImportError: if no framework is installed, or not the one that `KERAS_BACKEND` names.
-
-    Warns:
-        UserWarning: if the user has named a framework in `keras.json` that is not installed; once, if Keras takes
-            another one than before because it has been installed since.
-    """
+    """Sets `KERAS_BACKEND` to an installed framework where Keras would insist on one that is not there."""
+    # Keras takes the framework that `keras.json` names, a file that it writes by itself when it is first imported, and
+    # TensorFlow where there is none.
+    # UserWarning: if the user has named a framework in `keras.json` that is not installed; once, if Keras takes another
+    # one than before because it has been installed since.
     if "keras" in sys.modules:
         return
     backend = os.environ.get("KERAS_BACKEND")

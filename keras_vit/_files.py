@@ -24,13 +24,10 @@ def at_home(path: Any) -> Any:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields the path to write a file to: a hidden name beside `path`, whose place it takes at the block's end.
-
-    If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on the
-    disk before it gets its name, so that a power cut cannot leave half of it either. Of several that write to one path
-    at once, the last one to end wins. A process that is killed leaves its temporary file behind (`.part-*`). Raises
-    OSError if the file cannot take its place; FileNotFoundError, also one, if the block wrote none.
-    """
+    """Yields the path to write a file to: a hidden name beside `path`, whose place it takes at the block's end."""
+    # If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on
+    # the disk before it gets its name, so that a power cut cannot leave half of it either. A process that is killed
+    # leaves its temporary file behind (`.part-*`).
     path = at_home(path)
     path = Path(os.path.realpath(path) if os.path.islink(path) else path)  # a link stays; what it leads to is replaced
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
@@ -61,19 +58,14 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes a folder where it is missing; FileNotFoundError if the one that it would lie in is missing as well.
-
-    FileExistsError where a file has its name; other OSErrors where it cannot be made.
-    """
+    """Makes a folder where it is missing; FileNotFoundError if the one that it would lie in is missing as well."""
     check_folder(folder)
     Path(at_home(folder)).mkdir(exist_ok=True)
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:
-    """Raises OSError if there is no room for a file of `size` bytes at `path`, which is tried with a file there.
-
-    Removes the file at `path` afterwards, also one that was there before. For libraries that crash on a full disk.
-    """
+    """Raises OSError if there is no room for a file of `size` bytes at `path`, which is tried with a file there."""
+    # For libraries that crash on a full disk.
     path = Path(path)
     try:
         if hasattr(os, "posix_fallocate"):
@@ -89,22 +81,15 @@ def check_room(path: str | os.PathLike[str], size: int) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file in UTF-8, which replaces one that is there when it is complete.
-
-    Raises OSError if it cannot, and UnicodeEncodeError, a ValueError, for halves of surrogate pairs.
-    """
+    """Writes a text file in UTF-8, which replaces one that is there when it is complete."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds a lock on the file `path`, which is made for it and removed, against other processes and threads.
-
-    Waits while another one has it; before that `waiting` is called once, and an error that it raises ends the waiting.
-    A killed process leaves the file, but no lock. On a file system without locks this does nothing. Raises OSError
-    where the file cannot be made.
-    """
+    """Holds a lock on the file `path`, which is made for it and removed, against other processes and threads."""
+    # A killed process leaves the file, but no lock. On a file system without locks this does nothing.
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -126,10 +111,8 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
 
 
 def weights_folder() -> Path:
-    """Returns the folder of the package's data files; FileNotFoundError if it is missing.
-
-    In a wheel it lies inside the package (`keras_vit/weights`), in a source checkout beside it.
-    """
+    """Returns the folder of the package's data files; FileNotFoundError if it is missing."""
+    # In a wheel it lies inside the package (`keras_vit/weights`), in a source checkout beside it.
     package = Path(__file__).resolve().parent
     for folder in (package / "weights", package.parent / "weights"):
         if folder.is_dir():

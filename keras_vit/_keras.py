@@ -85,10 +85,8 @@ tensorflow.__class__ = _HiddenInContext  # once: threads see their own context, 
 
 @contextlib.contextmanager
 def without_importing_tensorflow() -> Iterator[None]:
-    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it.
-
-    Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
-    """
+    """Within it, TensorFlow is missing for Keras on the other backends, where the program has not imported it."""
+    # Nothing can be of one of its types then, which is what Keras asks for, and nothing can depend on its seed.
     token = _hidden.set(keras.backend.backend() != "tensorflow" and "tensorflow" not in sys.modules)
     try:
         yield
@@ -97,10 +95,7 @@ def without_importing_tensorflow() -> Iterator[None]:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seeds as `keras.utils.set_random_seed`, TensorFlow only where the program has imported it.
-
-    Raises ValueError unless the seed is an integer of at least 0 that NumPy takes.
-    """
+    """Seeds as `keras.utils.set_random_seed`, TensorFlow only where the program has imported it."""
     with without_importing_tensorflow():
         keras.utils.set_random_seed(seed)
 
@@ -299,10 +294,7 @@ def program_of(model: keras.Model) -> Program:
 
 
 def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
-    """Returns a `has_graph` model's output, with `call(layer, *arguments, **options)` for each layer's call.
-
-    The inputs are tensors, symbolic or not, in the structure that the model takes.
-    """
+    """Returns a `has_graph` model's output, with `call(layer, *arguments, **options)` for each layer's call."""
     graph = _graph(model)
     inputs = [
         x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)
@@ -375,18 +367,12 @@ class SharedModel(_Model):
             super()._purge_model_variables(metrics_variables=metrics_variables, **parts)
 
     def save(self, filepath: Any, overwrite: bool = True, *args: Any, **options: Any) -> None:
-        """Saves as Keras does; a `.keras` or `.h5` file at that path is replaced when the new one is complete.
-
-        Raises OSError where it cannot be written, and what Keras raises.
-        """
+        """Saves as Keras does; a `.keras` or `.h5` file at that path is replaced when the new one is complete."""
         with _in_place(filepath, overwrite) as path:
             super().save(path, overwrite, *args, **options)
 
     def save_weights(self, filepath: Any, overwrite: bool = True, *args: Any, **options: Any) -> None:
-        """Saves the weights as Keras does; a `.h5` file at that path is replaced when the new one is complete.
-
-        Raises OSError where it cannot be written, and what Keras raises.
-        """
+        """Saves the weights as Keras does; a `.h5` file at that path is replaced when the new one is complete."""
         with _in_place(filepath, overwrite) as path:
             super().save_weights(path, overwrite, *args, **options)
 

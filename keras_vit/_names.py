@@ -24,10 +24,7 @@ _MODULES = {"keras_vit.cli", "keras_vit.data.workers", "keras_vit.export.process
 
 
 def _is_program() -> bool:
-    """Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`.
-
-    A wrong result does little harm: what was not imported at once is imported when it is used.
-    """
+    """Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`."""
     started = sys.argv[0] if sys.argv else ""  # "-m" until the module's package has been imported
     return PurePath(started).stem == "keras-vit" or (started == "-m" and not _MODULES.isdisjoint(sys.orig_argv))
 
@@ -41,11 +38,7 @@ def pip_install(extra: str) -> str:
 
 
 def lazy_names(package: str) -> Callable[[str], object]:
-    """Returns the `__getattr__` of a package: what `_names.py` says that it offers is imported when it is used.
-
-    A package without an `__all__` gets one, of all these names. The function raises AttributeError for other names, and
-    ImportError where a module cannot be imported.
-    """
+    """Returns the `__getattr__` of a package: what `_names.py` says that it offers is imported when it is used."""
     module = sys.modules[package]
     sources = {name: source for source, names in PACKAGES[package].items() for name in names.split()}
     vars(module).setdefault("__all__", sorted(sources))

@@ -100,10 +100,7 @@ def as_python(value: Any) -> Any:
 
 
 def option(default: Any = None, *, when: Mapping[str, Any], **settings: Any) -> Any:
-    """Returns a field that applies only where each axis of a situation, such as "target", has one of some values.
-
-    In place of values `GIVEN` stands for all except None.
-    """
+    """Returns a field that applies only where each axis of a situation, such as "target", has one of some values."""
     return dataclasses.field(default=default, metadata={"when": when}, **settings)
 
 

@@ -25,13 +25,7 @@ class Html(str):
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:
-    """Returns an element of HTML. Content and values are escaped unless they are `Html`.
-
-    Args:
-        name: Such as `"td"`.
-        content: What stands in it, one after another.
-        attributes: Underscores stand for hyphens, but for one at the end, as in `class_`; True for no value.
-    """
+    """Returns an element of HTML. Content and values are escaped unless they are `Html`."""
     given = ""
     for key, value in attributes.items():
         key = key.removesuffix("_").replace("_", "-")
@@ -47,14 +41,7 @@ def _escaped(content: object) -> str:
 
 
 def image_address(pixels: np.ndarray, format: str = "PNG", palette: np.ndarray | None = None, **options: int) -> Html:
-    """Returns an image as an address that carries its bytes; ImportError without Pillow.
-
-    Args:
-        pixels: uint8 `(height, width, 1 to 4 channels)` that Pillow knows for the format, or `(height, width)`.
-        format: `"PNG"` or `"JPEG"`.
-        palette: uint8 `(colours, 3)`, of which the pixels are the numbers; None: they are colours or grey.
-        options: Pillow's for the format.
-    """
+    """Returns an image as an address that carries its bytes; ImportError without Pillow."""
     from PIL import Image
 
     image, buffer = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
@@ -66,10 +53,7 @@ def image_address(pixels: np.ndarray, format: str = "PNG", palette: np.ndarray |
 
 
 def small_image(pixels: np.ndarray) -> np.ndarray:
-    """Returns an image, uint8 `(height, width, 3 or 4)`, with at most 288 pixels on its longer side, for a grid.
-
-    Raises ImportError without Pillow.
-    """
+    """Returns an image, uint8 `(height, width, 3 or 4)`, with at most 288 pixels on its longer side, for a grid."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels))
@@ -78,10 +62,7 @@ def small_image(pixels: np.ndarray) -> np.ndarray:
 
 
 def thumbnail(pixels: np.ndarray) -> Html:
-    """Returns a small copy of an image, uint8 `(height, width, channels)`, as an element for a grid with captions.
-
-    Raises ImportError without Pillow.
-    """
+    """Returns a small copy of an image, uint8 `(height, width, channels)`, as an element for a grid with captions."""
     return tag("img", src=image_address(small_image(pixels)), alt="")
 
 

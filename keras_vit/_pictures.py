@@ -90,12 +90,7 @@ def need_matplotlib() -> None:
 
 @contextlib.contextmanager
 def figure_for(path: PathLike, width: float, height: float, **options: Any) -> Iterator["Figure"]:
-    """Yields a figure of 110 x 110 pixels for each unit of `width` and `height`, in the package's colours.
-
-    At its end the figure is written to the path, a `.png`, `.svg` or `.pdf`, unless that is None. `options` are
-    matplotlib's. Raises ValueError for another ending, ImportError without matplotlib, OSError where nothing can be
-    written.
-    """
+    """Yields a figure of 110 x 110 pixels for each unit of `width` and `height`, in the package's colours."""
     suffix = "" if path is None else Path(path).suffix.lower()
     if path is not None and suffix not in FORMATS:
         raise ValueError(f"path must end with one of {FORMATS}, but {os.fspath(path)!r} was given.")
@@ -116,10 +111,9 @@ def figure_for(path: PathLike, width: float, height: float, **options: Any) -> I
 def tile_axes(
     figure: "Figure", box: tuple[float, ...], rows: int, columns: int, gap: float, anchor: str = "C"
 ) -> list["Axes"]:
-    """Returns new axes without ticks, row by row, that fill a box (left, bottom, width, height) of a figure.
-
-    The gap between two neighbours is a share of one; `anchor` says where an image of another shape stands in its place.
-    """
+    """Returns new axes without ticks, row by row, that fill a box (left, bottom, width, height) of a figure."""
+    # The gap between two neighbours is a share of one; `anchor` says where an image of another shape stands in its
+    # place.
     left, bottom, width, height = box
     side, fall = width / (columns + gap * (columns - 1)), height / (rows + gap * (rows - 1))
     result = []
@@ -157,26 +151,7 @@ def plot_map(
     legend: Sequence[tuple[Colour | None, str]] = (),
     labels: Sequence[tuple[int, int, str]] = (),
 ) -> "Figure":
-    """Draws maps and the images that they belong to, in rows from left to right, and returns the figure.
-
-    Args:
-        tiles: One or more, each with words to stand above it, and colours, uint8 or of 0..1, `(height, width, 3)`, or
-            None for a gap.
-        path: A `.png`, `.svg` or `.pdf` to write; None for none.
-        title: The headline.
-        words: What stands below the headline.
-        columns: Tiles in a row at most.
-        side: Units of 110 pixels of the longer side of a tile.
-        gap: Between two tiles, as a share of one.
-        bar: The scale of the maps, at their right.
-        legend: Colours and what they stand for, at the right; a colour of None for words alone.
-        labels: Column, row and text to write on the first tile.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if `path` has another ending.
-        OSError: if the file cannot be written.
-    """
+    """Draws maps and the images that they belong to, in rows from left to right, and returns the figure."""
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
     shapes = np.array([picture.shape[:2] for _, picture in tiles if picture is not None])
@@ -249,10 +224,8 @@ def _plain(text: str, limit: int = 40) -> str:
 
 
 def block_maxima(values: np.ndarray, most: int) -> np.ndarray:
-    """Returns a matrix in at most `most` rows and columns: cells are the largest of the values that they stand for.
-
-    The mean would hide single values among a million cells. At the edges, zeros stand for what is missing.
-    """
+    """Returns a matrix in at most `most` rows and columns: cells are the largest of the values that they stand for."""
+    # The mean would hide single values among a million cells.
     step = max(1, math.ceil(max(values.shape) / most))
     padded = np.pad(values, [(0, -n % step) for n in values.shape])
     rows, columns = (n // step for n in padded.shape)

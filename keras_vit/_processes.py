@@ -203,10 +203,7 @@ def _torch_group() -> Any:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use: its share of the machine's, or those it is bound to if fewer.
-
-    Raises ValueError if the launcher's environment variables make no sense.
-    """
+    """Returns how many cores this process may use: its share of the machine's, or those it is bound to if fewer."""
     place, whole = placement(os.environ), os.cpu_count() or 1
     fair = max(1, whole // place.local_count) if place else whole
     return min(fair, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else fair
@@ -294,10 +291,7 @@ class Place:
 
 
 def placement(environment: Mapping[str, str]) -> Place | None:
-    """Returns where torchrun's or Slurm's variables put this process; None without them or for one process.
-
-    Raises ValueError, which names the variable, if they make no sense.
-    """
+    """Returns where torchrun's or Slurm's variables put this process; None without them or for one process."""
 
     def number(name: str, default: int | None = None, least: int = 0) -> int:
         text = environment.get(name, "" if default is None else str(default))
@@ -327,10 +321,7 @@ def placement(environment: Mapping[str, str]) -> Place | None:
 
 
 def _connect_torch(place: Place) -> None:
-    """Joins this process with the others by torch.distributed, on the GPU of its number where there are GPUs.
-
-    Raises RuntimeError, torch's own, if they do not meet.
-    """
+    """Joins this process with the others by torch.distributed, on the GPU of its number where there are GPUs."""
     import torch
 
     backend = "gloo"
@@ -343,10 +334,8 @@ def _connect_torch(place: Place) -> None:
 
 
 def _connect_jax(place: Place | None) -> None:
-    """Joins this process with the others by jax.distributed, and makes the first exchange with them.
-
-    Without a place JAX finds the others itself. Raises RuntimeError if JAX has computed before, or they do not meet.
-    """
+    """Joins this process with the others by jax.distributed, and makes the first exchange with them."""
+    # Without a place JAX finds the others itself.
     import jax
 
     options: dict[str, Any] = {"heartbeat_timeout_seconds": 30}  # a machine that is lost is noticed within a minute
@@ -380,11 +369,8 @@ def _connect_jax(place: Place | None) -> None:
 
 
 def batch_shares(model: keras.Model | None = None) -> int:
-    """Returns among how many devices, or groups that hold a model together, batches are divided; 1: they stay whole.
-
-    Raises RuntimeError for a TensorFlow strategy over several processes. JAX has one distribution for all
-    models; on TensorFlow it is the strategy of the model.
-    """
+    """Returns among how many devices, or groups that hold a model together, batches are divided; 1: they stay whole."""
+    # JAX has one distribution for all models; on TensorFlow it is the strategy of the model.
     distribution = keras.distribution.distribution()
     if distribution is not None:
         mesh = distribution.device_mesh
@@ -407,10 +393,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """Returns the context to copy, compile and train a model in: TensorFlow's strategy that it was made in.
-
-    Raises RuntimeError for a strategy over several processes; on other backends the context does nothing.
-    """
+    """Returns the context to copy, compile and train a model in: TensorFlow's strategy that it was made in."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     check_strategy(model.distribute_strategy)
@@ -427,10 +410,7 @@ def tensorflow_has_only_cpus() -> bool:
 
 
 def keras_leaves_xla_out(model: keras.Model) -> bool:
-    """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole.
-
-    Raises RuntimeError there for a TensorFlow strategy over several processes.
-    """
+    """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole."""
     return tensorflow_has_only_cpus() and batch_shares(model) == 1
 
 
@@ -443,10 +423,7 @@ def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
 
 
 def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
-    """Returns the model, or a function of its inputs where JAX has copies of it on devices of several processes.
-
-    Raises ValueError if the model is divided among processes.
-    """
+    """Returns the model, or a function of its inputs where JAX has copies of it on devices of several processes."""
     if keras.backend.backend() != "jax" or all(weight.value.is_fully_addressable for weight in model.weights):
         return model
     if not all(variable.value.is_fully_replicated for variable in model.variables):

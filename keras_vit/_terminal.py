@@ -159,14 +159,7 @@ class ClassesResult(TableResult):
     ranked_by: ClassVar[str] = "per_class"
 
     def class_table(self, worst: int | None = None) -> Table:
-        """Returns a table with the name of each class and its figures, the worst first.
-
-        Args:
-            worst: How many classes; None for all.
-
-        Raises:
-            ValueError: if `worst` is no whole number of at least 0.
-        """
+        """Returns a table with the name of each class and its figures, the worst first."""
         if worst is not None:
             whole_number("worst", worst, 0)
         ranks = getattr(self, self.ranked_by).tolist()
@@ -180,13 +173,7 @@ class ClassesResult(TableResult):
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
-    """Returns a table of two columns for rich: what something is.
-
-    Args:
-        title: Above the table.
-        pairs: From names, whose underscores are shown as spaces, to values. Those that are None, an empty string or
-            an empty list are left out; a long list has a line for each entry.
-    """
+    """Returns a table of two columns for rich: what something is."""
     from rich import box
     from rich.console import Group
     from rich.table import Table as RichTable

@@ -52,25 +52,7 @@ AREA = Method("area")  # TensorFlow's ResizeMethod.AREA
 
 
 def interpolation_matrix(old: int, new: Any, method: str | Method = "official", xp: ModuleType = np) -> Any:
-    """Returns the matrix that resamples `old` samples to `new` along one axis.
-
-    Args:
-        old: Number of samples given; a Python integer.
-        new: Number of samples wanted; a Python integer, or a scalar integer tensor where `xp` is `keras.ops`.
-        method: A name in `METHODS`, or a `Method`.
-            `"official"` samples linearly with aligned corners: sample `i` is read at
-            `i * (old - 1) / (new - 1)`. It is what `scipy.ndimage.zoom(order=1)` computes, without the zero
-            last row and column that rounding makes scipy return for some pairs of sizes (28 to 48, for example).
-            The others use half-pixel centres. `"bicubic_offset"` is no identity where `new` is `old`.
-        xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable; kernels "linear" and
-            "cubic").
-
-    Returns:
-        Array of shape `(new, old)` whose rows sum to 1.
-
-    Raises:
-        ValueError: if `method` is unknown.
-    """
+    """Returns the matrix that resamples `old` samples to `new` along one axis."""
     method = _method(method)
     if method.kernel == "nearest":
         # Pillow adds up the positions one by one, rounding errors included.
@@ -102,10 +84,7 @@ def interpolation_matrix(old: int, new: Any, method: str | Method = "official", 
 def interpolation_matrices(
     old: tuple[int, int], new: tuple[Any, Any], method: str = "official", xp: ModuleType = np
 ) -> tuple[Any, Any]:
-    """Returns the two matrices of `interpolation_matrix` for rows and columns of a grid; ValueError as there.
-
-    Where neither changes, they are identities, also for `"bicubic_offset"`.
-    """
+    """Returns the two matrices of `interpolation_matrix` for rows and columns of a grid; ValueError as there."""
     how = _method(method)
     if how.offset:
         # The original code does not resize a grid that is right already; where one axis is, it resamples both.
@@ -117,21 +96,7 @@ def interpolation_matrices(
 def neighbours(
     old: Any, new: Any, aligned: bool = False, xp: ModuleType = np, dtype: str | None = None
 ) -> tuple[Any, Any, Any]:
-    """Returns the two old samples around each new one, int32, and the share of the second in a linear mean of both.
-
-    Beyond the ends both are the outermost sample. It is what `METHODS["bilinear"]` computes, or `METHODS["official"]`
-    where `aligned`, for code that computes without matrices.
-
-    Args:
-        old: Number of samples given; an integer, or a scalar tensor where `xp` is `keras.ops`.
-        new: Number of samples wanted; likewise.
-        aligned: Whether the first and last samples stay where they are.
-        xp: `numpy` (computes in float64) or `keras.ops` (float32, traceable).
-        dtype: What positions are rounded to; None: as computed.
-
-    Returns:
-        Three arrays `(new,)`.
-    """
+    """Returns the two old samples around each new one, int32, and the share of the second in a linear mean of both."""
     old = old if isinstance(old, int) else _cast(old, _dtype(xp), xp)
     at = _centres(old, new, aligned, xp)
     at = at if dtype is None else at.astype(dtype)
@@ -283,10 +248,8 @@ def resampled(images: np.ndarray, size: tuple[int, int], method: str | Method) -
 
 
 def filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
-    """Returns images `(batch, height, width, channels)` at a size by a filter, a checked name in `FILTERS`; float32.
-
-    By Pillow's filters, integers become whole numbers, exactly those of Pillow, which need not be installed.
-    """
+    """Returns images `(batch, height, width, channels)` at a size by a filter, a checked name in `FILTERS`; float32."""
+    # By Pillow's filters, integers become whole numbers, exactly those of Pillow, which need not be installed.
     method, pillow = FILTERS[filter]
     if pillow is None or images.dtype.kind not in "iu":
         return resampled(images, size, method)
@@ -299,10 +262,7 @@ def filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarr
 
 
 def pillow_resized(pixels: np.ndarray, size: tuple[int, int], name: str) -> np.ndarray:
-    """Returns a picture `(height, width, 3)` of uint8 at a size by Pillow, with one of its filters, such as "BICUBIC".
-
-    Raises ImportError without Pillow; KeyError for an unknown filter.
-    """
+    """A picture `(height, width, 3)` of uint8 at a size by Pillow, with one of its filters, such as "BICUBIC"."""
     from PIL import Image
 
     # Pillow 13 begins with the axis that shrinks more, older ones with the width, which may differ by a grey level, in
@@ -313,20 +273,15 @@ def pillow_resized(pixels: np.ndarray, size: tuple[int, int], name: str) -> np.n
 
 
 def torchvision_resized(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
-    """Returns a uint8 picture `(height, width, channels)` at a size as torchvision resizes tensors.
-
-    `method` is the name of an antialiased one in `METHODS`; ValueError for an unknown name. Weights have 16 bits, where
-    Pillow's have 22; columns first; to the same grey levels.
-    """
+    """Returns a uint8 picture `(height, width, channels)` at a size as torchvision resizes tensors."""
+    # Weights have 16 bits, where Pillow's have 22; columns first; to the same grey levels.
     return _in_whole_numbers(pixels, size, method).astype("uint8")
 
 
 def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Returns a uint8 picture at a size as `cv2.resize` does by default: bilinear, not antialiased, in whole numbers.
-
-    Weights are multiples of 1 / 2048. Columns are weighted first, and OpenCV drops 4 of their bits; then rows, of which
-    it drops 16, and rounds the sum by the last two.
-    """
+    """A uint8 picture at a size as `cv2.resize` does by default: bilinear, not antialiased, in whole numbers."""
+    # Columns are weighted first, and OpenCV drops 4 of their bits; then rows, of which it drops 16, and rounds the sum
+    # by the last two.
     (top, bottom, down), (left, right, across) = (
         neighbours(old, new, dtype="float32") for old, new in zip(pixels.shape[:2], size, strict=True)
     )
@@ -337,11 +292,8 @@ def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:
-    """Returns a picture `(height, width, channels)` as sums of samples, of rows and then of columns; float32.
-
-    Rows and columns are the samples that each new one is made of. For parts of pictures in training: a matrix would be
-    made anew for every crop.
-    """
+    """Returns a picture `(height, width, channels)` as sums of samples, of rows and then of columns; float32."""
+    # For parts of pictures in training: a matrix would be made anew for every crop.
     # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     count = pixels.shape[-1]
     flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
@@ -367,11 +319,9 @@ def _weighted(terms: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
 def _in_whole_numbers(
     images: np.ndarray, size: tuple[int, int], method: str | Method, bits: int | None = None
 ) -> np.ndarray:
-    """Returns integers `(..., height, width, channels)` at a size: whole numbers in float64, rounded after each axis.
-
-    Pillow's arithmetic: weights of 22 bits, columns first; without `bits` torchvision's, with as many as 16 bits hold.
-    ValueError for an unknown method.
-    """
+    """Integers `(..., height, width, channels)` at a size: whole numbers in float64, rounded after each axis."""
+    # Pillow's arithmetic: weights of 22 bits, columns first; without `bits` torchvision's, with as many as 16 bits
+    # hold.
     # Such sums are whole numbers that float64 holds exactly. Values of other channels than three may reach beyond 255:
     # they are clipped to the range of their type.
     least, most = (0, 255) if images.shape[-1] == 3 else (np.iinfo(images.dtype).min, np.iinfo(images.dtype).max)

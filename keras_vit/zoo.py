@@ -95,12 +95,7 @@ from_checkpoint = load
 
 
 def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
-    """Returns the model of a file of Keras, changed by its `with_config` where options are given.
-
-    Raises OSError if the file, or a `classes.txt` beside it, is missing (FileNotFoundError) or cannot be read;
-    ValueError if it is damaged or holds another kind of model, and for options that such a file has no use for or its
-    model cannot have; TypeError for values of another type.
-    """
+    """Returns the model of a file of Keras, changed by its `with_config` where options are given."""
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
             raise ValueError(f"{path} says all of its model itself: leave {option}={options[option]!r} out.")
@@ -114,11 +109,7 @@ def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
 
 
 def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
-    """Returns the model of a checkpoint: its config is read and changed, then the model is built and filled.
-
-    Raises OSError for a file that is missing or cannot be fetched or read; ValueError for an unknown layout, damage, or
-    an option that the source cannot honour; TypeError for values of another type.
-    """
+    """Returns the model of a checkpoint: its config is read and changed, then the model is built and filled."""
     reading: dict[str, Any] = {name: options.get(name) for name in OF_SOURCES}
     if "head" in options:
         head = find_checkpoint(options["head"])
@@ -145,11 +136,7 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
 
 
 def as_model(model: Any) -> Any:
-    """Returns anything but a string or a path as it is; of these the model that `load` returns.
-
-    Raises OSError for one that is missing or cannot be read or fetched, TypeError or ValueError for one that is damaged
-    or no such name.
-    """
+    """Returns anything but a string or a path as it is; of these the model that `load` returns."""
     return load(model) if isinstance(model, (str, os.PathLike)) else model
 
 
@@ -213,11 +200,7 @@ def _variant_called(name: str) -> str:
 
 
 def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Source | None) -> VisionTransformer | BiT:
-    """Returns a model of a variant with random weights, or with those of a `.weights.h5` that this same model saved.
-
-    `config` is the variant's; the names of `options` have been checked. Raises TypeError or ValueError for options that
-    make no sense or weights that do not fit, OSError if the file is missing (FileNotFoundError) or cannot be read.
-    """
+    """Returns a model of a variant with random weights, or with those of a `.weights.h5` that this same model saved."""
     options = dict(options)
     include_top, representation_size = options.get("include_top", True), None
     if isinstance(config, ViTConfig):
@@ -256,11 +239,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
 
 
 def _config_of(weights: Source, variant: str) -> Any:
-    """Returns the config of a source of weights; ValueError unless it has the layers of the variant.
-
-    Raises OSError for a source that cannot be found, fetched or read, TypeError for one that is no text or path,
-    ValueError also if it is damaged.
-    """
+    """Returns the config of a source of weights; ValueError unless it has the layers of the variant."""
     path = resolve_source(weights)
     if is_keras_file(path):
         config = config_in_file(os.path.expanduser(path))
@@ -280,11 +259,7 @@ def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dyna
 
 
 def _with_names_beside(config: Any, path: Source) -> Any:
-    """Returns the config, with the names of a `classes.txt` beside the file if it has none and their number fits.
-
-    A `classes.txt` whose content is no names, or of a dense model one with another number, is a warning. Raises OSError
-    if it cannot be opened.
-    """
+    """Returns the config, with the names of a `classes.txt` beside the file if it has none and their number fits."""
     if not getattr(config, "classes", None) or config.class_names is not None:
         return config
     try:
@@ -313,10 +288,7 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
     """Returns `create_model` with its variant chosen, as a function with the name of `factory_name`."""
 
     def factory(**options: Unpack[CreateOptions]) -> T:
-        """Returns the model of `create_model` for this variant; TypeError for an unknown option.
-
-        TypeError or ValueError for one that makes no sense, OSError for weights that cannot be read or fetched.
-        """
+        """Returns the model of `create_model` for this variant; TypeError for an unknown option."""
         refuse_unknown(options, CreateOptions.__annotations__, name)
         model: Any = create_model(variant, **options)
         return model

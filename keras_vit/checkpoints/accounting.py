@@ -227,10 +227,8 @@ class Plan:
 
 
 def check_arrays(plan: Plan, source: str) -> None:
-    """Raises ValueError unless the plan's arrays are exactly those of its rows, in their shapes.
-
-    A vector may stand for a shape of `(1, 1, 1, C)`. `source` names the file in the message.
-    """
+    """Raises ValueError unless the plan's arrays are exactly those of its rows, in their shapes."""
+    # A vector may stand for a shape of `(1, 1, 1, C)`.
     wanted = {row.name: row.shape for row in plan.rows}
     # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
     wrong = [
@@ -259,11 +257,9 @@ def fill(
     convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, values: values,
     report: Callable[[int], None] = lambda bytes: None,
 ) -> None:
-    """Assigns every weight of `model` once, from the arrays of a file by its plan, one array in memory at a time.
-
-    Weights whose paths begin with one of `fresh` keep what they have. `convert(path, values)` is applied to each array,
-    which `check_arrays` has checked; `report` is given the number of bytes after each.
-    """
+    """Assigns every weight of `model` once, from the arrays of a file by its plan, one array in memory at a time."""
+    # `convert(path, values)` is applied to each array, which `check_arrays` has checked; `report` is given the number
+    # of bytes after each.
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
     weights = models.weights_by_path(model)
@@ -316,10 +312,8 @@ def check_fits_float32(*parts: "keras.Model") -> None:
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-    """Returns an iterator over (name, float32 array) of a model in a layout, sorted by name, computed one at a time.
-
-    `stack` stacks the arrays of all blocks.
-    """
+    """Returns an iterator over (name, float32 array) of a model in a layout, sorted by name, computed one at a time."""
+    # `stack` stacks the arrays of all blocks.
     import keras
 
     config, weights = model.config, models.weights_by_path(model)
@@ -373,10 +367,7 @@ def listed(names: Collection[str]) -> str:
 
 
 def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
-    """Returns a config whose tokens before the patches have positions, and by its path the table with rows of zeros.
-
-    For `Layout.restate`: without such tokens, or where they have positions, the config itself and no weights.
-    """
+    """Returns a config whose tokens before the patches have positions, and by its path the table with rows of zeros."""
     special = config.prefix_tokens - config.register_tokens
     if config.position_embedding != "learned_patches" or not special:
         return config, {}
@@ -422,10 +413,8 @@ def renamed(
 
 
 def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
-    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
-
-    `block` is a pattern for the numbers of the blocks.
-    """
+    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields."""
+    # `block` is a pattern for the numbers of the blocks.
     depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
     size = tuple(n * patch for n, patch in zip(squarest_grid(tokens), fields["patch_size"], strict=True))
     mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg"}
@@ -460,10 +449,7 @@ def find_like(name: Any) -> Like:
 
 
 def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
-    """Returns the model that `like=` or the deprecated `architecture=` names; None where neither is given.
-
-    Warns (DeprecationWarning) of `architecture` and of `heads`, which is only checked here.
-    """
+    """Returns the model that `like=` or the deprecated `architecture=` names; None where neither is given."""
     if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
         raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
     if heads is not None or architecture is not None:
@@ -482,10 +468,8 @@ def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
 
 
 def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source: str) -> None:
-    """Raises ValueError where a variant has other sizes, parts or `stated` fields than the config of a file.
-
-    Also for a file without a Vision Transformer. A name of timm's, which has no config, passes.
-    """
+    """Raises ValueError where a variant has other sizes, parts or `stated` fields than the config of a file."""
+    # A name of timm's, which has no config, passes.
     known, image_model = like.config, getattr(config, "backbone", config)
     if known is None:
         return
@@ -504,10 +488,8 @@ def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source:
 
 
 def settle(plan: Plan, like: Like, source: str) -> Plan:
-    """Returns the plan in which the fields that neither arrays nor JSON files tell have the values of `like`.
-
-    The plan as it is for a name of timm's, which the layout has read, and for layouts that leave nothing open.
-    """
+    """Returns the plan in which the fields that neither arrays nor JSON files tell have the values of `like`."""
+    # The plan as it is for a name of timm's, which the layout has read, and for layouts that leave nothing open.
     if plan.layout.settled_by is None:
         if like.config is None:
             raise ValueError(f"{source} is of the layout {plan.layout.name!r}: leave like={like.name!r} out.")

@@ -89,15 +89,7 @@ def plain_variant(name: str) -> str:
 
 
 def find_entry(name: str) -> Entry:
-    """Returns the checkpoint that a name means; ValueError if there is none, or several, with what may be meant.
-
-    Raises OSError where the package's data are missing.
-
-    Args:
-        name: A name of the catalogue such as `"imagenet21k/ViT-B_16"`, the same without its folder where only one
-            folder has it, or the name of any AugReg checkpoint, with or without the folder. `.npz` at the end does not
-            matter. Whether AugReg's file exists is not known.
-    """
+    """Returns the checkpoint that a name means; ValueError if there is none, or several, with what may be meant."""
     entries, stem = catalogue(), name.removesuffix(".npz")
     for full in (stem, f"{AUGREG}{stem}"):
         if full in entries:
@@ -141,11 +133,8 @@ def _suggestion(name: str) -> str:
 
 
 def repositories_called(name: str) -> list[dict[str, Any]]:
-    """Returns the repositories that a name of timm or Hugging Face means, the most accurate first, as rows.
-
-    `vit_base_patch16_224` stands for all of that name, whatever follows a dot: timm takes one of them for it. Raises
-    OSError where the package's data are missing.
-    """
+    """Returns the repositories that a name of timm or Hugging Face means, the most accurate first, as rows."""
+    # `vit_base_patch16_224` stands for all of that name, whatever follows a dot: timm takes one of them for it.
     wanted = _plain_family(name.rpartition("/")[2])
     found = []
     for row in _repository_rows():
@@ -233,18 +222,12 @@ def _entry_of(name: str) -> Entry:
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """Returns the Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first.
-
-    Raises OSError where the package's data are missing.
-    """
+    """Returns the Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first."""
     return tuple(_read("catalogue.json")["hub"].get(name, ()))
 
 
 def nearest_with_repository(entry: Entry) -> Entry | None:
-    """Returns the checkpoint on the Hub of the same variant, classes and image size with the most similar name.
-
-    None where there is none, and where the Hub has the entry itself. OSError where the package's data are missing.
-    """
+    """Returns the checkpoint on the Hub of the same variant, classes and image size with the most similar name."""
     if repositories(entry.name):
         return None
     others = [find_entry(name) for name in _read("catalogue.json")["hub"]]
@@ -277,10 +260,7 @@ def catalogue() -> dict[str, Entry]:
 
 @functools.cache
 def _repository_rows() -> tuple[dict[str, Any], ...]:
-    """Returns the repositories of other people as rows of `list_weights`; made once, not to be changed.
-
-    Raises OSError where the package's data are missing.
-    """
+    """Returns the repositories of other people as rows of `list_weights`; made once, not to be changed."""
     empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout", "task"))
     rows = []
     for group in _read("repositories.json")["groups"]:
@@ -493,11 +473,7 @@ def best_augreg(
 
 
 def _best(rows: list[dict[str, Any]], accuracy: str, **conditions: str) -> dict[str, Any]:
-    """Returns the row with the highest accuracy among those with these values in these columns.
-
-    Names of variants may have any spelling. Raises ValueError if no row has a value, or none of them an accuracy;
-    KeyError if a row lacks a column.
-    """
+    """Returns the row with the highest accuracy among those with these values in these columns."""
     for column, value in conditions.items():
         spelling = plain_variant if column == "name" else str
         fitting = [row for row in rows if spelling(row[column]) == spelling(value)]

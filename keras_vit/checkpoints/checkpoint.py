@@ -96,14 +96,7 @@ def open_checkpoint(
 
 
 def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> Plan:
-    """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note.
-
-    `stated` are fields of `Sidecars`: the user's options, and for the file of a head the plan of its backbone.
-
-    Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
-    ValueError if it is damaged, no layout recognises it, or arrays, note and options contradict each other; TypeError
-    for what is no path.
-    """
+    """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note."""
     file = open_file(path)
     sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **stated)
     return plan_of(file, sidecars, numerics)
@@ -152,11 +145,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
 
 
 def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
-    """Returns the plan of a dense model (segmentation or depth); None for a file of another model.
-
-    Raises ValueError for a dense model of an unknown kind, or damaged, and for options that it does not take; OSError
-    if the file cannot be read.
-    """
+    """Returns the plan of a dense model (segmentation or depth); None for a file of another model."""
     layout = DESCRIBED if "model" in file.note else None
     if layout is None:
         _refuse_foreign(file, sidecars)
@@ -204,10 +193,7 @@ def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
 
 
 def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
-    """Returns the layouts in the order in which they are tried: first those whose JSON files lie beside.
-
-    Names with slashes are Flax's, which has no such files.
-    """
+    """Returns the layouts in the order in which they are tried: first those whose JSON files lie beside."""
     first = []
     if not any("/" in name for name in names):
         first += ["clip"] if sidecars.open_clip else []
@@ -273,10 +259,7 @@ def load_model(
 
 
 def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
-    """Warns of the plan's assumptions, and raises ValueError for what it does not know.
-
-    Remarks about a field in which `config` differs from the plan's do not count: the user has chosen its value.
-    """
+    """Warns of the plan's assumptions, and raises ValueError for what it does not know."""
     published = plan.config
     kept = [r for r in plan.warnings if getattr(config, r.field, None) == getattr(published, r.field, None)]
     unknown = [remark.text for remark in kept if remark.kind == "unknown"]
@@ -292,11 +275,7 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
 
 
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
-    """Returns the note with which reading the file of a model gives its config back.
-
-    Its `instead_of` is what JSON files say without it. Raises ValueError where others would compute something else from
-    the file, or nothing.
-    """
+    """Returns the note with which reading the file of a model gives its config back."""
     for field, what in _NOWHERE.items():
         if getattr(config, field, False):
             raise ValueError(f"The layout {layout.name!r} has no place for {what}.")
@@ -498,11 +477,7 @@ def inspect_checkpoint(
 
 
 def _with_official_numbers(plan: Plan, source: str) -> Plan:
-    """Returns the plan with the numerics and image size of vit_jax and big_vision; of a Perception Encoder, of Meta.
-
-    Other kinds of models than a Vision Transformer are returned as they are. Raises ValueError if neither of the two
-    codes (for a Perception Encoder: Meta's) has such a model.
-    """
+    """Returns the plan with the numerics and image size of vit_jax and big_vision; of a Perception Encoder, of Meta."""
     if not isinstance(plan.stored, ViTConfig):
         return plan
     if plan.stored.rotary_embedding == "pe":
@@ -521,10 +496,7 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _with_metas_numbers(plan: Plan, source: str) -> Plan:
-    """Returns the plan of a Perception Encoder with the numerics of Meta's code.
-
-    Raises ValueError if its rotary embedding counts places in another grid than that of its patches.
-    """
+    """Returns the plan of a Perception Encoder with the numerics of Meta's code."""
     stored = plan.stored
     if stored.rotary_grid not in (None, stored.grid_size):
         words = f"counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}"
@@ -535,10 +507,7 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
-    """Returns the plan with a given grid of patches instead of the one guessed from their number.
-
-    Raises ValueError if it has another number of patches, or the model is no Vision Transformer.
-    """
+    """Returns the plan with a given grid of patches instead of the one guessed from their number."""
     config, (rows, columns) = plan.stored, grid_size
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
@@ -551,11 +520,8 @@ def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
 
 
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
-    """Returns the plan with the class names and the other fields of the config in a file's note.
-
-    The note may be a stranger's. Wrong class names are left out, and `unnamed` says why. Raises ValueError for a wrong
-    value of another field.
-    """
+    """Returns the plan with the class names and the other fields of the config in a file's note."""
+    # Wrong class names are left out, and `unnamed` says why.
     stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:
         if not isinstance(names, list | None):

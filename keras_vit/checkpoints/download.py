@@ -178,14 +178,7 @@ def is_copy(source: Source, path: pathlib.Path) -> bool:
 
 
 def fetch(source: Entry | str) -> pathlib.Path:
-    """Returns the path of a published file in a mirror or in the cache, downloading it if it is not there yet.
-
-    A download is moved into place when it is complete and checked: its size where the catalogue knows it, and that it
-    is an `.npz` at all. What breaks off is tried again from its start. Of several processes that want the same file one
-    fetches it and the others wait. Raises DownloadError if no address has it, offline, or where the cache cannot be
-    written to; OSError if a file in the mirror or the cache cannot be read; ValueError for a bad address in
-    `KERAS_VIT_MIRROR`.
-    """
+    """Returns the path of a published file in a mirror or in the cache, downloading it if it is not there yet."""
     wanted = _wanted(source)
     target = cache_folder().absolute() / wanted.in_cache
     folder, base = _mirror()
@@ -257,10 +250,7 @@ def _wanted(source: Entry | str) -> _Wanted:
 
 
 def _mirror() -> tuple[pathlib.Path | None, str | None]:
-    """Returns (folder, base address) of `KERAS_VIT_MIRROR`, of which one or both are None.
-
-    Raises ValueError for an address that is not http or https, OSError for `~` without a folder of the user.
-    """
+    """Returns (folder, base address) of `KERAS_VIT_MIRROR`, of which one or both are None."""
     value = os.environ.get("KERAS_VIT_MIRROR", "").strip()
     if not value:
         return None, None
@@ -272,10 +262,8 @@ def _mirror() -> tuple[pathlib.Path | None, str | None]:
 
 
 def cache_folder() -> pathlib.Path:
-    """Returns the folder of downloads; OSError for `~` without a folder of the user.
-
-    `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`.
-    """
+    """Returns the folder of downloads; OSError for `~` without a folder of the user."""
+    # `KERAS_VIT_HOME`, or `keras_vit` in `XDG_CACHE_HOME`, `~/.cache` or `LOCALAPPDATA`.
     home = os.environ.get("KERAS_VIT_HOME")
     if home:
         return _expanded(home)
@@ -302,10 +290,7 @@ def _name_in_cache(address: str) -> str:
 
 
 def _published(text: str) -> Entry | str:
-    """Returns the entry that is published at an address; if there is none, the address as https or http.
-
-    Raises ValueError for anything but https, http or gs with a host.
-    """
+    """Returns the entry that is published at an address; if there is none, the address as https or http."""
     scheme, _, rest = text.partition("://")
     text = _BUCKETS + urllib.parse.quote(rest) if scheme.lower() == "gs" else text
     host = None
@@ -325,11 +310,7 @@ def _published(text: str) -> Entry | str:
 
 
 def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
-    """Returns the file of a published checkpoint, or the same weights from the Hub, with a warning.
-
-    Raises DownloadError, with all attempts, if neither is to be had; OSError if a file in the mirror or a cache cannot
-    be read; ValueError for a bad `KERAS_VIT_MIRROR`, or where the repository has several files of weights.
-    """
+    """Returns the file of a published checkpoint, or the same weights from the Hub, with a warning."""
     try:
         return fetch(entry)
     except DownloadError as refused:
@@ -354,10 +335,7 @@ def _is_offline() -> bool:
 
 
 def _problem(path: pathlib.Path, npz: bool) -> str | None:
-    """Returns why a file cannot be the wanted one (missing, empty, a web page, incomplete or damaged), or None.
-
-    Files of weights are opened, and none of their values is read. Raises OSError if it cannot be read.
-    """
+    """Returns why a file cannot be the wanted one (missing, empty, a web page, incomplete or damaged), or None."""
     if not path.is_file():
         return "no such file"
     with path.open("rb") as file:
@@ -384,10 +362,7 @@ class _Failure(NamedTuple):
 
 
 def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> _Failure | None:
-    """Downloads `url` to `target`, trying again after pauses; returns None, or where it failed why.
-
-    Raises DownloadError if the disk is full.
-    """
+    """Downloads `url` to `target`, trying again after pauses; returns None, or where it failed why."""
     for pause in (*PAUSES, None):
         try:
             _transfer(url, target, npz, size, bar)
@@ -416,10 +391,7 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
 
 
 def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:
-    """Fetches a file from one address, checks it and moves it to `target`, which is replaced.
-
-    Raises ValueError for a wrong or incomplete file or a bad address, OSError for what the connection or disk refuses.
-    """
+    """Fetches a file from one address, checks it and moves it to `target`, which is replaced."""
     from pooch import HTTPDownloader
 
     responses: list[Any] = []

@@ -62,17 +62,7 @@ _ONE_HEADER_AT_A_TIME = threading.Lock()
 
 
 def open_file(path: str | os.PathLike[str]) -> ArrayFile:
-    """Returns the arrays of a file, whose values are not read yet. The first bytes tell its format, before its name.
-
-    Args:
-        path: An `.npz`, a `.safetensors` file or the index of several, or a `.pth` of any form; or a folder with one of
-            them (see `weights_in`).
-
-    Raises:
-        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if it is no path, or no file of these kinds; or the
-            file is damaged, or has two arrays of one name or a type that is not read; or the folder has several.
-        OSError: if the file or a shard of it cannot be read.
-    """
+    """Returns the arrays of a file, whose values are not read yet. The first bytes tell its format, before its name."""
     path = weights_in(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}; the path of a checkpoint file was expected.")
@@ -87,11 +77,7 @@ def open_file(path: str | os.PathLike[str]) -> ArrayFile:
 
 
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
-    """Returns the arrays of an `.npz` file, and the note that `write_npz` put beside them. No value is read.
-
-    Raises ValueError if it is no such file, damaged, without arrays, or holds pickled objects or types that are not
-    read; OSError if it cannot be read, FileNotFoundError if it is missing.
-    """
+    """Returns the arrays of an `.npz` file, and the note that `write_npz` put beside them. No value is read."""
     path = pathlib.Path(path)
 
     def name_of(member: str) -> str | None:
@@ -113,11 +99,7 @@ def _note_in(text: str | bytes) -> dict[str, Any] | None:
 
 
 def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
-    """Returns a member of an `.npz` as an array whose values are not read yet.
-
-    `file` is the opened member, of which the header is read. Raises ValueError if it is no array, truncated, pickled
-    objects or of a type that is not read.
-    """
+    """Returns a member of an `.npz` as an array whose values are not read yet."""
     where = printable(repr(name), 100)
     try:
         version = np.lib.format.read_magic(file)
@@ -150,13 +132,8 @@ def write_npz(
     note: dict[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes (name, array) pairs, which may be computed one by one, to an uncompressed `.npz`.
-
-    The note is small JSON data in the archive's comment, where NumPy and others pass over it. The file appears when it
-    is complete. Raises FileExistsError unless `overwrite`, ValueError for a note of more than 65,535 bytes or arrays of
-    objects, TypeError for a note that is no JSON, FileNotFoundError where the folder above the file's is missing,
-    OSError where the file cannot be written, and what `arrays` raises.
-    """
+    """Writes (name, array) pairs, which may be computed one by one, to an uncompressed `.npz`."""
+    # The note is small JSON data in the archive's comment, where NumPy and others pass over it.
     path = pathlib.Path(path)
     check_absent(path, overwrite=overwrite)
     make_folder(path.parent)
@@ -175,21 +152,14 @@ def write_npz(
 
 
 def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
-    """Raises FileExistsError for the first of these paths at which there is something, unless `overwrite`.
-
-    Other OSErrors where it cannot be looked up.
-    """
+    """Raises FileExistsError for the first of these paths at which there is something, unless `overwrite`."""
     for path in paths:
         if path.exists() and not overwrite:
             raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
 
 
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
-    """Returns the arrays of a `.safetensors` file and its note. The library checks for gaps and overlaps.
-
-    Raises ValueError if it is no such file, damaged, without arrays, or of types that are not read; OSError if it
-    cannot be read, FileNotFoundError if it is missing.
-    """
+    """Returns the arrays of a `.safetensors` file and its note. The library checks for gaps and overlaps."""
     from safetensors import SafetensorError, safe_open
 
     if kind_of(path) != "safetensors":
@@ -222,11 +192,7 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
 
 
 def _read_shards(path: pathlib.Path) -> ArrayFile:
-    """Returns the arrays of all shards that a `model.safetensors.index.json` lists.
-
-    Raises FileNotFoundError for a missing shard, other OSErrors where one or the index cannot be read, ValueError for a
-    damaged index or shard, and where a shard has other arrays than the index says.
-    """
+    """Returns the arrays of all shards that a `model.safetensors.index.json` lists."""
     arrays: dict[str, StoredArray] = {}
     files = shards_of(path)
     for shard in sorted(set(files.values())):
@@ -243,11 +209,7 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
 
 
 def shards_of(path: pathlib.Path) -> dict[str, str]:
-    """Returns by array name the file name of its shard, from an index (`.json`); an empty dict for other files.
-
-    Raises ValueError if the index is damaged, or has anything but plain names of files beside it; OSError if it cannot
-    be read.
-    """
+    """Returns by array name the file name of its shard, from an index (`.json`); an empty dict for other files."""
     if not path.name.endswith(".json"):
         return {}
     files = parse_json(_read(path), str(path)).get("weight_map")
@@ -260,10 +222,7 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
 
 
 def weight_files(path: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files that hold a model's weights: `path`, and where it is an index also its shards, sorted by name.
-
-    Raises ValueError if the index is damaged, OSError if it cannot be read.
-    """
+    """The files that hold a model's weights: `path`, and where it is an index also its shards, sorted by name."""
     return [path, *(path.with_name(shard) for shard in sorted(set(shards_of(path).values())))]
 
 
@@ -273,12 +232,7 @@ def write_safetensors(
     overwrite: bool = False,
     note: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header.
-
-    Raises FileExistsError unless `overwrite`, ValueError for two arrays of one name or a type that is not read,
-    TypeError for a note that is no JSON, FileNotFoundError where the folder above the file's is missing, OSError where
-    its folder cannot be made or the file cannot be written, and what `arrays` raises.
-    """
+    """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -311,12 +265,7 @@ def write_with_sidecars(
     overwrite: bool = False,
     note: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files.
-
-    Raises FileExistsError, before anything is written, where one of them exists, unless `overwrite`; ValueError for two
-    arrays of one name or a type that is not read, TypeError for what is no JSON, FileNotFoundError where the folder
-    above the file's is missing, OSError where a file cannot be read or written, and what `arrays` raises.
-    """
+    """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files."""
     copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
     beside = [*sidecars, *(file.name for file in copies)]
     check_absent(path, *(path.with_name(name) for name in beside), overwrite=overwrite)
@@ -329,11 +278,7 @@ def write_with_sidecars(
 
 
 def choose_weights(names: Iterable[str], where: str) -> str | None:
-    """Returns the name of the file with a model's weights: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`.
-
-    Of the two files of a TIPS it is that of the image tower; None where there is none. Names with a folder are passed
-    over. Raises ValueError, which begins with `where`, if several have such an ending.
-    """
+    """The name of the file with a model's weights: the first of `WEIGHT_NAMES`, or the only one of `ENDINGS`."""
     candidates = {name for name in names if "/" not in name}
     known = [name for name in WEIGHT_NAMES if name in candidates]
     if known:
@@ -354,11 +299,7 @@ def text_of_pair(name: str) -> str | None:
 
 
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is.
-
-    Raises TypeError unless it is a path, FileNotFoundError for an empty one, IsADirectoryError for a folder without
-    weights, ValueError for one with several, OSError for one that cannot be listed.
-    """
+    """The file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
     if path == "":  # pathlib would take the folder that the program runs in
@@ -438,11 +379,7 @@ class Sidecars:
 
 
 def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
-    """Returns the JSON files beside a file of weights, or in a folder; `known` are other fields of `Sidecars`.
-
-    Raises ValueError if one of the files is damaged, no object of JSON or longer than `LONGEST`; OSError if one cannot
-    be read; TypeError for other names in `known`.
-    """
+    """Returns the JSON files beside a file of weights, or in a folder; `known` are other fields of `Sidecars`."""
     folder = _folder(path)
     files = {name: folder / file for name, file in SIDECARS.items() if (folder / file).is_file()}
     known |= {name: parse_json(_read(file), str(file)) for name, file in files.items()}
@@ -470,11 +407,7 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Returns the object in untrusted JSON, as a dict; parsed, it may take forty times as many bytes.
-
-    Raises ValueError, which names `what`, for bad UTF-8 or JSON, too deep nesting, a name that stands twice, and any
-    other value than an object.
-    """
+    """Returns the object in untrusted JSON, as a dict; parsed, it may take forty times as many bytes."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError:

@@ -84,10 +84,7 @@ class HubAddress:
 
 
 def parse_hub_address(text: str) -> HubAddress:
-    """Returns the repository, the revision (decoded) and the file of an address of the Hub.
-
-    Raises ValueError for text that is none, or whose parts might lead outside of the repository or of a cache.
-    """
+    """Returns the repository, the revision (decoded) and the file of an address of the Hub."""
     match = _ADDRESS.fullmatch(text)
     if match:
         repository, revision, file = match["repository"], urllib.parse.unquote(match["revision"] or ""), match["file"]
@@ -100,23 +97,7 @@ def parse_hub_address(text: str) -> HubAddress:
 
 
 def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = ()) -> pathlib.Path:
-    """Returns the path of a model's weights in the library's cache, fetched from a repository of the Hub.
-
-    The files that describe the weights (`SIDECARS`, `CLASSES`) are fetched to the same folder, and the shards of a file
-    that is split. Where the Hub gives no answer, returns what is in the cache, with a warning. Warns of a license
-    against commerce, too. The path may be a link.
-
-    Args:
-        source: An address, `hf://owner/name[@revision][/file or /folder]`. Without a file, the weights are those that
-            `choose_weights` chooses in the folder or the repository.
-        offline: Whether to do without the network, as with the library's `HF_HUB_OFFLINE`.
-        beside: The names of more files that are fetched where the repository has them, such as a tokenizer's.
-
-    Raises:
-        ValueError: if the address is none, or the repository has several files of weights and no file is named.
-        DownloadError: if the repository or a file cannot be had, or arrives damaged.
-        OSError: if a file in the cache cannot be read.
-    """
+    """Returns the path of a model's weights in the library's cache, fetched from a repository of the Hub."""
     address = parse_hub_address(source)
     if _NONCOMMERCIAL.fullmatch(address.repository):
         warn_caller(f"The weights in {address.repository} are CC-BY-NC-4.0: not free for commerce.")
@@ -144,11 +125,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
 
 
 def _weights(address: HubAddress, names: list[str]) -> str:
-    """Returns the file that an address means among `names`, all files of the repository.
-
-    It is the named file, or the weights in the named folder or in the repository's first level. Raises DownloadError
-    if there is no such file or folder, or no weights in it; ValueError if there are several.
-    """
+    """Returns the file that an address means among `names`, all files of the repository."""
     if address.file in names:
         return address.file
     folder = f"{address.file}/" if address.file else ""
@@ -166,11 +143,7 @@ def _weights(address: HubAddress, names: list[str]) -> str:
 
 
 def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
-    """Returns the path of a file of a repository in the cache, to which it is fetched if it is not there yet.
-
-    A file of `commit` that is in the cache is not fetched. Raises DownloadError if the file cannot be fetched, or has
-    another hash than the Hub says; then it is removed from the cache. OSError if the cache cannot be read.
-    """
+    """Returns the path of a file of a repository in the cache, to which it is fetched if it is not there yet."""
     import huggingface_hub as hub
 
     # A mirror may name no commit.
@@ -194,10 +167,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
 
 
 def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
-    """Returns the names of the files that an index lists, sorted; none for a file that is no index.
-
-    Raises DownloadError if the index is damaged, OSError if it cannot be read.
-    """
+    """Returns the names of the files that an index lists, sorted; none for a file that is no index."""
     try:
         return sorted(set(shards_of(path).values()))
     except ValueError as error:
@@ -205,11 +175,7 @@ def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
 
 
 def _cached(address: HubAddress, reason: str) -> pathlib.Path:
-    """Returns the path of the weights that an address means in the library's cache, without network.
-
-    Raises DownloadError if they or one of their shards are not there: its message has `reason`, why the Hub was not
-    used. ValueError if several files could be meant, OSError if an index cannot be read.
-    """
+    """Returns the path of the weights that an address means in the library's cache, without network."""
     from huggingface_hub import constants, snapshot_download
 
     missing = "it"
@@ -231,10 +197,7 @@ def _cached(address: HubAddress, reason: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _errors_named(address: HubAddress, verb: str = "had") -> Iterator[None]:
-    """Raises a DownloadError that names the repository in place of each error of the library within the block.
-
-    `verb` is `"had"` or `"written"`. DownloadError and MemoryError pass as they are.
-    """
+    """Raises a DownloadError that names the repository in place of each error of the library within the block."""
     try:
         yield
     except (DownloadError, MemoryError):

@@ -64,11 +64,7 @@ def is_keras_file(source: Source) -> bool:
 
 
 def write_keras(model: "keras.Model", path: pathlib.Path) -> None:
-    """Writes a `.keras` or, with the description of the model beside the weights, a `.weights.h5` file.
-
-    A file at `path` is replaced when the new one is complete. Raises OSError where the disk is full or `path` cannot be
-    written to, FileNotFoundError where the folder above its folder is missing.
-    """
+    """Writes a `.keras` or, with the description of the model beside the weights, a `.weights.h5` file."""
     from keras_vit._keras import without_importing_tensorflow  # imports Keras, which is not needed to look into a file
 
     make_folder(path.parent)
@@ -138,11 +134,8 @@ def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
 
 
 def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
-    """Returns the JSON text in a file that describes its model, None for none, and the bytes of its weights.
-
-    For a `.weights.h5` these are the bytes of the whole file. Raises OSError if the file cannot be opened, ValueError
-    if it is damaged, or has members that files of this package do not have.
-    """
+    """Returns the JSON text in a file that describes its model, None for none, and the bytes of its weights."""
+    # For a `.weights.h5` these are the bytes of the whole file.
     path.open("rb").close()  # HDF5 has OSErrors for damage, too
     if path.suffix == ".keras":
         try:
@@ -166,10 +159,7 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
 
 
 def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
-    """Returns the config in the JSON text that describes the model of a file; None if it is of another package.
-
-    Raises ValueError if the text is no JSON, or the config misses a field or has a wrong value.
-    """
+    """Returns the config in the JSON text that describes the model of a file; None if it is of another package."""
     try:
         model = json.loads(text)
         name = model.get("class_name") if isinstance(model, dict) else None
@@ -181,10 +171,9 @@ def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
 
 
 def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
-    """Raises ValueError where a model of a config cannot be in a file with `size` bytes of weights; builds nothing.
-
-    A weight takes four bits at least (int4). Numbers of blocks and patches, which cost nothing in a file, are bounded.
-    """
+    """Raises ValueError where a model of a config cannot be in a file with `size` bytes of weights; builds nothing."""
+    # A weight takes four bits at least (int4). Numbers of blocks and patches, which cost nothing in a file, are
+    # bounded.
     trunk = getattr(config, "backbone", config)
     is_vit = isinstance(trunk, ViTConfig)
     blocks = trunk.depth + sum(trunk.stem_stages or ()) if is_vit else sum(trunk.stages)
@@ -202,11 +191,8 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
 
 
 def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
-    """Raises ValueError where a `.keras` or `.weights.h5` holds far more than the weights of a model and its optimizer.
-
-    The archive and HDF5's own filters may pack zeros to nothing, and HDF5 has arrays without a value in the file. No
-    value is unpacked here. OSError if the file cannot be opened.
-    """
+    """Raises ValueError where a `.keras` or `.weights.h5` holds far more than a model and its optimizer have."""
+    # The archive and HDF5's own filters may pack zeros to nothing, and HDF5 has arrays without a value in the file.
     import h5py
 
     path, most = pathlib.Path(path), _MOST_BESIDE + _MOST_BYTES * count_weights(config)
@@ -236,11 +222,7 @@ def _check_most(path: pathlib.Path, size: int, most: int) -> None:
 
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an `.npz` with a config in its note is read.
-
-    Raises ValueError for an option of loading, since the note says it all, and for a note that names no dense model,
-    has a wrong config, or one whose weights are more than the arrays.
-    """
+    """Returns the plan by which an `.npz` with a config in its note is read."""
     for option in ("head", "grid_size", "heads", "like", "max_depth"):
         if getattr(sidecars, "backbone" if option == "head" else option) is not None:
             raise ValueError(f"it says all of its model itself: leave {option}=... out.")

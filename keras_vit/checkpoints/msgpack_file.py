@@ -110,10 +110,7 @@ class _Reader:
 
 
 def read_msgpack(path: pathlib.Path) -> ArrayFile:
-    """Returns the arrays of a file by their names, with `/` between the keys of its maps.
-
-    Raises ValueError if it is damaged or not one of Flax's, OSError if it cannot be read.
-    """
+    """Returns the arrays of a file by their names, with `/` between the keys of its maps."""
     with path.open("rb") as file:
         reader = _Reader(file, path, path.stat().st_size)
         try:

@@ -53,11 +53,7 @@ class Extent:
             raise ValueError(f"{self.path} was changed while it was read. Open it again, or fetch it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying.
-
-        The first call compares the checksum of the whole extent. Raises ValueError if that is wrong, or the file was
-        changed or shortened since it was opened; OSError if it is gone or cannot be read.
-        """
+        """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying."""
         self.check_unchanged()
         if self.checksum is not None and 2 * size > self.size:  # all but a header: read once
             whole = aligned_zeros((self.size,), np.uint8)
@@ -71,10 +67,7 @@ class Extent:
         return data
 
     def _compare(self, buffer: memoryview) -> None:
-        """Reads all bytes through `buffer` and sets `self.checksum` to None.
-
-        Raises ValueError if it is wrong or the file has become shorter, OSError if the file cannot be read.
-        """
+        """Reads all bytes through `buffer` and sets `self.checksum` to None."""
         checksum = 0
         for piece in self._pieces(0, self.size, buffer):
             checksum = zlib.crc32(piece, checksum)
@@ -84,11 +77,7 @@ class Extent:
         self.checksum = None
 
     def _pieces(self, first: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
-        """Reads `size` bytes into a buffer and yields the piece of it that each read filled.
-
-        A buffer that is shorter is used again for each piece. Raises ValueError if the file has become shorter; that is
-        why it is not mapped: the process would end. OSError if it cannot be read.
-        """
+        """Reads `size` bytes into a buffer and yields the piece of it that each read filled."""
         with self.path.open("rb") as file:
             file.seek(self.start + first)
             for done in range(0, size, PIECE):
@@ -103,11 +92,7 @@ class PackedExtent(Extent):
     """A compressed member of a zip archive."""
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """Returns as `Extent.read`; the member is unpacked each time.
-
-        Raises ValueError if it cannot be unpacked, its checksum is wrong, or the file was changed; OSError if that is
-        gone.
-        """
+        """Returns as `Extent.read`; the member is unpacked each time."""
         self.check_unchanged()
         data = aligned_zeros((size,), np.uint8)
         try:
@@ -150,19 +135,13 @@ class StoredArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Returns the values; float16, float64 and bfloat16 as float32, in which what is too large is infinite.
-
-        Raises ValueError if they are damaged or the file was changed, OSError if it cannot be read.
-        """
+        """Returns the values; float16, float64 and bfloat16 as float32, in which what is too large is infinite."""
         values = self.read_stored()
         with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
             return values.astype(np.float32) if self.stored in ("float16", "float64", "bfloat16") else values
 
     def read_stored(self) -> np.ndarray:
-        """Returns the values in the type that they are stored in, and the machine's order of bytes.
-
-        Raises ValueError if they are damaged or the file was changed, OSError if it cannot be read.
-        """
+        """Returns the values in the type that they are stored in, and the machine's order of bytes."""
         values = self.load(self.offset, self.bytes).view(self.dtype).reshape(self.shape)
         return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
 
@@ -174,11 +153,7 @@ class StoredArray:
 def load_strided(
     load: Callable[[int, int], np.ndarray], offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: Any
 ) -> Callable[[int, int], np.ndarray]:
-    """Returns a `StoredArray.load` for values with `strides` (in values) that `load` has from the byte `offset` on.
-
-    It reads them all at each call and puts them in order; the strides must lie within what `load` has. The function
-    raises the ValueError and OSError of `load`.
-    """
+    """Returns a `StoredArray.load` for values with `strides` (in values) that `load` has from the byte `offset` on."""
     whole = math.prod(shape) * dtype.itemsize
 
     def load_in_order(first: int, size: int) -> np.ndarray:
@@ -253,18 +228,7 @@ def read_members(
     name_of: Callable[[str], str | None],
     describe: Callable[[str, Extent, IO[bytes]], T],
 ) -> tuple[dict[str, T], bytes]:
-    """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment.
-
-    Raises ValueError if the archive or what `describe` reads is damaged, it would unpack to more than the limits, has
-    two members of one name or another compression than deflate; OSError if it cannot be read, FileNotFoundError if it
-    is missing.
-
-    Args:
-        path: The archive.
-        kind: What it should be, for messages.
-        name_of: What a member is called, by its name in the archive; None to pass it over.
-        describe: Makes something of a member's name, its bytes, and the member opened for reading.
-    """
+    """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment."""
     found: dict[str, T] = {}
     packed = {zipfile.ZIP_STORED: 0, zipfile.ZIP_DEFLATED: 0}  # bytes, by compression
     with path.open("rb") as file:
@@ -313,10 +277,7 @@ _BEGINNINGS = {
 
 
 def kind_of(path: pathlib.Path) -> str | None:
-    """Returns what the first bytes look like: `"torch"`, `"npz"` (any other zip), `"safetensors"`, or None.
-
-    Raises OSError if the file cannot be read.
-    """
+    """Returns what the first bytes look like: `"torch"`, `"npz"` (any other zip), `"safetensors"`, or None."""
     head = _head(path)
     if head.startswith(b"PK"):
         return "torch" if _is_torch_zip(path, head) else "npz"

@@ -42,11 +42,7 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the 
 
 
 def read_torch(path: pathlib.Path) -> ArrayFile:
-    """Returns the arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state.
-
-    No value is read. Raises ValueError if it is damaged, too long or in another byte order, holds no state dict, or
-    names what weights do not need; OSError if it cannot be read.
-    """
+    """Returns the arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state."""
     with path.open("rb") as file:
         older = file.read(2) == b"\x80\x02"
     root, storages = _read_older(path) if older else _read_zip(path)
@@ -58,10 +54,7 @@ def read_torch(path: pathlib.Path) -> ArrayFile:
 
 
 def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Tensor"]]:
-    """Returns the names of the dicts around the weights, from outside to inside, and the weights by name.
-
-    Raises ValueError where there are none, or two of the same name.
-    """
+    """Returns the names of the dicts around the weights, from outside to inside, and the weights by name."""
     if isinstance(root, _Object):  # TorchScript: modules in each other
         found = list(_tensors(root))
         tensors = dict(found)
@@ -81,10 +74,7 @@ def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Te
 
 
 def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pathlib.Path) -> dict[str, StoredArray]:
-    """Returns by name each tensor as an array that knows where in the file its values are.
-
-    Raises ValueError if a tensor does not fit its storage, or many share one: a small file could claim any memory.
-    """
+    """Returns by name each tensor as an array that knows where in the file its values are."""
     arrays, used = {}, dict.fromkeys(storages, 0)
     for name, tensor in tensors.items():
         try:
@@ -98,11 +88,7 @@ def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pa
 
 
 def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
-    """Returns the object that the pickle of a zip archive describes, and where its storages are, by their keys.
-
-    Raises ValueError if the file is no such archive, damaged or in another byte order, or has a compressed member or a
-    pickle that is too long or refused; OSError if it cannot be read.
-    """
+    """Returns the object that the pickle of a zip archive describes, and where its storages are, by their keys."""
 
     def name_of(member: str) -> str | None:
         """Returns a member's name without the archive's folder; None for what is not read."""
@@ -132,10 +118,7 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
 
 def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
-    """Returns as `_read_zip`, for the older form, in which pickles and storages follow each other.
-
-    Raises ValueError if the file is damaged or in another byte order, OSError if it cannot be read.
-    """
+    """Returns as `_read_zip`, for the older form, in which pickles and storages follow each other."""
     size = path.stat().st_size
     with path.open("rb") as file:
         stream = io.BytesIO(file.read(LONGEST))
@@ -167,11 +150,7 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
 
 def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
-    """Returns a tensor as an array whose values are not read yet.
-
-    Raises ValueError unless shape, strides and offset are whole numbers, its values lie in its storage without overlaps
-    and the storage has the length that the pickle says.
-    """
+    """Returns a tensor as an array whose values are not read yet."""
     storage, offset, shape, strides = tensor
     if type(storage) is not Storage or storage.key not in storages:
         raise ValueError("is in a storage that the file does not have")
@@ -210,10 +189,7 @@ def _direct(value: Any) -> dict[str, "Tensor"]:
 
 
 def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
-    """Returns the names of the dicts that lead to the weights, of at most `levels`; None where there are no weights.
-
-    The names in `CONTAINERS` come first, then the only dict in it with more tensors than the dict itself, then that.
-    """
+    """Returns the names of the dicts that lead to the weights, of at most `levels`; None where there are no weights."""
     if not isinstance(value, dict) or not levels:
         return None
     for name in CONTAINERS:
@@ -332,10 +308,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the stand-in of a class or function that the pickle names: `_Object` for those of TorchScript.
-
-        Raises ValueError for any other name: nothing is imported.
-        """
+        """Returns the stand-in of a class or function that the pickle names: `_Object` for those of TorchScript."""
         if module == "__torch__" or module.startswith("__torch__."):
             return _Object
         if (module, name) not in _NAMES:
@@ -354,11 +327,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
-    """Returns the data of the pickle at the stream's position, with `Storage`, `Tensor` and `_Object` objects in it.
-
-    Leaves the stream behind the pickle. Raises ValueError, which names `path`, if it is damaged, has too many steps or
-    tuples, or names another class or function than the stand-ins.
-    """
+    """Returns the data of the pickle at the stream's position, with `Storage`, `Tensor` and `_Object` objects in it."""
+    # Leaves the stream behind the pickle.
     start, tuples = stream.tell(), 0
     try:
         # Python's unpickler takes memory for the largest number under which a pickle remembers a value.

@@ -137,10 +137,7 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
 
 
 def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
-    """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's.
-
-    Raises ValueError for the ending of another kind of file.
-    """
+    """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's."""
     if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras", ".h5"):
         advice = "pass a name that ends in .safetensors, or a folder"
         raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
@@ -150,11 +147,7 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 def _write_dense(
     model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool, stack: bool
 ) -> None:
-    """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout, or for transformers.
-
-    Raises ValueError for a layout that has no place for it, another ending and `stack`, FileExistsError unless
-    `overwrite`, and OSError where a file cannot be written.
-    """
+    """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout."""
     config = model.config
     if layout is None and path.suffix == ".npz":
         write_npz(path, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)

@@ -45,10 +45,7 @@ SUFFIXES = ".tflite, .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .stablehlo (JAX)"
     examples=("B/16", "--family DINOv2"),
 )
 def list_(options: Namespace) -> Result:
-    """Returns the published checkpoints, or with `--models` the variants, that match the query and the family.
-
-    Raises ValueError if none does.
-    """
+    """Returns the published checkpoints, or with `--models` the variants, that match the query and the family."""
     from keras_vit.checkpoints import list_models, list_weights
 
     rows = (list_models if options.models else list_weights)(options.query, options.family)
@@ -62,12 +59,7 @@ def list_(options: Namespace) -> Result:
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
 def info(options: Namespace) -> Result:
-    """Returns what a file is, from its contents, what a name is, from the catalogue, or all checkpoints of a variant.
-
-    Raises FileNotFoundError for a missing file, ValueError for an unknown name, a file that is no checkpoint, a Keras
-    file that does not say its model, or a `--like` that contradicts the file or is for no checkpoint's; OSError for an
-    address that fails, a file that cannot be read, or a folder without weights (IsADirectoryError).
-    """
+    """What a file is, from its contents, what a name is, from the catalogue, or all checkpoints of a variant."""
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
 
@@ -89,11 +81,8 @@ def info(options: Namespace) -> Result:
 
 
 def _keras_file(path: str) -> dict[str, Any]:
-    """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`.
-
-    Raises FileNotFoundError if it is missing, OSError if it cannot be read, ValueError if it is damaged or of no model
-    of this package. Needs no Keras.
-    """
+    """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`."""
+    # Needs no Keras.
     from keras_vit.checkpoints import config_in_file
     from keras_vit.models import count_weights, variant_of
 
@@ -133,12 +122,7 @@ def _description(source: str, facts: dict[str, Any]) -> Result:
     examples=("imagenet21k/ViT-B_16",),
 )
 def download(options: Namespace) -> Result:
-    """Returns the path and the size of a checkpoint, which is fetched into the cache if it is not on this machine yet.
-
-    Of weights in several files it is the path of their index and the size of all. Raises ValueError for an unknown
-    name or a damaged index, FileNotFoundError for a missing file, OSError if the checkpoint cannot be fetched or read,
-    IsADirectoryError for a folder without weights.
-    """
+    """The path and the size of a checkpoint, which is fetched into the cache if it is not on this machine yet."""
     from keras_vit.checkpoints import find_checkpoint
     from keras_vit.checkpoints.files import weight_files
 
@@ -156,13 +140,7 @@ def download(options: Namespace) -> Result:
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
 )
 def inspect(options: Namespace) -> Result:
-    """Writes the page of `keras_vit.inspection` and returns its path; images are looked at before Keras is imported.
-
-    Raises FileNotFoundError without the page's folder, an image or a model file, FileExistsError for a page that is
-    there, ValueError for another ending than .html or .htm, an unknown name, a file that is no image or images that the
-    model does not take, TypeError for a model that the page is not for, OSError for a file that cannot be read, fetched
-    or written, ImportError without Pillow or a backend of Keras.
-    """
+    """Writes the page of `keras_vit.inspection` and returns its path; images are looked at before Keras is imported."""
     from keras_vit._page import check_page_path
 
     folder = os.path.dirname(os.path.abspath(options.output))
@@ -190,11 +168,8 @@ def inspect(options: Namespace) -> Result:
 
 
 def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns what a checkpoint file says about itself: facts that are not empty by name, and notes on what is odd.
-
-    Both are empty for files of Keras, and for addresses and names of weights that were fetched. Raises OSError if the
-    file cannot be read, ValueError if it is damaged or of no known layout.
-    """
+    """Returns what a checkpoint file says about itself: facts that are not empty by name, and notes on what is odd."""
+    # Both are empty for files of Keras, and for addresses and names of weights that were fetched.
     from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file
     from keras_vit.checkpoints.catalogue import SHIPPED
 
@@ -221,13 +196,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     examples=("model.keras folder --layout timm", "glyphs grey.keras --channels 1"),
 )
 def convert(options: Namespace) -> Result:
-    """Returns the path and the size of a model that is loaded and written in the format that the target names.
-
-    Raises, before Keras is imported, ValueError for an unknown source, target or layout, FileNotFoundError for a
-    missing file, FileExistsError for a target that is there, ImportError without a backend of Keras; then ValueError if
-    the source is damaged, does not take an option, or the layout cannot hold the model, TypeError for a model of
-    another kind, OSError for a file that cannot be read, fetched or written.
-    """
+    """Returns the path and the size of a model that is loaded and written in the format that the target names."""
     from keras_vit.checkpoints import check_format, save_model
 
     check_source(options.source)

@@ -40,12 +40,7 @@ TOP = 5  # classes that `predict` shows
     examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
 )
 def predict(options: Namespace) -> Result:
-    """Returns the likeliest classes of each image, or its number by a regression model.
-
-    Raises OSError for an image or weights that are missing, cannot be read or fetched; ValueError for a file that is no
-    image, an unknown name, a model without one answer for an image, more classes than it has, or a threshold where each
-    image has one class; ImportError without Pillow or a backend of Keras.
-    """
+    """Returns the likeliest classes of each image, or its number by a regression model."""
     from keras_vit.preprocessing import decode_predictions, sample_image
 
     files = picture_files(options.images) if options.images else [sample_image()]
@@ -95,10 +90,7 @@ def _count_classes(model: Any, weights: str) -> int:
 
 
 def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) -> Table:
-    """Returns a row for each name of an image with its probability; only the first row of an image has its path.
-
-    `named` has pairs of a path and its names with probabilities; an image without names has a row "(none)".
-    """
+    """Returns a row for each name of an image with its probability; only the first row of an image has its path."""
     table = Table()
     for path, names in named:
         for name, probability in names:
@@ -127,13 +119,7 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
     ),
 )
 def classify(options: Namespace) -> Result:
-    """Returns the probability of each name for each image.
-
-    Raises ValueError unless names are given in one of two ways, are two different ones or more, and the images and the
-    templates are such, for a file of names that is not UTF-8, and weights without two towers or of another tokenizer;
-    OSError for a file that is missing, cannot be read or fetched; ImportError without Pillow, a library that the
-    tokenizer needs, or a backend of Keras.
-    """
+    """Returns the probability of each name for each image."""
     if (options.names is None) == (options.names_from is None):
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
     classes = _names_in(options)
@@ -155,10 +141,7 @@ def classify(options: Namespace) -> Result:
 
 
 def _names_in(options: Namespace) -> list[str]:
-    """Returns the names between the commas of `--names`, or the lines of the file `--names-from` but for empty ones.
-
-    Raises FileNotFoundError without that file, OSError if it cannot be read, and ValueError if it is not UTF-8.
-    """
+    """Returns the names between the commas of `--names`, or the lines of the file `--names-from` but for empty ones."""
     check_exists(options.names_from)
     if options.names is not None:
         return [name.strip() for name in options.names.split(",")]
@@ -180,14 +163,7 @@ Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and f
 
 
 def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], load: Callable[[], Any]) -> Result:
-    """Writes one map or figure for each picture, and returns a row for each; with `--skip-unreadable` also of others.
-
-    `load` returns the model; `write` takes it, the pixels of a picture, its path and the file to write, and returns the
-    picture's row. Raises, before Keras is imported, FileNotFoundError for a missing path or folder, FileExistsError for
-    an output that is there, ValueError for no pictures, an unknown model or a `--format` that does not fit, ImportError
-    without a backend of Keras; later ValueError or OSError for a picture that cannot be read, unless such are skipped,
-    ImportError without Pillow, OSError for a folder that cannot be made, and any error of `load` and `write`.
-    """
+    """Writes one map or figure for each picture, and returns a row for each."""
     if options.plot and options.format == "npy":
         raise ValueError("--plot writes figures, not numbers: leave --format npy out.")
     ending = f".{options.format or 'png'}"
@@ -237,11 +213,7 @@ def depth(options: Namespace) -> Result:
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
-        """Writes the depth of a picture, or a figure, and returns its row; OSError if the file cannot be written.
-
-        Raises TypeError or ValueError for another kind of model, a size that it does not take or another ending,
-        ImportError without matplotlib for a figure.
-        """
+        """Writes the depth of a picture, or a figure, and returns its row; OSError if the file cannot be written."""
         from keras_vit.depth import estimate, plot
 
         result = estimate(model, pixels, flip=options.flip)
@@ -297,11 +269,7 @@ def segment(options: Namespace) -> Result:
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
-        """Writes the segments of a picture, or a figure, and returns its row; OSError if the file cannot be written.
-
-        Raises TypeError for another kind of model, ValueError for options that do not fit it or another ending,
-        ImportError without matplotlib for a figure.
-        """
+        """Writes the segments of a picture, or a figure, and returns its row; OSError if the file cannot be written."""
         from keras_vit import segmentation
 
         choices = given(options, "task", "stuff_classes", "scales")
@@ -318,12 +286,7 @@ def segment(options: Namespace) -> Result:
 
 
 def _segmenter(options: Namespace) -> Any:
-    """Returns the model that a file holds, or of both towers of a TIPS one for the names that are given.
-
-    Raises ValueError for options that contradict each other, names that make no sense or a file of them that is not
-    UTF-8, and weights of another kind; OSError if a file is missing, cannot be read or fetched; TypeError for weights
-    that do not take a head; ImportError without a library that the tokenizer needs.
-    """
+    """Returns the model that a file holds, or of both towers of a TIPS one for the names that are given."""
     from keras_vit import zoo
     from keras_vit.text.image_text import load_pair
 
@@ -478,12 +441,7 @@ def embed(options: Namespace) -> Result:
 
 
 def _embed_texts(options: Namespace) -> Result:
-    """Writes the embeddings of texts, each of length 1, with the texts as names; the result says how many.
-
-    Raises FileExistsError if there is an output already and `--overwrite` was not given, ValueError if there are no
-    texts, a file of them is not UTF-8 or the weights have no text tower, OSError if a file cannot be read, fetched or
-    written, ImportError without a library that the tokenizer needs.
-    """
+    """Writes the embeddings of texts, each of length 1, with the texts as names; the result says how many."""
     import numpy as np
 
     from keras_vit._files import replacing
@@ -517,13 +475,7 @@ SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default:
     examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
 )
 def similar(options: Namespace) -> Result:
-    """Returns the images that are most similar to an image or a text, and draws them if there is an output.
-
-    Raises ValueError unless one of both is given, for a text without `--weights`, for features of another model, or an
-    output of another ending, and for a file that cannot be decoded; OSError for one that is missing, cannot be read,
-    fetched or written; TypeError for a model of another kind; ImportError without Pillow, a backend of Keras, a library
-    that the tokenizer needs or, to draw, matplotlib.
-    """
+    """Returns the images that are most similar to an image or a text, and draws them if there is an output."""
     if (options.image is None) == (options.text is None):
         raise ValueError("Give either an IMAGE or --text 'some words'.")
     if options.text is not None and options.weights is None:
@@ -559,12 +511,7 @@ def similar(options: Namespace) -> Result:
     examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
 )
 def duplicates(options: Namespace) -> Result:
-    """Returns pairs of images that are almost the same, and draws them if there are some and an output.
-
-    Raises FileNotFoundError for a missing file or folder, OSError for one that cannot be read or written, ValueError
-    for a file that `embed` has not written, an image that cannot be decoded, a threshold above 1 or an output of
-    another ending, ImportError without a backend of Keras or, to draw, matplotlib or Pillow.
-    """
+    """Returns pairs of images that are almost the same, and draws them if there are some and an output."""
     check_exists(options.features, options.folder)
     if options.output:
         check_sheet_path(options.output)

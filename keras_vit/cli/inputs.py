@@ -52,15 +52,8 @@ DATA_OPTIONS = (
 
 
 def start_keras() -> None:
-    """Imports Keras and its framework, if that has not been done; in the program libraries are silent from then on.
-
-    Raises:
-        ImportError: if Keras or every framework is missing, or the one that `KERAS_BACKEND` names.
-        ValueError: if `KERAS_BACKEND` names something else than a backend of Keras.
-
-    Warns:
-        UserWarning: if the framework in `keras.json` is not installed.
-    """
+    """Imports Keras and its framework, if that has not been done; in the program libraries are silent from then on."""
+    # UserWarning: if the framework in `keras.json` is not installed.
     if "keras" in sys.modules:
         return
     choose_backend()
@@ -70,11 +63,9 @@ def start_keras() -> None:
 
 
 def _silence_libraries() -> None:
-    """Changes the process so that only Python can write to standard error from now on, for good.
-
-    Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
-    other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
-    """
+    """Changes the process so that only Python can write to standard error from now on, for good."""
+    # Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
+    # other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes
     sys.stderr.flush()
     sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
@@ -85,10 +76,7 @@ def _silence_libraries() -> None:
 
 
 def check_source(source: str) -> None:
-    """Raises FileNotFoundError for a path without a file, ValueError for an unknown name, both as `load` does.
-
-    ValueError also for a variant without recommended weights, and the address of a Keras file.
-    """
+    """Raises FileNotFoundError for a path without a file, ValueError for an unknown name, both as `load` does."""
     from keras_vit.checkpoints import resolve_source
 
     resolve_source(source)
@@ -102,21 +90,13 @@ def check_exists(*paths: str | None) -> None:
 
 
 def check_target(path: str, overwrite: bool) -> None:
-    """Raises FileExistsError unless `overwrite`, if there is a file or a folder that is not empty at the path.
-
-    OSError for a folder that cannot be read.
-    """
+    """Raises FileExistsError unless `overwrite`, if there is a file or a folder that is not empty at the path."""
     if not overwrite and (os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))):
         raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
 
 
 def labelled_data(options: Namespace) -> Any:
-    """Returns DATA as `open_data` takes it: a `LabelTable`, the path of a folder, or `tfds:NAME`.
-
-    Raises FileNotFoundError without such a folder or table, ValueError for a table that cannot be read as the options
-    say or a folder whose splits and classes cannot be told apart, TypeError for an option that makes no sense, OSError
-    if a folder or a table cannot be read, ImportError without pyarrow for a Parquet file.
-    """
+    """Returns DATA as `open_data` takes it: a `LabelTable`, the path of a folder, or `tfds:NAME`."""
     data = options.data
     if kind_of_data(data) == "tables":
         from keras_vit.data.tables import open_table
@@ -136,12 +116,8 @@ def labelled_data(options: Namespace) -> Any:
 
 
 def picture_files(paths: Sequence[str]) -> list[str]:
-    """Returns the paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras.
-
-    TIFFs are not, which may have other channels than Pillow knows. Raises FileNotFoundError for a missing path, OSError
-    for a folder or file that cannot be read, ValueError for no pictures, a file that is none or a link that leads back
-    to its folder, ImportError without Pillow.
-    """
+    """The paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras."""
+    # TIFFs are not, which may have other channels than Pillow knows.
     from keras_vit.data import image_files
     from keras_vit.data.examples import Reading, good_files
 
@@ -160,12 +136,7 @@ def picture_files(paths: Sequence[str]) -> list[str]:
 
 
 def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: bool) -> list[tuple[Path, Path]]:
-    """Returns pairs of a picture and the file to write: `output` for one picture, otherwise one below `output`.
-
-    There files are called as the pictures are, below their folder, with the suffix `ending`. Raises FileNotFoundError
-    for a missing picture, FileExistsError for a file that is there unless `overwrite`, ValueError for no pictures, two
-    with one name or a link that leads back to its folder, OSError for a folder that cannot be read.
-    """
+    """Returns pairs of a picture and the file to write: `output` for one picture, otherwise one below `output`."""
     from keras_vit.data import image_files
 
     check_exists(*images)
@@ -186,11 +157,7 @@ def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: b
 
 
 def predicted(model: Any, files: Sequence[str]) -> Any:
-    """Returns the outputs of a model for picture files, an array with a row for each; `BATCH` are read at a time.
-
-    Raises OSError for a file that cannot be opened, ValueError for one that cannot be decoded, ImportError without
-    Pillow.
-    """
+    """Returns the outputs of a model for picture files, an array with a row for each; `BATCH` are read at a time."""
     import numpy as np
 
     parts = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
@@ -198,10 +165,7 @@ def predicted(model: Any, files: Sequence[str]) -> Any:
 
 
 def lines_of(path: str) -> list[str]:
-    """Returns the lines of a UTF-8 file, without empty ones and space around them.
-
-    Raises OSError if it cannot be read, UnicodeDecodeError, a ValueError, if it is not UTF-8.
-    """
+    """Returns the lines of a UTF-8 file, without empty ones and space around them."""
     lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     return [line.strip() for line in lines if line.strip()]
 

@@ -138,10 +138,7 @@ def _flat(options: Iterable[Options]) -> Iterator[Option]:
 
 
 def option(flag: str, help: str = "", *, short: str = "", **settings: Any) -> Option:
-    """Returns an argument, with settings as in `ArgumentParser.add_argument`; the help ends with its default.
-
-    A flag whose `type` is one of the readers below gets their word for a value, such as N, unless `metavar` is given.
-    """
+    """Returns an argument, with settings as in `ArgumentParser.add_argument`; the help ends with its default."""
     if settings.get("default") not in (None, []):
         help = f"{help} (default: {settings['default']})".strip()
     reader = settings.get("type")
@@ -231,10 +228,7 @@ def derived(
 
 
 def _parameters(source: Any) -> Iterator[tuple[inspect.Parameter, Any, str]]:
-    """Yields each parameter of a function or dataclass, or key of a TypedDict, with its type and its help.
-
-    The type is without None. Keys of an `Unpack`ed TypedDict stand among the parameters.
-    """
+    """Yields each parameter of a function or dataclass, or key of a TypedDict, with its type and its help."""
     # Types of Keras stand there as text, for type checkers; Keras is not imported for them.
     hints = typing.get_type_hints(source, localns={"keras": types.SimpleNamespace(DTypePolicy=str)})
     kinds = {name: _without_none(kind) for name, kind in hints.items()}
@@ -299,10 +293,7 @@ def at_least_0(text: str) -> float:
 
 
 def image_size(text: str) -> int | tuple[int, int]:
-    """Returns the size that a text says: `384` as a number, `384x512` as (height, width).
-
-    Raises argparse's ArgumentTypeError unless these are whole numbers of at least 1.
-    """
+    """Returns the size that a text says: `384` as a number, `384x512` as (height, width)."""
     height, cross, width = text.partition("x")
     return (COUNT(height), COUNT(width)) if cross else COUNT(height)
 
@@ -345,12 +336,7 @@ _READERS: dict[Any, dict[str, Any]] = {
 
 
 def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
-    """Returns the exit code of the command that the arguments name; its result or its error is printed.
-
-    That is 0, also where the reader of the output has closed it, 1 for an error or a result that is not ok, and 130 for
-    an interrupt. Of several processes the first one prints the result. Raises SystemExit for wrong usage (2), and for
-    `--help` and `--version` (0); completion ends the process at once, without an exception.
-    """
+    """Returns the exit code of the command that the arguments name; its result or its error is printed."""
     command = None
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what could come next
@@ -387,10 +373,7 @@ def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> in
 
 
 def _complete(commands: Mapping[str, Command], words: Sequence[str]) -> None:
-    """Prints completions of a command line for the shell, as argcomplete prescribes, and ends the program.
-
-    Raises ImportError where argcomplete is not installed.
-    """
+    """Prints completions of a command line for the shell, as argcomplete prescribes, and ends the program."""
     require_packages("Completion", ("argcomplete",), "completion")
     import argcomplete
 
@@ -398,10 +381,7 @@ def _complete(commands: Mapping[str, Command], words: Sequence[str]) -> None:
 
 
 def make_parser(commands: Mapping[str, Command], arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Returns the parser with all commands, of which only the one that is going to run has its arguments.
-
-    Ends the program with a message if there is no command of that name (SystemExit).
-    """
+    """Returns the parser with all commands, of which only the one that is going to run has its arguments."""
     parser = argparse.ArgumentParser(
         prog="keras-vit",
         description=DESCRIPTION,
@@ -447,10 +427,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
 
 
 def _print(result: Result, as_json: bool) -> None:
-    """Prints a result on standard output, as wide as the terminal or `COLUMNS` says.
-
-    Raises OSError if nothing can be written there, BrokenPipeError if its reader has closed it.
-    """
+    """Prints a result on standard output, as wide as the terminal or `COLUMNS` says."""
     if as_json:
         print(json.dumps(result.data, indent=2))
     elif isinstance(result.output, str):
@@ -516,11 +493,7 @@ def _has_interrupt(error: BaseException | None) -> bool:
 
 
 def _message(error: BaseException, command: Command | None) -> str:
-    """Returns the text to print for an error: its message without the arguments that Keras appends to it.
-
-    It begins with the error's type if that is not one that this package raises. If an address could not be reached, it
-    is one line, with the weights that need no network.
-    """
+    """Returns the text to print for an error: its message without the arguments that Keras appends to it."""
     # A field of `DownloadError`, whose class takes long to import.
     if getattr(error, "unreachable", False) and not os.environ.get(TRACEBACK):
         where, reason = error.attempts[0]  # ty: ignore[missing-attribute]

@@ -285,11 +285,7 @@ def pretrain(options: Namespace) -> Result:
 
 
 def _recipe(options: Namespace) -> Any:
-    """Returns the recipe that the options name, or the task's default, with the fields that other options change.
-
-    Raises ValueError if there is no such recipe, for a `--class-weight` without a number, and TypeError or ValueError
-    if the recipe takes no such value.
-    """
+    """Returns the recipe that the options name, or the task's default, with the fields that other options change."""
     from keras_vit import training
     from keras_vit.data import SegmentAugmentation
 
@@ -310,10 +306,7 @@ def _recipe(options: Namespace) -> Any:
 
 
 def _at_most_own_size(recipe: Any, weights: str) -> tuple[int, int] | None:
-    """Returns the recipe's size of images, or a smaller one that the weights are for; None where the model decides.
-
-    Raises OSError or ValueError for weights that cannot be read or fetched.
-    """
+    """Returns the recipe's size of images, or a smaller one that the weights are for; None where the model decides."""
     from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file, resolve_source
 
     source = resolve_source(weights)
@@ -324,10 +317,7 @@ def _at_most_own_size(recipe: Any, weights: str) -> tuple[int, int] | None:
 
 
 def _class_weight(words: list[str]) -> str | dict[str, float]:
-    """Returns the weights of classes by name that NAME=WEIGHT say; a single word without `=` as it is.
-
-    Raises ValueError where no number follows the last `=`, and for a class that is named twice.
-    """
+    """Returns the weights of classes by name that NAME=WEIGHT say; a single word without `=` as it is."""
     if len(words) == 1 and "=" not in words[0]:
         return words[0]
     pairs = [word.rpartition("=") for word in words]
@@ -444,12 +434,7 @@ def evaluate(options: Namespace) -> Result:
 
 
 def _evaluate_segmentation(options: Namespace) -> Result:
-    """Returns the mean intersection over union of a segmentation model on DATA.
-
-    Raises FileNotFoundError without the folder, OSError if a file cannot be read or fetched, TypeError for another kind
-    of model, ValueError for masks that do not fit it or cannot be decoded, ImportError without Pillow or a backend of
-    Keras, RuntimeError where processes cannot work together.
-    """
+    """Returns the mean intersection over union of a segmentation model on DATA."""
     check_exists(options.data)
     start_keras()
     from keras_vit import load, segmentation
@@ -460,12 +445,7 @@ def _evaluate_segmentation(options: Namespace) -> Result:
 
 
 def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
-    """Returns DATA, and the names of its classes where it brings none; imports Keras when everything is checked.
-
-    Raises ValueError for a report of another ending, ImportError without matplotlib where pictures will be drawn,
-    scikit-learn for `digits`, pyarrow for a Parquet file or a backend of Keras, and OSError (FileNotFoundError),
-    TypeError or ValueError for DATA that cannot be read.
-    """
+    """Returns DATA, and the names of its classes where it brings none; imports Keras when everything is checked."""
     from keras_vit._page import check_page_path
     from keras_vit._pictures import need_matplotlib
 
@@ -486,12 +466,7 @@ def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
 
 
 def _evaluated_model(options: Namespace) -> Any:
-    """Returns the model at the size of `--image-size`; of two towers a classifier of the names in a file.
-
-    Raises ValueError for a size or names that the model cannot take, a file of names that is not UTF-8 and weights that
-    are damaged or of another kind, OSError if a file is missing, cannot be read or fetched, ImportError without a
-    library that the tokenizer needs.
-    """
+    """Returns the model at the size of `--image-size`; of two towers a classifier of the names in a file."""
     if options.names_from is None:
         from keras_vit.zoo import load
 
@@ -598,12 +573,7 @@ def plan(options: Namespace) -> Result:
     examples=("--output demo-output",),
 )
 def demo(options: Namespace) -> Result:
-    """Returns the figures of the demo, which prints what it does; with `--json` on standard error.
-
-    Raises ImportError where a package is missing that it needs, ValueError for less than 10 or more than 1,297
-    `--train-images` or a `--seed` from 2**32 on, OSError where a file cannot be written, RuntimeError if one cannot be
-    made or answers otherwise.
-    """
+    """Returns the figures of the demo, which prints what it does; with `--json` on standard error."""
     start_keras()
     from rich.console import Console
 

@@ -156,10 +156,8 @@ class ImageTransform(Transform):
         return self.finished(crop_and_flip(picture, self.image_size, self.augmentation, draw(IMAGE)), draw), target
 
     def finished(self, image: np.ndarray, draw: Draw) -> np.ndarray:
-        """Returns an image after RandAugment and erasing.
-
-        RandAugment returns uint8 and cuts fractions off before, as big_vision does; an erased box makes it float32.
-        """
+        """Returns an image after RandAugment and erasing."""
+        # RandAugment returns uint8 and cuts fractions off before, as big_vision does; an erased box makes it float32.
         augmentation = self.augmentation
         if augmentation.randaugment is not None:
             whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
@@ -168,11 +166,7 @@ class ImageTransform(Transform):
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
-    """Returns a test image `(height, width, channels)` at a size, float32: what `load_image` returns for such a file.
-
-    `resize` is one of `RESIZES`, which has been checked, or the pipeline of a model, whose own size does not count, and
-    which raises ValueError for values that are no pixels.
-    """
+    """A test image `(height, width, channels)` at a size, float32: what `load_image` returns for such a file."""
     if isinstance(resize, Pipeline):
         return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
     return bring_to_size(pixels, size, resize)
@@ -204,10 +198,8 @@ def erased(image: np.ndarray, augmentation: Augmentation, generator: np.random.G
 def mixed(
     images: np.ndarray, labels: np.ndarray, augmentation: Augmentation, seed: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a batch's images, overwritten in place, and new labels after mixup or CutMix; without either, as given.
-
-    Where the augmentation has both, a coin decides (timm's `switch_prob`). Dtypes are those of `mixup` and `cutmix`.
-    """
+    """A batch's images, overwritten in place, and new labels after mixup or CutMix; without either, as given."""
+    # Where the augmentation has both, a coin decides (timm's `switch_prob`).
     generator = np.random.default_rng(seed)
     if augmentation.cutmix and (not augmentation.mixup or generator.random() < 0.5):
         return cutmix(images, labels, augmentation.cutmix, generator)
@@ -217,11 +209,9 @@ def mixed(
 def cutmix(
     images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Puts a box of the image before it into every image, in place; returns the images and labels mixed by its area.
-
-    One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
-    image is cut off: timm's `Mixup`. Labels are float32 rows `(batch, classes)`.
-    """
+    """Puts a box of the image before it into every image, in place; returns the images and labels mixed by its area."""
+    # One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
+    # image is cut off: timm's `Mixup`. Labels are float32 rows `(batch, classes)`.
     side, box, area = math.sqrt(1 - generator.beta(p, p)), [], 1.0
     for size in images.shape[1:3]:
         cut, centre = int(size * side), int(generator.integers(size))
@@ -236,11 +226,9 @@ def cutmix(
 def mixup(
     images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mixes every image with the one before it, in place; returns the images and their labels, mixed alike.
-
-    One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
-    `utils.get_mixup` (arXiv 1710.09412). Images are float32, labels float32 rows `(batch, classes)`.
-    """
+    """Mixes every image with the one before it, in place; returns the images and their labels, mixed alike."""
+    # One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
+    # `utils.get_mixup` (arXiv 1710.09412). Images are float32, labels float32 rows `(batch, classes)`.
     drawn = generator.beta(p, p)
     weight = np.float32(max(drawn, 1 - drawn))
     rest = np.float32(1) - weight
@@ -257,10 +245,7 @@ def mixup(
 def crop_and_flip(
     pixels: np.ndarray, size: tuple[int, int], augmentation: Augmentation, generator: np.random.Generator
 ) -> np.ndarray:
-    """Returns the random crop of a training image, perhaps mirrored: float32 `(*size, channels)` in 0..255.
-
-    The values are whole numbers for the crop `"random"` only.
-    """
+    """Returns the random crop of a training image, perhaps mirrored: float32 `(*size, channels)` in 0..255."""
     if augmentation.crop == "inception":
         top, left, height, width = inception_box(*pixels.shape[:2], generator, augmentation.min_area)
         pixels = pixels[top : top + height, left : left + width]
@@ -278,12 +263,8 @@ def crop_and_flip(
 def inception_box(
     height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
 ) -> tuple[int, int, int, int]:
-    """Returns a random box in an image, (top, left, height, width), as `tf.image.sample_distorted_bounding_box` does.
-
-    First the aspect ratio (width by height), then the height, uniformly among those with which the box fits, then the
-    place. (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried. The
-    whole image is the box where none fits in 100 attempts.
-    """
+    """A random box in an image, (top, left, height, width), as `tf.image.sample_distorted_bounding_box` does."""
+    # (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried.
     most = height * width
     least = min_area * most
     for _ in range(ATTEMPTS):
@@ -310,10 +291,8 @@ def inception_box(
 
 
 def _random_crop(shape: tuple[int, ...], size: tuple[int, int], generator: np.random.Generator) -> list[Samples]:
-    """Returns the rows and columns of a random crop of a size from an image that `resize_small` has enlarged.
-
-    `shape` is the image's height and width; big_vision's function scales it until it covers 7/6 of the size.
-    """
+    """Returns the rows and columns of a random crop of a size from an image that `resize_small` has enlarged."""
+    # `shape` is the image's height and width; big_vision's function scales it until it covers 7/6 of the size.
     scale = max(round(side * ENLARGED) / old for side, old in zip(size, shape, strict=True))
     enlarged = [round(old * scale) for old in shape]
     starts = [int(generator.integers(large - side + 1)) for large, side in zip(enlarged, size, strict=True)]
@@ -453,10 +432,7 @@ def _autocontrast(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _equalize(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns an image with the values of each channel about equally frequent; `level` is not used.
-
-    A channel with less than 255 pixels beside those of its largest value stays as it is.
-    """
+    """Returns an image with the values of each channel about equally frequent; `level` is not used."""
     tables = [_VALUES] * 3
     for channel in range(3):
         counts = np.bincount(np.ravel(image[..., channel]), minlength=256)
@@ -501,10 +477,7 @@ def _contrast(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns the image with its inner pixels mixed with smooth ones, or sharper beyond level 0.5.
-
-    An image with a side under 3 pixels has no inner ones: a copy is returned.
-    """
+    """Returns the image with its inner pixels mixed with smooth ones, or sharper beyond level 0.5."""
     smooth = image.copy()
     if min(image.shape[:2]) < 3:
         return smooth
@@ -513,10 +486,7 @@ def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _smooth(image: np.ndarray) -> np.ndarray:
-    """Returns the inner pixels `(height - 2, width - 2, 3)`, smoothed and cut off to integers, as uint16.
-
-    The kernel is 3 x 3, of ones with 5 in the middle, divided by 13.
-    """
+    """Returns the inner pixels `(height - 2, width - 2, 3)`, smoothed and cut off to integers, as uint16."""
     height, width, _ = image.shape
     values = image.astype("uint16")
     windows = [values[y : y + height - 2, x : x + width - 2] for y in range(3) for x in range(3)]
@@ -573,10 +543,7 @@ def _rotate(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
-    """Returns a moved image: at (column, row) the pixel nearest to (a column + b row + c, d column + e row + f).
-
-    `matrix` is a to f; grey where that lies outside.
-    """
+    """Returns a moved image: at (column, row) the pixel nearest to (a column + b row + c, d column + e row + f)."""
     pixels = np.full((image.shape[0] * image.shape[1] + 1, 3), _GREY, "uint8")
     pixels[:-1] = image.reshape(-1, 3)
     return pixels.take(_nearest(matrix, *image.shape[:2]), axis=0)
@@ -584,10 +551,7 @@ def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
 def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
-    """Returns the number of the pixel that each pixel of a moved image shows, `(height, width)`, counted row by row.
-
-    `height * width` where it shows none. The array is kept in a cache: it must not be changed.
-    """
+    """Returns the number of the pixel that each pixel of a moved image shows, `(height, width)`, counted row by row."""
     a, b, c, d, e, f = np.array(matrix, "float32")
     columns = np.arange(width, dtype="float32")
     rows = np.arange(height, dtype="float32")[:, None]

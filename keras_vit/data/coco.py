@@ -42,10 +42,7 @@ class Annotation(NamedTuple):
 
 
 def read_annotation(file: Path, names: Sequence[str] | None = None, is_panoptic: bool | None = None) -> Annotation:
-    """Returns what a file says; `names` are what the classes are called, to find its categories by.
-
-    `is_panoptic` is what it has to be, None for either. Warns of what is left out.
-    """
+    """Returns what a file says; `names` are what the classes are called, to find its categories by."""
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
         if is_panoptic is None:
@@ -117,11 +114,7 @@ def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
 
 
 def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
-    """Returns the class of each category of an annotation, by its id.
-
-    It is its place among the names, where these are the names of the categories. Names of which none is a category's
-    are those of the categories in the order of their ids.
-    """
+    """Returns the class of each category of an annotation, by its id."""
     categories = _categories(about)
     known = [name for _, name in categories]
     if names is not None and len(names) != len(categories):
@@ -147,10 +140,7 @@ def _categories(about: Any) -> list[tuple[int, str]]:
 
 
 def pictures_by_name(folder: Path, ids: Path | None) -> Callable[[str], Path]:
-    """Returns a function from a `file_name` to the picture in a folder whose path ends with it, but not in `ids`.
-
-    Among several it is the one that lies in the folder at just this path.
-    """
+    """Returns a function from a `file_name` to the picture in a folder whose path ends with it, but not in `ids`."""
     root, pictures = folder.resolve(), dict[str, list[Path]]()
     for path in image_files(folder):
         if ids not in path.parents:
@@ -178,10 +168,7 @@ def read_ids(png: Path) -> np.ndarray:
 
 
 def panoptic_targets(file: Path, row: Segments, pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
-    """Returns the segments of a picture by an annotation's row and its PNG.
-
-    Crowds are among them: augmentation drops them; the panoptic quality excuses what is found in them.
-    """
+    """Returns the segments of a picture by an annotation's row and its PNG."""
     png = file.with_suffix("") / row.png
     parts = [{"id": key, "label": label} for key, label in row.labels.items()]
     numbers = mask_at_size(read_ids(png), pixels, png)

@@ -172,10 +172,7 @@ def is_py_dataset(source: Any) -> bool:
 
 
 def is_pipeline(source: Any) -> bool:
-    """Whether a source is a pipeline: iterable, and no text, array, dict, tuple or set; a list only if of batches.
-
-    A list is one of batches if each of its items is a dict or a pair.
-    """
+    """Whether a source is a pipeline: iterable, and no text, array, dict, tuple or set; a list only if of batches."""
     if is_py_dataset(source):
         return True
     if isinstance(source, list):
@@ -196,10 +193,7 @@ def one_pass(source: Any) -> Iterator[Any]:
 
 
 def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the images, and the labels or masks, of what a pipeline yields: a pair, or a dict.
-
-    `keys` are names that a dict may have for the second, such as `"label"`.
-    """
+    """Returns the images, and the labels or masks, of what a pipeline yields: a pair, or a dict."""
     if isinstance(element, Mapping):
         images, labels = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
         if images is None or labels is None:
@@ -218,10 +212,8 @@ def extremes(image: np.ndarray) -> np.ndarray:
 
 
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
-    """Returns grey images `(n, height, width)` with an axis for channels, and three of them if `channels` is 3.
-
-    Images `(n, height, width, 1)` get three channels likewise; others are returned as they are.
-    """
+    """Returns grey images `(n, height, width)` with an axis for channels, and three of them if `channels` is 3."""
+    # Images `(n, height, width, 1)` get three channels likewise; others are returned as they are.
     if images.ndim == 3 and images.shape[-1] not in (3, 4, channels):
         images = images[..., None]
     if images.ndim == 4 and images.shape[-1] == 1 and channels == 3:
@@ -235,20 +227,7 @@ def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
 def check_labels(
     labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None, target: str = "class"
 ) -> tuple[np.ndarray, int]:
-    """Returns labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels.
-
-    Raises TypeError unless they are numbers; ValueError, which names the first image, if their shape or a value does
-    not fit the target or the classes.
-
-    Args:
-        labels: Whole numbers `(n,)` or `(n, 1)`, or one row of shares in 0..1 for each image `(n, classes)`; only 0 and
-            1 for `"multilabel"`; numbers of float32 `(n,)` or `(n, 1)` for `"number"`, which become `(n, 1)`.
-        classes: How many there are; `None` for one more than the largest label, or as many as the rows are long; 1 or
-            `None` for `"number"`.
-        where: What it is, for the message.
-        name: From an index to the name of an image.
-        target: What they are, of `TARGETS`.
-    """
+    """Returns labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels."""
     name = name or (lambda i: f"image {i} of {where}")
     labels = to_numpy(labels)
     if labels.dtype.kind not in "iufb" and "float" not in labels.dtype.name:
@@ -400,11 +379,7 @@ class Reading:
 
 
 def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
-    """Returns a function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times.
-
-    A class has as many as any other (`"balanced"`), or as the root of its size says (`"sqrt"`), to within one; an image
-    with several labels is drawn as its rarest one is (as in LVIS's repeat factor sampling, arXiv 1908.03195).
-    """
+    """A function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times."""
     if examples.target in ("number", "mask"):
         raise ValueError(f"sampling={sampling!r} is for classes, but the labels are {examples.target}s.")
     groups = groups_of(examples)
@@ -423,10 +398,7 @@ def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator]
 
 
 def groups_of(examples: Examples) -> np.ndarray:
-    """Returns the group of each example: its class, its rarest label (`classes` for none), or for regression its label.
-
-    Of shares of classes the largest counts; examples with masks are one group.
-    """
+    """The group of each example: its class, its rarest label (`classes` for none), or for regression its label."""
     labels = examples.labels
     if labels.ndim == 1:
         return labels
@@ -440,10 +412,7 @@ def groups_of(examples: Examples) -> np.ndarray:
 
 
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
-    """Returns the folder of classes of each split, by the keys of `SPLITS`; the root for each if there are no splits.
-
-    A folder that is called like one of `class_names` is no split.
-    """
+    """The folder of classes of each split, by the keys of `SPLITS`; the root for each if there are no splits."""
     folders = [entry.name for entry in visible(root) if is_folder(entry)]
     is_class = class_names is not None and any(split_of(name) and name in class_names for name in folders)
     splits = {} if is_class else _splits(folders, f"{str(root)!r}")
@@ -543,10 +512,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 
 
 def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
-    """Returns the name of a split in a folder or a dict, such as `"val"`; None without it, and for other data.
-
-    A folder that is called like one of `class_names` is no split.
-    """
+    """Returns the name of a split in a folder or a dict, such as `"val"`; None without it, and for other data."""
     source = at_home(source)
     if isinstance(source, Mapping):
         name = _splits(source, "data").get(split)
@@ -575,10 +541,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 def good_files(
     paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
 ) -> tuple[list[int], list[BadImage], list[BadImage]]:
-    """Returns the positions of the image files that can be read, those that cannot, and those that become RGB.
-
-    All count as good where `reading` does not look at them first.
-    """
+    """Returns the positions of the image files that can be read, those that cannot, and those that become RGB."""
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
     if reading.looks:
@@ -632,10 +595,7 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
 
 
 def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
-    """Returns why image files cannot be read, by the positions of those that cannot; and the images that are not RGB.
-
-    `decode` says whether all are decoded.
-    """
+    """Why image files cannot be read, by the positions of those that cannot; and the images that are not RGB."""
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
     text, shown = "Decoding pictures" if decode else "Looking at pictures", len(paths) >= PROGRESS_FROM
@@ -652,10 +612,7 @@ def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
 
 
 def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
-    """Returns why an image file cannot be read, None if it can, and its mode, `""` if it cannot.
-
-    It is decoded for `decode`, or if it may be cut off.
-    """
+    """Returns why an image file cannot be read, None if it can, and its mode, `""` if it cannot."""
     require_packages("An image folder", ("PIL",), "images")
     from PIL import Image
 

@@ -119,10 +119,7 @@ class MaskTransform(Transform):
 
 
 def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
-    """Returns a picture `(height, width, 3)` in 0..255 with random colours, float32: each change in half of all cases.
-
-    Brightness, contrast, saturation and hue change by what the augmentation allows; contrast second or last.
-    """
+    """A picture `(height, width, 3)` in 0..255 with random colours, float32: each change in half of all cases."""
 
     def drawn(change: str, middle: float) -> float | None:
         """Returns an amount around `middle`, at most the augmentation's away; None in half of all cases."""
@@ -149,10 +146,7 @@ def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.r
 
 
 def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
-    """Returns colours `(..., 3)`, floats from 0, of other saturation and hue in HSV, as a new array; the value stays.
-
-    The saturation is multiplied by `factor` and becomes 1 at most; the hue turns by `turn`, a share of the circle.
-    """
+    """Colours `(..., 3)`, floats from 0, of other saturation and hue in HSV, as a new array; the value stays."""
     value, chroma = image.max(-1), image.max(-1) - image.min(-1)
     red, green, blue = np.moveaxis(image, -1, 0)
     safe = np.where(chroma > 0, chroma, 1)
@@ -304,10 +298,7 @@ def augment_masks(
 
 
 def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
-    """Returns a new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`.
-
-    The factor is 1 for no change; of `"hue"` it is a share of the circle, 0 for none.
-    """
+    """A new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`."""
     check_choice("colour", name, CHANGES)
     values = picture.astype("float64")
     if name == "hue":

@@ -212,11 +212,9 @@ def open_data(
 
 
 def hold_out(examples: Examples, share: float, seed: int, split: str) -> Examples:
-    """Returns the examples without a share of them for `split="train"`, or else those of that share alone.
-
-    The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
-    several labels the rarest counts, and numbers are held out from small to large.
-    """
+    """Returns the examples without a share of them for `split="train"`, or else those of that share alone."""
+    # The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
+    # several labels the rarest counts, and numbers are held out from small to large.
     groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
     count = round(share * len(groups))
     if examples.target == "segments":
@@ -466,11 +464,8 @@ def open_arrays(
     reading: Reading,
     target: str,
 ) -> Examples:
-    """Returns images in memory with their labels as examples; what is in arrays already is not copied.
-
-    Images are `(n, height, width)` or `(n, height, width, channels)` in 0..255, or a list of images of any sizes.
-    Labels are as in `check_labels`, or None; `training` says whether there have to be two classes.
-    """
+    """Returns images in memory with their labels as examples; what is in arrays already is not copied."""
+    # Images are `(n, height, width)` or `(n, height, width, channels)` in 0..255, or a list of images of any sizes.
 
     def name(i: int) -> str:
         return f"images[{i}]"
@@ -528,10 +523,7 @@ def open_arrays(
 
 
 def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
-    """Returns a split of a data set of tensorflow-datasets, such as `"oxford_iiit_pet:4.0.0"`, prepared if it is not.
-
-    Labels are numbers of `class_names`, or without these as the data set has them.
-    """
+    """A split of a data set of tensorflow-datasets, such as `"oxford_iiit_pet:4.0.0"`, prepared if it is not."""
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:

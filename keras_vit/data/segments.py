@@ -345,11 +345,7 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
 
 
 def _ade20k_targets(semantic: Callable[..., Targets], files: tuple[Path, Path], pixels: Any, name: str) -> Targets:
-    """Returns the segments of a semantic mask and of a file of instances.
-
-    Of that the first channel is the number of the thing's class among things, from 1, and the second that of the
-    instance, 0 for none.
-    """
+    """Returns the segments of a semantic mask and of a file of instances."""
     known, file = label_set("ade20k"), files[1]
     things = [k for k in range(len(known.names)) if k not in known.stuff]
     found = semantic(files[0], pixels, name)

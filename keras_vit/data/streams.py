@@ -338,10 +338,7 @@ class ExampleStream(ImageStream):
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def _fill(self, slots: range, places: list[tuple[int, int]], images: Any, targets: list[Any]) -> list[int]:
-        """Fills slots of a batch with the examples of their places; returns the indices that were read, -1 for none.
-
-        What a worker process cannot make is made again here, for its error or the next one in its place.
-        """
+        """Fills slots of a batch with the examples of their places; returns the indices that were read, -1 for none."""
         rest, indices = range(len(slots)), [places[slot][1] for slot in slots]
         if self._free is not None and not self._unreadable.intersection(indices):
             worker = self._free.get()

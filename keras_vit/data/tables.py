@@ -311,10 +311,7 @@ def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
-    """Returns the columns of a CSV file as lists of text; its separator is the most frequent in its first line.
-
-    Cells that a row lacks are empty.
-    """
+    """Returns the columns of a CSV file as lists of text; its separator is the most frequent in its first line."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
             header = stream.readline()
@@ -358,10 +355,7 @@ def _check_differ(names: list[Any], where: str) -> None:
 
 
 def _text(cell: Any) -> str:
-    """Returns the text of a cell without space around it, empty for missing values.
-
-    Whole floats become integers: that is what these are in a column where values are missing.
-    """
+    """Returns the text of a cell without space around it, empty for missing values."""
     if cell is None or str(cell) == "<NA>" or cell != cell:  # pandas's missing value, which compares to no truth
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()

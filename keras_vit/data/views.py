@@ -132,11 +132,7 @@ def view(
     solarize: float,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Returns a view of a uint8 picture `(height, width, 3)`: a random crop at a size, with other colours, uint8.
-
-    It shows a share of the picture between the two of `area`. Of `views`, `flip`, colours, `grey` and `blur` count;
-    `solarize` says how often bright pixels are inverted.
-    """
+    """Returns a view of a uint8 picture `(height, width, 3)`: a random crop at a size, with other colours, uint8."""
     top, left, height, width = crop_box(*picture.shape[:2], area, generator)
     image = torchvision_resized(picture[top : top + height, left : left + width], size, "bilinear_antialias")
     if views.flip and generator.random() < 0.5:
@@ -159,11 +155,7 @@ def view(
 def crop_box(
     height: int, width: int, area: tuple[float, float], generator: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """Returns a random box, (top, left, height, width), as torchvision's `RandomResizedCrop`: its area is drawn first.
-
-    `area` is the least and the largest share of the picture that it has. Where none fits in ten attempts, it is the
-    middle of the picture, of an aspect that is allowed.
-    """
+    """A random box, (top, left, height, width), as torchvision's `RandomResizedCrop`: its area is drawn first."""
     for _ in range(ATTEMPTS):
         wanted = height * width * generator.uniform(*area)
         aspect = math.exp(generator.uniform(*np.log(ASPECTS)))

@@ -40,10 +40,7 @@ class Worker:
     def make(
         self, requests: Sequence[tuple[Any, Any, int, int]], slots: Sequence[int], images: Any, targets: Any
     ) -> list[int]:
-        """Fills slots of images and targets, and returns the places of the requests that could not be met.
-
-        `requests` are (picture, note, epoch, index).
-        """
+        """Fills slots of images and targets, and returns the places of the requests that could not be met."""
         self._send(requests)
         return [i for i, slot in enumerate(slots) if not self._receive(slot, images, targets)]
 
@@ -87,10 +84,7 @@ class Worker:
 
 
 def main() -> None:
-    """The program of a worker process: reads how examples are made, then requests, and writes pictures and targets.
-
-    None stands for an example that cannot be made: the program tries it again, and says what is wrong.
-    """
+    """The program of a worker process: reads how examples are made, then requests, and writes pictures and targets."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
     replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)  # What a library prints is no reply.

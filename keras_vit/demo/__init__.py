@@ -57,19 +57,7 @@ class Digits(NamedTuple):
 
 
 def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
-    """Returns 1,797 scans of handwritten digits, which come with scikit-learn, as training and test images.
-
-    Args:
-        train_images: How many images to train on; None for all.
-
-    Returns:
-        1,297 images to train on unless fewer are given, and 500 to test on, in which each digit is about as frequent
-        as in all: always the same.
-
-    Raises:
-        ImportError: if scikit-learn is not installed.
-        ValueError: if `train_images` is no whole number from 10 to 1,297.
-    """
+    """Returns 1,797 scans of handwritten digits, which come with scikit-learn, as training and test images."""
     require_packages("The digits", ("sklearn",), "demo")
     from sklearn import datasets
     from sklearn.model_selection import train_test_split
@@ -94,28 +82,7 @@ def run(
     train_images: int | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Fine-tunes the shipped checkpoint on handwritten digits, writes files and a picture; returns the figures.
-
-    Args:
-        output: Folder for what is written: `digits.keras`, `digits.npz`, `digits.tflite` (where its packages are),
-            `demo.png`, `demo.json`.
-        seed: Decides the order of the images and the weights of the model that starts from scratch.
-        epochs: How often each of the two models sees the training images.
-        train_images: How many of the 1,297 training images to use; None for all.
-        console: Where headings and tables are shown; None for standard output. Training shows its progress on standard
-            error, unless this is quiet.
-
-    Returns:
-        What `demo.json` holds: `"accuracy"` on the test images and `"seconds"` of training, each for `"transfer"`
-        and `"scratch"`; `"files"`, from a name to its `"bytes"` and the `"max_abs_error"` of its outputs; and more.
-
-    Raises:
-        ImportError: if a package of the extra `demo` is missing.
-        ValueError: if `seed` is none of 0 to 2**32 - 1, `epochs` no whole number of at least 1, or `train_images` none
-            of 10 to 1,297.
-        OSError: if the folder or a file cannot be written.
-        RuntimeError: if a file cannot be made, or its outputs are not those of the model.
-    """
+    """Fine-tunes the shipped checkpoint on handwritten digits, writes files and a picture; returns the figures."""
     require_packages("The demo", NEEDS, "demo")
     seed, epochs = whole_number("seed", seed, 0), whole_number("epochs", epochs, 1)
     if seed >= 2**32:
@@ -181,10 +148,8 @@ def _doing(words: str, console: Console) -> AbstractContextManager[object]:
 
 
 def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: dict[str, Any]) -> None:
-    """Writes `result["picture"]`: test digits with the predicted classes, misread ones first, and attention maps.
-
-    The maps are those of the last row of digits, in the first and the last block. Raises OSError if it cannot.
-    """
+    """Writes `result["picture"]`: test digits with the predicted classes, misread ones first, and attention maps."""
+    # The maps are those of the last row of digits, in the first and the last block.
     read = logits.argmax(-1)
     shown = np.argsort(read == test.labels, kind="stable")[: COLUMNS * ROWS]
     names = [str(read[i]) if read[i] == test.labels[i] else f"{read[i]}, not {test.labels[i]}" for i in shown]
@@ -205,11 +170,8 @@ def _draw(model: VisionTransformer, test: Digits, logits: np.ndarray, result: di
 def _write_files(
     model: VisionTransformer, images: np.ndarray, logits: np.ndarray, output: Path, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Writes the model in three formats; returns of each file its bytes and largest difference from the logits.
-
-    By file name, `{"bytes", "max_abs_error"}` each. `digits.tflite` is left out without its packages. Raises
-    RuntimeError if a difference is above 1e-4 or LiteRT's file cannot be made, OSError if a file cannot be written.
-    """
+    """Writes the model in three formats; returns of each file its bytes and largest difference from the logits."""
+    # By file name, `{"bytes", "max_abs_error"}` each.
     with _doing("Saving ...", console):
         save_model(model, output / "digits.keras", overwrite=True)
         keras_vit.to_checkpoint(model, output / "digits.npz", overwrite=True)

@@ -87,10 +87,7 @@ class Depth:
 
 
 def _covering(height: int, width: int, size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-    """Returns the (height, width) to resize to: in about the picture's aspect ratio, whole patches, at least `size`.
-
-    As `Resize` of Depth Anything V2 with `lower_bound`.
-    """
+    """Returns the (height, width) to resize to: in about the picture's aspect ratio, whole patches, at least `size`."""
     factor = max(size[0] / height, size[1] / width)
 
     def side(length: int, least: int, step: int) -> int:
@@ -101,10 +98,8 @@ def _covering(height: int, width: int, size: tuple[int, int], patch: tuple[int, 
 
 
 def _nearest(height: int, width: int, size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-    """Returns the (height, width) to resize to: in about the picture's aspect ratio and whole patches, at least one.
-
-    The side that changes less has about its `size`, as in `DPTImageProcessor` of transformers.
-    """
+    """Returns the (height, width) to resize to: in about the picture's aspect ratio and whole patches, at least one."""
+    # The side that changes less has about its `size`, as in `DPTImageProcessor` of transformers.
     by_height, by_width = size[0] / height, size[1] / width
     factor = by_width if abs(1 - by_width) < abs(1 - by_height) else by_height
     # transformers fails where a side would have no patch.
@@ -129,10 +124,7 @@ def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) ->
 
 
 def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """Returns the picture at its own size, normalised, with zeros around up to whole patches, `(1, height, width, 3)`.
-
-    As `CenterPadding` in DINOv2; `size` is not used.
-    """
+    """The picture at its own size, normalised, with zeros around up to whole patches, `(1, height, width, 3)`."""
     margins = centre_margins(picture.shape[:2], vit.patch_size)
     return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), [(0, 0), *margins, (0, 0)])
 
@@ -193,10 +185,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
 
 
 def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
-    """Returns the output of a model for the first of some images, float32 `(height, width)`.
-
-    Raises ValueError if the model is built for another size.
-    """
+    """Returns the output of a model for the first of some images, float32 `(height, width)`."""
     return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
 
 

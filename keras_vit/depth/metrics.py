@@ -124,22 +124,7 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
 
 
 def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
-    """Yields the path and the metres of each picture in a folder with `images/` and `depth/`, files of the same names.
-
-    Args:
-        folder: With NYU Depth v2's 654 test pictures, and PNGs of 16 bits in millimetres.
-
-    Yields:
-        The path of a picture, and float64 `(height, width)`: metres, 0 outside of the crop of Eigen et al. where the
-        picture has NYU's size.
-
-    Raises:
-        ImportError: if Pillow is not installed.
-        TypeError: if `folder` is no path.
-        OSError: if a folder or a PNG is not there (FileNotFoundError), or a PNG cannot be opened.
-        ValueError: if a PNG cannot be decoded, or has no 16 bits. All of these are raised while pictures are taken from
-            the iterator.
-    """
+    """Yields the path and the metres of each picture in a folder with `images/` and `depth/`."""
     endings = (".jpg", ".jpeg", ".png")
     folder = at_home(folder)
     pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix.lower() in endings)

@@ -254,11 +254,9 @@ def _overlaps(
 
 
 def _match(overlaps: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Returns what each detection is, uint8 `(detections, ranges, thresholds)`; detections come by falling score.
-
-    `ignored` are truths `(ranges, truths)` that need not be found, `outside` detections `(ranges, detections)` of
-    another area. A detection takes the truth that overlaps most, of equal ones the last, and one that counts first.
-    """
+    """Returns what each detection is, uint8 `(detections, ranges, thresholds)`; detections come by falling score."""
+    # `ignored` are truths `(ranges, truths)` that need not be found, `outside` detections `(ranges, detections)` of
+    # another area.
     verdicts = np.where(outside.T[:, :, None], _IGNORED, _FALSE).repeat(len(THRESHOLDS), 2).astype("uint8")
     least = np.minimum(THRESHOLDS, 1 - 1e-10)[None, :, None]
     taken = np.zeros((len(_AREAS), len(THRESHOLDS), overlaps.shape[1]), bool)

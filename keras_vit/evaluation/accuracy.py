@@ -278,11 +278,7 @@ _OF_TARGETS = {
 def _with_outputs(
     predict: Callable[[np.ndarray], np.ndarray], pairs: Pairs, views: str | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields images, the mean of the outputs for the views of each, and labels, batch by batch.
-
-    Raises ValueError for views of data that are no images, and what `predict` raises: ValueError for outputs that are
-    not one finite vector for each image.
-    """
+    """Yields images, the mean of the outputs for the views of each, and labels, batch by batch."""
     for images, labels in pairs:
         if views is not None and images.ndim != 4:
             raise ValueError(f"views={views!r} needs images (batch, height, width, channels), not {images.shape}.")
@@ -291,11 +287,7 @@ def _with_outputs(
 
 
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
-    """Yields batches of one size: the images; for `"flip"` also their mirror images; for `"crops"` ten crops instead.
-
-    These are five crops, and after them the mirror images of the five. For them images without pixels are a ValueError,
-    and any that are no integers or floats a TypeError.
-    """
+    """Yields batches of one size: the images; for `"flip"` also their mirror images."""
     cuts = [*_crops(images)] if views == "crops" else [images]
     yield from cuts
     if views is not None:
@@ -321,10 +313,7 @@ def _worst_mistakes(
     number: int,
     config: Any,
 ) -> list[Mistake]:
-    """Returns at most `count` mistakes, of those known and those of a batch: the largest margins, the largest first.
-
-    `number` is that of the batch's first image in the data; new mistakes have no name.
-    """
+    """Returns at most `count` mistakes, of those known and those of a batch: the largest margins, the largest first."""
     guesses, rows = scores.argmax(1), np.arange(len(labels))
     margins = scores[rows, guesses] - scores[rows, labels]
     found = list(known)
@@ -336,10 +325,7 @@ def _worst_mistakes(
 
 
 def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
-    """Returns the input of a model as pixels to show, uint8 `(height, width, 3)`: of fewer channels, the first in grey.
-
-    Where it is no image, that is a single black pixel.
-    """
+    """The input of a model as pixels to show, uint8 `(height, width, 3)`: of fewer channels, the first in grey."""
     if image.ndim != 3:
         return np.zeros((1, 1, 3), "uint8")
     pipeline = getattr(config, "pipeline", None)
@@ -352,11 +338,7 @@ def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
 def _match(
     config: Any, data_names: Sequence[str] | None, classes: int
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """Returns the output of each label, int64, or None where labels are outputs; and the outputs' names, or None.
-
-    Data with names and a model with names, or with ImageNet-1k's 1000 classes, are matched by name. Raises ValueError
-    for names that such a model lacks, and where another model has not as many outputs as the data has names.
-    """
+    """Returns the output of each label, int64, or None where labels are outputs; and the outputs' names, or None."""
     names = getattr(config, "class_names", None)
     if data_names is None:
         return None, names
@@ -377,10 +359,7 @@ class _Counts:
     """What is added up from batch to batch: images, those that are right, losses, the confusion matrix."""
 
     def __init__(self, classes: int, top: Sequence[int], outputs: str | None) -> None:
-        """Sets all sums to 0; for more than `CONFUSION_CLASSES` classes there is no confusion matrix.
-
-        `outputs` is what the scores are, for the loss; None for no loss. Ks of `top` above `classes` are left out.
-        """
+        """Sets all sums to 0; for more than `CONFUSION_CLASSES` classes there is no confusion matrix."""
         self.classes, self.outputs, self.examples, self.loss = classes, outputs, 0, 0.0
         self.top = [k for k in top if k <= classes]
         self.images, self.correct = np.zeros((2, classes), "int64")
@@ -388,10 +367,7 @@ class _Counts:
         self.confusion = np.zeros((classes, classes), "int64") if classes <= CONFUSION_CLASSES else None
 
     def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Adds a batch of scores `(batch, classes)` and labels `(batch,)`; the part of a process may be empty.
-
-        Raises ValueError for another number of outputs or a label that is not below it.
-        """
+        """Adds a batch of scores `(batch, classes)` and labels `(batch,)`; the part of a process may be empty."""
         if scores.shape[1] != self.classes:
             raise ValueError(f"The model has {scores.shape[1]} outputs, but had {self.classes} for the batch before.")
         if labels.max(initial=0) >= self.classes:
@@ -415,10 +391,7 @@ class _Counts:
     def result(
         self, processes: Processes, class_names: tuple[str, ...] | None, started: float, mistakes: tuple[Mistake, ...]
     ) -> AccuracyResult:
-        """Returns the `AccuracyResult` of all that was added, in all processes; its time counts from `started`.
-
-        Where another process has ended, the engine's error is raised, RuntimeError or ValueError.
-        """
+        """Returns the `AccuracyResult` of all that was added, in all processes; its time counts from `started`."""
         images, correct, within, loss = map(processes.total, (self.images, self.correct, self.within, self.loss))
         examples = int(images.sum())
         return AccuracyResult(
@@ -436,10 +409,7 @@ class _Counts:
 
 
 def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the cross-entropy of each image, float64 `(batch,)`, from float64 scores `(batch, classes)`.
-
-    `outputs` says what they are: `"logits"`, `"softmax"`, or `"sigmoid"`, whose losses of all classes are summed.
-    """
+    """Returns the cross-entropy of each image, float64 `(batch,)`, from float64 scores `(batch, classes)`."""
     rows = np.arange(len(labels))
     if outputs == "logits":
         top = scores.max(1)
@@ -519,14 +489,7 @@ def open_batches(
     processes: Processes = ALONE,
     target: str | None = None,
 ) -> Iterator[OpenedBatches]:
-    """Opens labelled images for a model as `OpenedBatches`, and closes them at the end of the `with` statement.
-
-    Arguments as in `evaluate`; `split` says which one of a folder, a data set or a dict, `classes` is for pixels whose
-    labels have no names, and a `title` of None for no bar. Each process gets its part of every batch. Raises TypeError
-    for a model with an output for every pixel and data of no known kind, FileNotFoundError without the folder,
-    ImportError without a package that reads the data, ValueError for options that do not fit the data; while reading
-    ValueError or TypeError for images that cannot be decoded, labels or values that do not fit, OSError for files.
-    """
+    """Opens labelled images for a model as `OpenedBatches`, and closes them at the end of the `with` statement."""
     if isinstance(data, Mapping):
         data = pick_split(data, split)
     config: Any = model.config if isinstance(model, (VisionTransformer, BiT)) else None
@@ -571,10 +534,7 @@ def open_batches(
         limit = np.inf if pixels or config is None or config.include_preprocessing else SCALED_MOST
 
         def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """Returns this process's part of a batch, as the model takes it.
-
-            Raises ValueError for values that it does not take, TypeError or ValueError for labels that do not fit.
-            """
+            """Returns this process's part of a batch, as the model takes it."""
             if images.max(initial=0) > limit:
                 hint = "the model takes values of -1..1: are they pixels? preprocess=True."
                 raise ValueError(f"The images reach {images.max():g}, but {hint}")
@@ -596,10 +556,7 @@ def _are_pixels(data: Any) -> bool:
 
 
 def _image_names(stream: ImageStream) -> list[str]:
-    """Returns the names of the images of a stream in order, without those left out as bad.
-
-    The list is empty where the stream has no names, or a process reads a part of it.
-    """
+    """Returns the names of the images of a stream in order, without those left out as bad."""
     if stream.name is None or stream.shard[1] > 1:
         return []
     left_out = {image.path for image in stream.bad}
@@ -607,12 +564,8 @@ def _image_names(stream: ImageStream) -> list[str]:
 
 
 def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray:
-    """Returns the class of each image, int64 `(batch,)`, from integers or one-hot rows.
-
-    Labels of other targets become float32 `(batch, classes)`, `(batch, 1)` for numbers. `where` says what they are, for
-    messages. Raises TypeError unless labels are numbers, ValueError for a label that does not fit the target and for
-    rows that are not one-hot.
-    """
+    """Returns the class of each image, int64 `(batch,)`, from integers or one-hot rows."""
+    # Labels of other targets become float32 `(batch, classes)`, `(batch, 1)` for numbers.
     checked, _ = check_labels(labels, None, where, target=target)
     if checked.ndim == 1 or target != "class":
         return checked
@@ -626,13 +579,9 @@ def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray
 
 
 def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function from a batch of images to the outputs of a model, or function, as floats `(batch, n)`.
-
-    Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
-    every batch to a multiple of the number of devices that share it. What is filled in is dropped from the rows. The
-    function raises ValueError unless there is one output with a finite row for each image; `predictor` itself raises
-    ValueError for a model that is divided among processes, RuntimeError for a TensorFlow strategy over several.
-    """
+    """Returns a function from a batch of images to the outputs of a model, or function, as floats `(batch, n)`."""
+    # Shorter batches are filled up to the size of the largest before them, which spares JAX another compilation, and
+    # every batch to a multiple of the number of devices that share it.
     length, shares = 0, batch_shares(model)
     model = local_model(model) if isinstance(model, keras.Model) else model
 
@@ -656,20 +605,14 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the outputs and the labels of all batches and processes, each joined along the first axis.
-
-    `rows` yields `(outputs, labels)` for each batch of this process, one or more. Where another process has ended, the
-    engine's error is raised, RuntimeError or ValueError.
-    """
+    """Returns the outputs and the labels of all batches and processes, each joined along the first axis."""
+    # `rows` yields `(outputs, labels)` for each batch of this process, one or more.
     outputs, labels = zip(*rows, strict=True)
     return processes.in_order(outputs), processes.in_order(labels)
 
 
 def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """Returns outputs of a model as they are, integers as float32.
-
-    Raises ValueError unless they are one finite vector for each of `count` images.
-    """
+    """Returns outputs of a model as they are, integers as float32."""
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(

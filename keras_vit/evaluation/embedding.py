@@ -192,11 +192,7 @@ class _Part:
     """The rows that one process has computed, in `PATH.features`, and in `PATH.json` of how many images they are."""
 
     def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
-        """Goes on where a run with these settings was stopped, or begins; rows that are not noted are cut off.
-
-        Raises ValueError for rows of other settings, damaged files, or where images were skipped and `stop`, unless
-        `overwrite`; OSError if a file cannot be read or cut off.
-        """
+        """Goes on where a run with these settings was stopped, or begins; rows that are not noted are cut off."""
         self._rows, self._state, self._settings = path.with_suffix(".features"), path.with_suffix(".json"), settings
         row = math.prod(settings["shape"]) * np.dtype(settings["dtype"]).itemsize
         begin: dict[str, Any] = {"settings": settings, "images": 0, "skipped": []}
@@ -221,10 +217,7 @@ class _Part:
             os.truncate(self._rows, (self.images - len(self._skipped)) * row)
 
     def append(self, rows: np.ndarray, skipped: list[str]) -> None:
-        """Writes the rows of a batch to the file, then notes in the other that they and the skipped names are done.
-
-        Raises OSError, with what to do, where a file cannot be written, as on a full disk.
-        """
+        """Writes the rows of a batch to the file, then notes in the other that they and the skipped names are done."""
         try:
             with self._rows.open("ab") as file:
                 file.write(rows.tobytes())
@@ -242,11 +235,8 @@ class _Part:
 def _read_ahead(
     model: VisionTransformer | BiT, files: dict[str, Path], names: list[str], length: int, stop: bool
 ) -> Iterator[tuple[list[str], dict[str, np.ndarray]]]:
-    """Yields batches of `length` names, and the prepared images of those that can be read, by name.
-
-    Threads read one batch ahead. A file that cannot be read is a ValueError where `stop`, otherwise a warning. Raises
-    ImportError without Pillow.
-    """
+    """Yields batches of `length` names, and the prepared images of those that can be read, by name."""
+    # Threads read one batch ahead. A file that cannot be read is a ValueError where `stop`, otherwise a warning.
 
     def read(name: str) -> np.ndarray | None:
         """Returns a prepared image, or None, with a warning, for a file that cannot be read unless `stop`."""
@@ -272,11 +262,8 @@ def _read_ahead(
 def _features(
     extractor: keras.Model, images: dict[str, np.ndarray], length: int, settings: dict[str, Any]
 ) -> np.ndarray:
-    """Returns the features of images, a row for each, of the settings' dtype; no rows for no images.
-
-    A short batch is filled up to `length`, so that no other size is compiled. Raises ValueError, which names the image,
-    if a feature is not finite in that dtype.
-    """
+    """Returns the features of images, a row for each, of the settings' dtype; no rows for no images."""
+    # A short batch is filled up to `length`, so that no other size is compiled.
     dtype = np.dtype(settings["dtype"]).newbyteorder("<")
     if not images:
         return np.empty((0, *settings["shape"]), dtype)
@@ -295,11 +282,7 @@ def _features(
 def _write(
     output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
 ) -> None:
-    """Writes the archive from the rows of all parts, in their order; the same features become the same bytes.
-
-    `names` are those of all images, skipped ones too. Raises ValueError if images were left out and none remains,
-    OSError if a file cannot be read or written.
-    """
+    """Writes the archive from the rows of all parts, in their order; the same features become the same bytes."""
     skipped = []
     for part in parts:  # that of a process without images has no files
         if part.with_suffix(".json").exists():
@@ -324,11 +307,7 @@ def _write(
 
 
 def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
-    """Returns what a file of `embed` has under these names: arrays, and dicts for `settings` and `origin`.
-
-    Raises TypeError for no path, FileNotFoundError without the file, OSError if it cannot be read, ValueError for any
-    other file.
-    """
+    """Returns what a file of `embed` has under these names: arrays, and dicts for `settings` and `origin`."""
     path = at_home(os.fspath(path))
     try:
         with open(path, "rb") as stream, np.load(stream) as file:
@@ -343,11 +322,7 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
 
 
 def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[int, list[str]] | None:
-    """Returns the number of rows and the names of skipped images of the file at `output`; None where there is none.
-
-    Raises ValueError if it is another file, has features of other images, settings or models, or lacks images and
-    `stop`; OSError if it cannot be read.
-    """
+    """Returns the number of rows and the names of skipped images of the file at `output`; None where there is none."""
     if not output.exists():
         return None
     try:
@@ -375,11 +350,7 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of an `.npz` file to write.
-
-    Raises ValueError if its name ends otherwise or it is a folder, FileNotFoundError if the folder around it is
-    missing.
-    """
+    """Returns the path of an `.npz` file to write."""
     path = Path(at_home(output))
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
@@ -389,11 +360,7 @@ def check_output(output: str | os.PathLike[str]) -> Path:
 
 
 def model_with_features(model: Any) -> VisionTransformer | BiT:
-    """Returns a model of this package, loaded if it is a name or a path.
-
-    Raises TypeError for any other, ValueError if it is spread over several processes, and what `keras_vit.load` raises:
-    OSError for one that is missing or cannot be read or fetched, ValueError for one that is damaged or no such name.
-    """
+    """Returns a model of this package, loaded if it is a name or a path."""
     model = as_model(model)
     if not isinstance(model, (VisionTransformer, BiT)):
         kind = type(model).__name__
@@ -411,12 +378,7 @@ def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
 
 
 def _find(images: Any) -> dict[str, Path]:
-    """Returns the files of images by their names, sorted; below a single folder, names are paths in it.
-
-    Warns of files that are no images by their names. Raises FileNotFoundError for a missing path, TypeError for
-    anything but a path or a sequence of paths, ValueError for no images, one that is given twice or a link that leads
-    back to its folder, OSError for a folder that cannot be read.
-    """
+    """Returns the files of images by their names, sorted; below a single folder, names are paths in it."""
     alone = isinstance(images, (str, os.PathLike))
     if not alone and not isinstance(images, Sequence):
         raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")
@@ -440,10 +402,7 @@ def _find(images: Any) -> dict[str, Path]:
 
 
 def model_fingerprint(model: VisionTransformer | BiT) -> str:
-    """Returns a hash of all that decides what a model computes: its class, config, dtype policies and weights.
-
-    The names of classes do not count.
-    """
+    """Returns a hash of all that decides what a model computes: its class, config, dtype policies and weights."""
     config = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
     policies = [layer.dtype_policy.name for layer in model.layers]
     return fingerprint(type(model).__name__, config, policies, *(to_numpy(weight.value) for weight in model.weights))

@@ -382,12 +382,7 @@ class _Features:
 def _features_of_both(
     model: Any, train: Any, test: Any, distribution: str | None, progress: bool, **options: Any
 ) -> tuple[_Features, _Features]:
-    """Returns the features of the training images and those of the test images, whose labels are numbered as in train.
-
-    Raises TypeError or ValueError for a model or data that make no sense, ValueError if both are the same images, test
-    has classes that train lacks, or their numbers of features differ, OSError if a file cannot be read or fetched,
-    ImportError without a package to read it, RuntimeError or ConnectionError if processes cannot work together.
-    """
+    """The features of the training images and those of the test images, whose labels are numbered as in train."""
     paths = isinstance(train, (str, os.PathLike)) and str(train) == str(test) and os.path.isdir(train)
     if (paths or (hasattr(train, "open_examples") and train is test)) and not has_test_split(train):
         name = getattr(train, "source", train)
@@ -407,11 +402,7 @@ def _features_of_both(
 
 
 def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any) -> _Features:
-    """Returns the features of a split; of a model of this package its `pre_logits`, with None the data itself.
-
-    Raises TypeError if `model` is no model, function or None, ValueError if images have no class or several, TypeError
-    or ValueError for data that does not fit, OSError if it cannot be read, ImportError without a package to read it.
-    """
+    """Returns the features of a split; of a model of this package its `pre_logits`, with None the data itself."""
     if model is not None and not callable(model):
         raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
     extractor = _as_they_are if model is None else model

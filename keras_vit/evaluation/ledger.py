@@ -146,10 +146,7 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
 
 
 def _row(name: str, data: Any) -> dict[str, Any]:
-    """Returns the row of a checkpoint: its hashes, how far it is from its publisher's code, and published figures.
-
-    Raises any error that keeps the model from being fetched, loaded or compared, of other packages too.
-    """
+    """Returns the row of a checkpoint: its hashes, how far it is from its publisher's code, and published figures."""
     path = find_checkpoint(resolve_source(name))
     model: Any = load(name)
     commit = path.parts[path.parts.index("snapshots") + 1] if "snapshots" in path.parts else None
@@ -178,10 +175,7 @@ def _row(name: str, data: Any) -> dict[str, Any]:
 
 
 def _published(name: str, data: Any) -> list[dict[str, Any]]:
-    """Returns rows of what was published of a checkpoint, answers and figures, beside what the model returns here.
-
-    The list is empty where nothing was. Raises ValueError, with the reason, if one of them could not be compared.
-    """
+    """Returns rows of what was published of a checkpoint, answers and figures, beside what the model returns here."""
     repository = name.removeprefix("hf://")
     rows = []
     if any(answer.repository == repository for answer in published_answers()):
@@ -216,12 +210,7 @@ def _version(package: str) -> str:
 
 
 def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | None:
-    """Returns how far a model's output is from that of its publisher's code, for one picture, as part of a row.
-
-    None where that code is not installed, or reads no such file. Raises ValueError if no outputs of both have one
-    shape, ImportError without Pillow, OSError or ValueError for JSON beside the file that cannot be read, and any error
-    of that code.
-    """
+    """Returns how far a model's output is from that of its publisher's code, for one picture, as part of a row."""
     package, answer = _publisher(path)
     if answer is None or importlib.util.find_spec(package) is None or importlib.util.find_spec("torch") is None:
         return None
@@ -252,10 +241,7 @@ def _beside_publisher(model: Any, name: str, path: Path) -> dict[str, Any] | Non
 def _comparable(
     model: Any, name: str, prepared: np.ndarray, theirs: Mapping[str, np.ndarray]
 ) -> tuple[str, np.ndarray, np.ndarray]:
-    """Returns the first kind of output of which both have as many values, with ours and the publisher's, flat.
-
-    Raises ValueError if there is none, and OSError, TypeError or ValueError if the model cannot be loaded for tokens.
-    """
+    """Returns the first kind of output of which both have as many values, with ours and the publisher's, flat."""
     for kind, expected in theirs.items():
         if kind == "tokens":  # what every image model has, compared where the answers are not the same things
             model = load(name, include_top=False, pooling="none")
@@ -274,10 +260,7 @@ def _picture() -> np.ndarray:
 
 
 def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
-    """Returns the package that a file was made for, by the JSON beside it, and the function that runs it.
-
-    Without such JSON the function is None. Raises OSError or ValueError if the JSON cannot be read.
-    """
+    """Returns the package that a file was made for, by the JSON beside it, and the function that runs it."""
     if (path.parent / "open_clip_config.json").is_file():
         return "open_clip", _run_open_clip
     config = path.parent / "config.json"
@@ -288,10 +271,7 @@ def _publisher(path: Path) -> tuple[str, Callable[..., Any] | None]:
 
 
 def _run_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
-    """Returns the picture as timm prepares it, channels last, and its model's output `answer` for `prepared`.
-
-    Raises ImportError without timm or PyTorch, and any error of theirs.
-    """
+    """Returns the picture as timm prepares it, channels last, and its model's output `answer` for `prepared`."""
     timm, torch = importlib.import_module("timm"), importlib.import_module("torch")
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))(picture)[None]
@@ -301,10 +281,7 @@ def _run_timm(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
 
 
 def _run_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
-    """Returns the picture as open_clip prepares it, and the `embedding` of its image tower for `prepared`.
-
-    Raises ImportError without open_clip or PyTorch, and any error of theirs.
-    """
+    """Returns the picture as open_clip prepares it, and the `embedding` of its image tower for `prepared`."""
     open_clip, torch = importlib.import_module("open_clip"), importlib.import_module("torch")
     model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     pixels = transform(picture)[None]
@@ -314,11 +291,7 @@ def _run_open_clip(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs:
 
 
 def _run_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Theirs | None:
-    """Returns the picture as transformers prepares it, and its model's outputs for `prepared`; None for NaFlex.
-
-    Raises ImportError without transformers or PyTorch, OSError, ValueError or KeyError for a `config.json` that cannot
-    be read or names not one architecture, and any error of these libraries.
-    """
+    """Returns the picture as transformers prepares it, and its model's outputs for `prepared`; None for NaFlex."""
     library, torch = importlib.import_module("transformers"), importlib.import_module("torch")
     (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     model = getattr(library, architecture).from_pretrained(folder).eval()
@@ -344,10 +317,8 @@ def _run_transformers(folder: Path, picture: Any, prepared: np.ndarray) -> _Thei
 
 
 def _channels_first(prepared: np.ndarray, pixels: Any) -> Any:
-    """Returns the prepared picture with its channels first, as a tensor of PyTorch.
-
-    What it leaves out at the right and at the bottom, because it fills no patch, is filled in from `pixels`.
-    """
+    """Returns the prepared picture with its channels first, as a tensor of PyTorch."""
+    # What it leaves out at the right and at the bottom, because it fills no patch, is filled in from `pixels`.
     ours, (height, width) = pixels.new_tensor(np.moveaxis(prepared, -1, 1)), prepared.shape[1:3]
     if not 0 <= pixels.shape[2] - height == pixels.shape[3] - width < _PATCH:
         return ours  # depth: theirs keeps the picture's own aspect ratio

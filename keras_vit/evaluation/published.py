@@ -126,10 +126,7 @@ def verify(
 
 
 def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Returns the repositories that `names` has, or all of `known` for "all".
-
-    Raises TypeError unless names are strings, ValueError for none or one that is not in `known`; `what` says of what.
-    """
+    """Returns the repositories that `names` has, or all of `known` for "all"."""
     repositories = list(dict.fromkeys(known))
     chosen = [names] if isinstance(names, str) else names
     if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
@@ -146,10 +143,7 @@ def _chosen(names: str | Sequence[str], known: Sequence[str], what: str) -> list
 def _row(
     about: tuple[str, Any, str, str], *, figures: str = "", error: Exception | None = None, **found: Any
 ) -> dict[str, Any]:
-    """Returns one row of a `VerificationTable`: `found` has what was compared; with an error, the reason why not.
-
-    `about` is the repository, the path of the input, the kind of output, and its source.
-    """
+    """Returns one row of a `VerificationTable`: `found` has what was compared; with an error, the reason why not."""
     repository, path, output, source = about
     row = {"repository": repository, "input": os.path.basename(path), "output": output, "source": source}
     row |= dict.fromkeys(("expected", "answer", "difference", "allowed")) | {"agrees": False} | found
@@ -182,11 +176,7 @@ def _compare(published: PublishedAnswer, picture: Source | None) -> dict[str, An
 
 
 def _answers(published: PublishedAnswer, picture: Source | None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns those values of the model's answer that were published, and the published ones, as arrays.
-
-    `picture` takes the place of one at an address. Raises what fetching or loading the model, the picture or the arrays
-    raises: OSError, TypeError, ValueError, KeyError without the array, ImportError without Pillow.
-    """
+    """Returns those values of the model's answer that were published, and the published ones, as arrays."""
     repository = f"hf://{published.repository}"
     options: dict[str, Any] = {} if published.image_size is None else {"image_size": published.image_size}
     if published.output == "tokens":
@@ -264,11 +254,7 @@ def verify_figures(
 
 
 def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """Returns a row for each published figure that can be measured: one of the catalogue, with three keys more.
-
-    These are `repository`, `figure` (its name) and `published` (its value). `rows` as in `verify_figures`; KeyError for
-    a row without `name` or `figures`.
-    """
+    """Returns a row for each published figure that can be measured: one of the catalogue, with three keys more."""
     listed = []
     for row in list_weights() if rows is None else rows:
         figures = dict(row["figures"])
@@ -284,11 +270,7 @@ def list_figures(rows: Iterable[Mapping[str, Any]] | None = None) -> list[dict[s
 
 
 def figures_on(data: Any) -> set[str]:
-    """Returns the names of the figures that are measured on such data, by what lies in its folder.
-
-    For other data, `"tfds:NAME"` too, and where nothing tells, these are accuracies. Raises FileNotFoundError where
-    there is no such folder, OSError where it cannot be read.
-    """
+    """Returns the names of the figures that are measured on such data, by what lies in its folder."""
     if not isinstance(data, (str, os.PathLike)) or str(data).startswith("tfds:"):
         return set(_ACCURACIES)
     data = at_home(data)
@@ -327,11 +309,7 @@ def _measure(published: Mapping[str, Any], data: Any, batch_size: int) -> dict[s
 
 
 def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Returns top-1 in percent of ImageNet's classes as words, as the authors of a family measured it.
-
-    Raises OSError if weights or data cannot be had, ValueError or TypeError for data of other classes, ImportError
-    without Pillow or the tokenizer's library.
-    """
+    """Returns top-1 in percent of ImageNet's classes as words, as the authors of a family measured it."""
     from keras_vit.text import imagenet_names
     from keras_vit.text.image_text import load_pair
 
@@ -343,21 +321,13 @@ def _zero_shot_accuracy(published: Mapping[str, Any], data: Any, batch_size: int
 
 
 def _accuracy(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Returns top-1 in percent; the folders of the classes have their WordNet ids, in whose order the outputs are.
-
-    Raises OSError if weights or data cannot be had, ValueError or TypeError for data of other classes, ImportError
-    without Pillow or another package that reads the data.
-    """
+    """Returns top-1 in percent; the folders of the classes have their WordNet ids, in whose order the outputs are."""
     model = load(published["name"]).with_config(class_names=None)
     return 100 * evaluate(model, data, top=(1,), preprocess=True, batch_size=batch_size).accuracy
 
 
 def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Returns the panoptic quality (PQ) of a published EoMT in percent, on pictures with panoptic annotations.
-
-    Pictures are computed one by one, whatever `batch_size` is. Raises OSError if weights cannot be fetched or a file is
-    missing, ValueError or TypeError for a model, a picture or annotations that do not fit, ImportError without Pillow.
-    """
+    """Returns the panoptic quality (PQ) of a published EoMT in percent, on pictures with panoptic annotations."""
     from keras_vit.segmentation import PanopticQuality, label_set, segment
     from keras_vit.segmentation.panoptic import read_panoptic
 
@@ -372,22 +342,14 @@ def _panoptic_quality(published: Mapping[str, Any], data: Any, batch_size: int) 
 
 
 def _mean_iou(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Returns the mean IoU of a published model in percent; `batch_size` is not used.
-
-    Raises OSError if weights cannot be fetched or a file is missing, ValueError or TypeError for a model or masks that
-    do not fit, ImportError without Pillow.
-    """
+    """Returns the mean IoU of a published model in percent; `batch_size` is not used."""
     from keras_vit.segmentation import evaluate
 
     return 100 * evaluate(load(published["name"]), data, reduce_zero_label="ADE20K" in published["dataset"]).mean_iou
 
 
 def _delta1(published: Mapping[str, Any], data: Any, batch_size: int) -> float:
-    """Returns the mean delta1 of NYU's pictures, a share; `batch_size` is not used.
-
-    Raises OSError if weights cannot be fetched or a file is missing, ValueError or TypeError for a model, a picture or
-    depth that does not fit, ImportError without Pillow.
-    """
+    """Returns the mean delta1 of NYU's pictures, a share; `batch_size` is not used."""
     from keras_vit.depth import depth_errors, estimate, mean_depth_errors
     from keras_vit.depth.metrics import read_nyu
 

@@ -70,10 +70,8 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
 
 
 def _cosines(units: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns the products of all rows of two arrays, `(units, others)`, the same for equal rows wherever they stand.
-
-    Rows have length 1, so that these are cosines.
-    """
+    """The products of all rows of two arrays, `(units, others)`, the same for equal rows wherever they stand."""
+    # Rows have length 1, so that these are cosines.
     # Libraries add up the last few columns of a product in another order: there equal rows would differ.
     padding = np.zeros((-len(others) % 64, others.shape[1]), "float32")
     return (units @ np.concatenate([others, padding]).T)[:, : len(others)]
@@ -180,10 +178,7 @@ def _rows(name: str, values: Any, length: int | None = None) -> np.ndarray:
 
 
 def _blocks(name: str, values: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields blocks of at most `size` rows: the number of the first one, and the rows as float32 of length 1.
-
-    Raises ValueError for a row without a direction: zero, infinite or NaN. `name` is for the message.
-    """
+    """Yields blocks of at most `size` rows: the number of the first one, and the rows as float32 of length 1."""
     for start in range(0, len(values), size):
         block = np.asarray(values[start : start + size], "float32")
         norms = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]

@@ -98,10 +98,7 @@ def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields for each class its different scores, falling; how many images reach each; how many of these have it.
-
-    Raises ValueError unless both have one shape, n is at least 1, scores are finite and labels are 0 and 1.
-    """
+    """Yields for each class its different scores, falling; how many images reach each; how many of these have it."""
     scores, labels = _pair("scores", scores, labels)
     for column, truth in zip(scores.T, labels.T, strict=True):
         order = np.argsort(-column, kind="stable")
@@ -110,10 +107,7 @@ def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns values and labels as float64 `(n, classes)`.
-
-    Raises ValueError unless they have one shape, n is at least 1, values are finite and labels are 0 and 1.
-    """
+    """Returns values and labels as float64 `(n, classes)`."""
     values, labels = to_numpy(values).astype("float64"), to_numpy(labels).astype("float64")
     if values.ndim != 2 or values.shape != labels.shape or not len(values):
         raise ValueError(
@@ -233,12 +227,7 @@ def measure_labels(
     class_names: Sequence[str] | None,
     started: float,
 ) -> MultilabelResult:
-    """Returns the `MultilabelResult` of scores `(n, classes)` and labels of 0 and 1 `(n, columns)`.
-
-    `outputs` says what scores are, `"logits"` or `"sigmoid"`; `label_outputs` has the number of the output for each
-    column of the labels, None where they are in one order. The time counts from `started`, of `time.perf_counter`.
-    Raises ValueError if there are not as many labels as outputs, or no rows.
-    """
+    """Returns the `MultilabelResult` of scores `(n, classes)` and labels of 0 and 1 `(n, columns)`."""
     if label_outputs is not None:
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
         labels[:, label_outputs] = columns
@@ -267,10 +256,7 @@ def measure_labels(
 
 
 def measure_regression(outputs: np.ndarray, labels: np.ndarray, started: float) -> NumberResult:
-    """Returns the `NumberResult` of outputs and labels `(n, 1)`; its time counts from `started`.
-
-    R2 is NaN where all labels are equal. Raises ValueError if the model has more than one output.
-    """
+    """Returns the `NumberResult` of outputs and labels `(n, 1)`; its time counts from `started`."""
     outputs, labels = outputs.astype("float64"), labels.astype("float64")
     if outputs.shape != labels.shape:
         raise ValueError(f"Labels of the target 'number' need a model with one output, but it has {outputs.shape[1]}.")

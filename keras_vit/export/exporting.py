@@ -173,10 +173,7 @@ class Agreement(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
-        """Returns the differences of a file's outputs for several batches from the model's, `expected`.
-
-        With `classes` the last axis has the scores of classes, and the shares of kept classes are measured as well.
-        """
+        """Returns the differences of a file's outputs for several batches from the model's, `expected`."""
         # NaN stays NaN here, and no tolerance holds for it.
         errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
         size = max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
@@ -192,10 +189,7 @@ class Agreement(NamedTuple):
         return cls(float(errors.max()), float(errors.mean()), size, top1, kept)
 
     def require(self, format: str, precision: str, tolerance: float | None) -> float:
-        """Returns the largest difference that is allowed; `tolerance` is in relation to `size`, None the precision's.
-
-        Raises RuntimeError where the difference is larger or NaN, or too many images change their class.
-        """
+        """The largest difference that is allowed; `tolerance` is in relation to `size`, None the precision's."""
         limit = (TOLERANCES[precision] if tolerance is None else tolerance) * self.size
         help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
         if not self.max_abs_error <= limit:  # also where the error is NaN
@@ -399,12 +393,9 @@ def _agreement(
     tolerance: float | None,
     has_classes: bool,
 ) -> tuple[float, Agreement]:
-    """Returns the largest difference that is allowed, and the differences of the output that is nearest to it.
-
-    `answers` and `expected` have the outputs by name for each batch; `tolerance` is in relation to the size of an
-    output, None the precision's. Raises RuntimeError for an output that differs by more or is NaN and, with
-    `has_classes`, if too many images change their class.
-    """
+    """Returns the largest difference that is allowed, and the differences of the output that is nearest to it."""
+    # `answers` and `expected` have the outputs by name for each batch; `tolerance` is in relation to the size of an
+    # output, None the precision's.
     found = []
     for name in expected[0]:
         agreement = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
@@ -430,11 +421,7 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
 def _check_options(
     row: Format, model: keras.Model, precision: str, calibration: Any, tolerance: float | None, flags: dict[str, Any]
 ) -> None:
-    """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing.
-
-    TypeError for flags, by name, that are not True or False. ValueError also for calibration where none is needed, or
-    none where it is, and a model that is too large for the format or takes images of any size, which it cannot express.
-    """
+    """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing."""
     for name, value in flags.items():
         check_flag(name, value)
     needed = row.precision(precision).calibration
@@ -482,11 +469,7 @@ def _batch_size(row: Format, model: keras.Model, batch_size: Any, target: Any, p
 
 
 def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
-    """Raises an OSError, before any work is done, where the file could not be left.
-
-    FileExistsError if something is there that may not be replaced; NotADirectoryError, FileNotFoundError or
-    PermissionError for the folder.
-    """
+    """Raises an OSError, before any work is done, where the file could not be left."""
     for target in row.files(path):
         if not target.exists() and not target.is_symlink():
             continue
@@ -504,10 +487,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
 
 
 def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Makes a hidden folder on the disk that `path` is on, and removes those of exports that began a day ago or before.
-
-    Returns the context manager of the new one, which removes it at the end. Raises OSError if it cannot be made.
-    """
+    """Makes a hidden folder on the disk that `path` is on."""
     for old in _existing(path).glob(f".{glob.escape(path.name)}.*.exporting"):
         if time.time() - old.stat().st_mtime > 24 * 3600:
             shutil.rmtree(old, ignore_errors=True)
@@ -521,11 +501,7 @@ def _existing(path: Path) -> Path:
 
 
 def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
-    """Moves the files of an export to their places; the folder of `path` is made if it is missing.
-
-    Raises OSError if one cannot be moved, and puts back what was there. Where more than one step is needed, the old
-    files wait in `folder` meanwhile.
-    """
+    """Moves the files of an export to their places; the folder of `path` is made if it is missing."""
     make_folder(path.parent)
     pairs = list(zip(row.files(written), row.files(path), strict=True))
     in_one_step = len(pairs) == 1 and written.is_file() and not path.is_dir()

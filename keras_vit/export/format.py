@@ -96,58 +96,35 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes a model as the signature says to a path, in float32; the running backend has to be the format's.
-
-        Raises OSError if it cannot be written, ImportError without the format's packages, and what these raise.
-        """
+        """Writes a model as the signature says to a path, in float32; the running backend has to be the format's."""
 
     @abc.abstractmethod
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with its runtime.
-
-        Returns a function from a batch of images, float32 or uint8 as the file takes them, to the outputs by name. It
-        can be copied into a program that ships the file. Raises ImportError without the runtime, and what that raises
-        for a file that it cannot read.
-        """
+        """Opens a file with its runtime."""
+        # Returns a function from a batch of images, float32 or uint8 as the file takes them, to the outputs by name.
 
     @abc.abstractmethod
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Changes a written file or folder: puts metadata where the format has a place for it; OSError if it cannot.
-
-        ImportError without the format's packages.
-        """
+        """Changes a written file or folder: puts metadata where the format has a place for it; OSError if it cannot."""
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of a file; none where any runtime knows all that a file can hold.
-
-        Raises OSError if the file cannot be read, ImportError without the format's packages.
-        """
+        """Returns the operators of a file; none where any runtime knows all that a file can hold."""
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
-        """Makes the file `target`, of another precision, from one in float32, without the model.
-
-        Calibration images are as the file takes them, None for precisions that need none. Raises NotImplementedError
-        for formats that have float32 only, OSError if a file cannot be read or written, ImportError without the
-        precision's packages, and what these raise.
-        """
+        """Makes the file `target`, of another precision, from one in float32, without the model."""
+        # Calibration images are as the file takes them, None for precisions that need none.
         raise NotImplementedError(f"{self.name} has only float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
-        """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`.
-
-        Raises ImportError without the runtime, and what that raises.
-        """
+        """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`."""
         return self.load(path)(images)
 
     def off_gpu(self, path: Path) -> tuple[int, list[str]] | None:  # noqa: B027
         """Returns how many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
-        """Returns what a file answers to images where each value is rounded to `dtype`; NotImplementedError if unknown.
-
-        With `loud`, that is added to one channel of all that is normalised.
-        """
+        """What a file answers to images where each value is rounded to `dtype`; NotImplementedError if unknown."""
         raise NotImplementedError(f"nothing here computes {self.name} in float16")
 
     def files(self, path: Path) -> list[Path]:
@@ -175,10 +152,7 @@ def as_strings(metadata: "Metadata") -> dict[str, str]:
 
 
 def as_files(metadata: "Metadata") -> dict[str, str]:
-    """Returns texts by the names of files: `keras_vit.json` with the metadata and, if it has them, `labels.txt`.
-
-    The latter has the name of a class on each line.
-    """
+    """Returns texts by the names of files: `keras_vit.json` with the metadata and, if it has them, `labels.txt`."""
     files = {"keras_vit.json": json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
     if "class_names" in metadata:
         files["labels.txt"] = "\n".join(metadata["class_names"]) + "\n"
@@ -186,10 +160,7 @@ def as_files(metadata: "Metadata") -> dict[str, str]:
 
 
 def append_archive(path: Path, metadata: "Metadata") -> None:
-    """Appends the files of the metadata to a file as a zip archive, which formats read from the front ignore.
-
-    Raises OSError if it cannot be written.
-    """
+    """Appends the files of the metadata to a file as a zip archive, which formats read from the front ignore."""
     with zipfile.ZipFile(path, "a") as archive:
         for name, text in as_files(metadata).items():
             # With a fixed date, so that the same model becomes the same bytes.

@@ -70,10 +70,7 @@ class Graph:
 
 
 def off_gpu(path: Path) -> tuple[int, list[str]]:
-    """How many operators a file has, and those that a phone's GPU would not run, or not rightly, each with its reason.
-
-    By rules: nothing is compiled. Raises OSError if the file cannot be read, ImportError without LiteRT.
-    """
+    """How many operators a file has, and those that a phone's GPU would not run, or not rightly."""
     graph = Graph(path)
     found = [(operator.place, _reason(graph, operator)) for operator in graph.operators]
     return len(found), [f"{place}: {reason}" for place, reason in found if reason]
@@ -206,10 +203,7 @@ def _computed(operator: Operator, inputs: list[Any]) -> np.ndarray:
 
 
 def compute(path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Computed:
-    """What a file answers to images, with each value rounded to `dtype`; see `float16.Computed`.
-
-    Raises NotImplementedError for an operator that is not here, OSError and ImportError as `Graph`.
-    """
+    """What a file answers to images, with each value rounded to `dtype`; see `float16.Computed`."""
     graph, values, computed = Graph(path), {}, Computed({})
     last = {tensor: operator for operator in graph.operators for tensor in operator.inputs}
     means, differences = ({o.inputs[0] for o in graph.operators if o.kind == kind} for kind in ("MEAN", "SUB"))

@@ -59,10 +59,7 @@ def _operators(opset: int, loud: float) -> list[type]:
 
 
 def compute(path: Path, images: np.ndarray, loud: float = 0.0) -> Computed:
-    """What a file answers to images, in its own dtypes; see `float16.Computed`.
-
-    Raises OSError if it cannot be read, ImportError without onnx or ONNX Runtime.
-    """
+    """What a file answers to images, in its own dtypes; see `float16.Computed`."""
     import onnx
     from onnx.reference import ReferenceEvaluator
     from onnxruntime.transformers.onnx_model import OnnxModel

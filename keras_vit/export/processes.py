@@ -44,14 +44,9 @@ class Job(NamedTuple):
 
 
 def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
-    """Writes a file under the format's backend; returns its `"operators"`, and as `"select"` those its runtime lacks.
-
-    Also, as `"gpu"`, what `Format.off_gpu` returns.
-
-    `calibration` is images as the file takes them, for precisions that need some. Another precision than float32 leaves
-    a float32 file beside `path`. Raises OSError where a file cannot be written, ImportError for a missing package, and
-    whatever else the framework or a converter raises.
-    """
+    """Writes a file under the format's backend."""
+    # `calibration` is images as the file takes them, for precisions that need some. Another precision than float32
+    # leaves a float32 file beside `path`.
     row = FORMATS[job.format]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the converters about their own insides
@@ -67,12 +62,7 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
 
 
 def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
-    """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process.
-
-    The process gets its arguments as files beside `path`. Raises RuntimeError with the framework's words, or those of
-    Keras for a model that cannot be saved; OSError if a file cannot be written or the process not started; ImportError
-    where no process was needed.
-    """
+    """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process."""
     import keras
 
     from keras_vit._keras import without_importing_tensorflow
@@ -102,13 +92,8 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
 
 
 def _run(command: list[str], environment: Mapping[str, str], failed: str) -> None:
-    """Runs a process that finds this package and computes on the CPU, and waits for its end.
-
-    Raises RuntimeError, which begins with `failed` and ends with the process's last output, unless it exits with 0;
-    OSError if it cannot be started.
-
-    It is killed when this process is interrupted. Where this one is killed itself, the pipe to the other one closes.
-    """
+    """Runs a process that finds this package and computes on the CPU, and waits for its end."""
+    # It is killed when this process is interrupted. Where this one is killed itself, the pipe to the other one closes.
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     environment = {**process_environment(), **environment}
     with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
@@ -124,10 +109,7 @@ def _run(command: list[str], environment: Mapping[str, str], failed: str) -> Non
 
 
 def write_job(folder: str | Path, path: str | Path) -> None:
-    """Writes a file in a process of its own: the model in a folder to a path, as the job beside it says.
-
-    It leaves `result.json`, what `write` returned, in the folder. Any error ends the process with a traceback.
-    """
+    """Writes a file in a process of its own: the model in a folder to a path, as the job beside it says."""
     import keras
 
     from keras_vit.export.served_model import Signature
@@ -155,10 +137,7 @@ def _end_with_parent() -> None:
 
 
 def process_environment() -> dict[str, str]:
-    """Returns environment variables for processes that write and run files: this process's own, changed.
-
-    With them they find this package, compute on the CPU and print little.
-    """
+    """Returns environment variables for processes that write and run files: this process's own, changed."""
     source = str(Path(__file__).resolve().parents[2])
     return {
         **os.environ,
@@ -174,13 +153,9 @@ def process_environment() -> dict[str, str]:
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool, in_float16: bool = False
 ) -> tuple[list[Answers], dict[str, Any]]:
-    """Runs a file in a process without Keras; returns its outputs for each array of images, by name, and the times.
-
-    The file takes `batch` images at a time; None for any number: then it is run with 1, 7 and 32. The times are
-    `load_seconds` and, with `latency`, `latency_ms`. With `in_float16` the outputs of the first batch in float16 stand
-    at the end, and `float16` beside the times (see `float16.check`). A folder `answers` is left beside the file. Raises
-    RuntimeError with the process's words if the file does not run; OSError if a file beside it cannot be written.
-    """
+    """Runs a file in a process without Keras; returns its outputs for each array of images, by name, and the times."""
+    # With `in_float16` the outputs of the first batch in float16 stand at the end, and `float16` beside the times (see
+    # `float16.check`).
     folder = path.parent / "answers"
     folder.mkdir()
     names = [str(folder / str(number)) for number in range(len(images))]
@@ -201,12 +176,8 @@ def run_in_fresh_process(
 def run_job(
     format: str, file: str, names: list[str], sizes: list[int], latency: bool, float32: str | None = None
 ) -> dict[str, Any]:
-    """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times.
-
-    `sizes` are of the batches, the last of them for all further ones. With `float32`, the same file in that precision,
-    the first batch is computed in float16 as well. Raises OSError for a file that cannot be read or written,
-    ImportError without the runtime, and what the runtime raises.
-    """
+    """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times."""
+    # With `float32`, the same file in that precision, the first batch is computed in float16 as well.
     row = FORMATS[format]
     images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
     first = images[0].take(range(sizes[0]), axis=0, mode="wrap")
@@ -228,10 +199,7 @@ def run_job(
 
 
 def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: list[int]) -> Answers:
-    """Returns the outputs for images by name, float32, computed in batches.
-
-    Their sizes are `sizes`, the last of them for all further batches; the first images fill up the last batch.
-    """
+    """Returns the outputs for images by name, float32, computed in batches."""
     parts, start = [], 0
     while start < len(images):
         size = sizes[min(len(parts), len(sizes) - 1)]

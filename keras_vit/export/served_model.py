@@ -98,11 +98,7 @@ class Signature:
         softmax: bool = False,
         float16: bool = False,
     ) -> Self:
-        """Returns the signature of the file that a model becomes; `uint8` and `softmax` as in `export`.
-
-        Raises:
-            ValueError: if there are no logits to take the softmax of, or nothing tells how pixels are normalised.
-        """
+        """Returns the signature of the file that a model becomes; `uint8` and `softmax` as in `export`."""
         config, outputs = input_config(model), output_names(model)
         softmax = softmax and _activation(model) != "softmax"
         if softmax:
@@ -144,10 +140,7 @@ def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
 
 
 def input_config(model: keras.Model) -> Config | None:
-    """Returns the config of the backbone that takes a model's input, which says how images become that input.
-
-    None where other layers come before the backbone, or there is none.
-    """
+    """Returns the config of the backbone that takes a model's input, which says how images become that input."""
     if isinstance(model, DenseModel):
         return model.config.backbone
     config = getattr(model, "config", None)  # feature extractors have that of the model that they are made of
@@ -178,10 +171,8 @@ def _activation(model: keras.Model) -> str:
 
 
 def classes_of(model: keras.Model) -> int | None:
-    """Returns the number of classes of a classifier or a linear segmenter; None for other models.
-
-    A model around one of this package counts as a classifier if its one output, a vector, ends with a softmax.
-    """
+    """Returns the number of classes of a classifier or a linear segmenter; None for other models."""
+    # A model around one of this package counts as a classifier if its one output, a vector, ends with a softmax.
     if isinstance(model, (VisionTransformer, BiT, LinearSegmenter)):
         return model.config.classes
     outputs = model.outputs
@@ -190,10 +181,7 @@ def classes_of(model: keras.Model) -> int | None:
 
 
 def names_of_classes(model: keras.Model, class_names: Sequence[str] | None) -> list[str] | None:
-    """Returns the names of classes for the file: the given ones, or else the model's, or None.
-
-    Raises ValueError unless there is one for each class and no name twice, TypeError unless they are strings.
-    """
+    """Returns the names of classes for the file: the given ones, or else the model's, or None."""
     if isinstance(model, (VisionTransformer, BiT, DenseModel)) and hasattr(model.config, "class_names"):
         config = model.config
         if class_names is not None:
@@ -209,10 +197,7 @@ def names_of_classes(model: keras.Model, class_names: Sequence[str] | None) -> l
 def describe(
     model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
 ) -> Metadata:
-    """Returns the metadata to write into a file: plain data by name, without entries that are None.
-
-    `source` is the checkpoint that the weights came from; TypeError if it is neither text nor a path.
-    """
+    """Returns the metadata to write into a file: plain data by name, without entries that are None."""
     config, outputs = input_config(model), signature.outputs
     size = signature.shape[1:3]
     if None in size:
@@ -234,10 +219,7 @@ def describe(
 
 
 def check_model(model: Any) -> None:
-    """Raises TypeError unless a model is one of this package or has such a layer inside, with a graph.
-
-    Raises ValueError if it takes other than images, is quantized, or has weights that are not finite.
-    """
+    """Raises TypeError unless a model is one of this package or has such a layer inside, with a graph."""
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
@@ -259,11 +241,7 @@ def check_model(model: Any) -> None:
 
 
 def plain_model(model: keras.Model) -> keras.Model:
-    """Returns the model itself where it computes in float32 and has no adapters; otherwise a copy that does.
-
-    Raises ValueError for adapters in layers that are not of this package's models, and what a user's layer raises
-    that cannot be copied by its config.
-    """
+    """Returns the model itself where it computes in float32 and has no adapters; otherwise a copy that does."""
     layers = layers_inside(model)
     ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
     if any(map(has_adapters, layers)):
@@ -298,10 +276,7 @@ def _config_in_float32(config: Any) -> Any:
 
 
 def served_model(model: keras.Model) -> keras.Model:
-    """Returns what a file holds of a `plain_model`: without parts for training, kernels of ResNets standardised.
-
-    A model that has neither is returned itself.
-    """
+    """Returns what a file holds of a `plain_model`: without parts for training, kernels of ResNets standardised."""
     if not isinstance(model, (VisionTransformer, BiT)):
         return model
     config = model.config
@@ -337,10 +312,7 @@ def answers_of(model: keras.Model, signature: Signature, images: np.ndarray) -> 
 
 
 def built_in_images(signature: Signature, size: Any) -> np.ndarray:
-    """Returns images to compare outputs on, uint8 `(8, *size, channels)`, smooth ones and noise in turn.
-
-    They are the same every time.
-    """
+    """Returns images to compare outputs on, uint8 `(8, *size, channels)`, smooth ones and noise in turn."""
     rng = np.random.default_rng(0)
     (height, width), channels = size, signature.shape[3]
     noise = rng.uniform(0, 256, (BUILT_IN, height, width, channels))
@@ -360,11 +332,7 @@ def another_size(config: Config) -> tuple[int, int]:
 
 
 def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
-    """Returns images as float32 if they are floats, as the model takes them, and as uint8 if they are integers.
-
-    Raises TypeError unless they are numbers; ValueError, which begins with `name`, if there are none, their shape does
-    not fit the signature, floats are not finite or for a file that takes uint8, or integers are not of 0..255.
-    """
+    """Returns images as float32 if they are floats, as the model takes them, and as uint8 if they are integers."""
     images = np.asarray(images)
     size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
     expected = f"{name} must be uint8 or float32 {size}"
@@ -384,18 +352,7 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
 
 
 def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
-    """Returns calibration images, uint8 or float32: their range decides how finely int8 tells values apart.
-
-    Raises ValueError or TypeError if they are less than 8, or less than 8 have contrast, out of range, or not what the
-    model takes; OSError if a folder or picture is missing (FileNotFoundError) or cannot be read, ImportError for a
-    missing package such as Pillow.
-
-    Args:
-        source: Images as in `check_images`; a list of images of different sizes; a folder of pictures; or labelled
-            images as `keras_vit.data.open_data` takes them. Of a folder or a data set, up to 300 are used.
-        config: Of the model that is exported, which says how pictures are resized; None for arrays only.
-        signature: What the file takes.
-    """
+    """Returns calibration images, uint8 or float32: their range decides how finely int8 tells values apart."""
     if not hasattr(source, "__array__"):
         if config is None:
             raise ValueError("calibration must be an array: the model does not say how pictures are resized.")
@@ -420,13 +377,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
 
 
 def _resized(source: Any, config: Config) -> Any:
-    """Returns images of a folder, a data set or a list of images of different sizes, resized by the model's pipeline.
-
-    They are uint8, of a folder or a data set up to 300. Anything else comes back as it is. Raises OSError if a folder
-    or picture is missing (FileNotFoundError) or cannot be opened, ValueError if there are no images, one cannot be
-    decoded or has values that are no pixels, TypeError or ValueError for data that `open_data` refuses, ImportError for
-    a missing package.
-    """
+    """Images of a folder, a data set or a list of images of different sizes, resized by the model's pipeline."""
     if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
         paths = _picture_files(source)
         step = math.ceil(len(paths) / MOST)  # evenly from all of them: the first ones may be of one class
@@ -453,11 +404,9 @@ def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) ->
 
 
 def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
-    """Returns images, uint8 pixels or float32, as the input of a file or model that takes `dtype`.
-
-    Floats and the pixels of a uint8 input stay as they are. Other pixels become float32, normalised as the config says
-    unless the model does that itself; without a config they stay in 0..255.
-    """
+    """Returns images, uint8 pixels or float32, as the input of a file or model that takes `dtype`."""
+    # Other pixels become float32, normalised as the config says unless the model does that itself; without a config
+    # they stay in 0..255.
     if images.dtype != "uint8" or dtype == "uint8":
         return images
     pixels = images.astype("float32")
@@ -488,13 +437,7 @@ class Compared:
 def compared_images(
     model: keras.Model, signature: Signature, images: ArrayLike | None, labels: ArrayLike | None, calibration: Any
 ) -> Compared:
-    """Returns the images to compare file and model on, with their labels, and the images to calibrate with.
-
-    Without images these are calibration images, some of which are held out for it, or else built-in ones. Raises
-    ValueError or TypeError for images, labels or calibration as `check_images` and `calibration_images` do, and
-    ValueError for labels without images; OSError if calibration images are missing (FileNotFoundError) or cannot be
-    read, ImportError for a missing package.
-    """
+    """Returns the images to compare file and model on, with their labels, and the images to calibrate with."""
     if labels is not None and images is None:
         raise ValueError("labels were given without the images that they belong to.")
     config: Any = input_config(model)
@@ -520,19 +463,7 @@ def compared_images(
 def labelled_pictures(
     folder: str | os.PathLike[str], model: VisionTransformer | BiT | DenseModel, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`.
-
-    The labels are None where pictures lie beside folders, and for a model without one class for each image. Raises
-    OSError if the folder is missing (FileNotFoundError), or a folder or picture cannot be opened; ValueError without
-    pictures, for one that cannot be decoded, for two folders of one split, or if the names or the number of folders are
-    not those of the classes; ImportError without Pillow.
-
-    Args:
-        folder: Pictures, or folders of them, one for each class; of a data set with splits, the test split is taken.
-        model: Says what size the pictures have, and how many classes there are.
-        class_names: The model's, if they are known: each folder has to be called as one of them. Otherwise there has
-            to be one folder for each class, in alphabetical order.
-    """
+    """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`."""
     folder = at_home(folder)
     if Path(folder).is_dir() and has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
@@ -551,10 +482,7 @@ def labelled_pictures(
 
 
 def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Returns the image files below a folder, sorted; FileNotFoundError without it, ValueError without images.
-
-    ValueError also for a link back to a folder that it lies in, OSError if a folder cannot be read.
-    """
+    """Returns the image files below a folder, sorted; FileNotFoundError without it, ValueError without images."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
     paths = image_files(folder)
@@ -564,11 +492,7 @@ def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _load(pictures: Sequence[Any], config: Any) -> np.ndarray:
-    """Returns files or pixels as the config's pipeline resizes them, uint8 `(n, height, width, channels)`.
-
-    Raises ValueError or OSError for a file that cannot be read, ValueError for values far above 255, ImportError
-    without Pillow or tifffile.
-    """
+    """Returns files or pixels as the config's pipeline resizes them, uint8 `(n, height, width, channels)`."""
     return _as_pixels(np.stack([config.pipeline.resized(picture, config.channels)[0] for picture in pictures]))
 
 
@@ -581,11 +505,7 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
 
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
-    """Returns up to 300 images of labelled data as the config's pipeline resizes them, uint8; of pipelines the first.
-
-    Raises TypeError or ValueError for data or labels that make no sense, OSError for a folder that is missing
-    (FileNotFoundError) or cannot be read, ImportError without a package, and what a pipeline raises.
-    """
+    """Up to 300 images of labelled data as the config's pipeline resizes them, uint8; of pipelines the first."""
     # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []

@@ -259,10 +259,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
 
 
 def filter_kernel(model: Any) -> np.ndarray:
-    """Returns the kernel that sees pixels, `(height, width, channels, filters)`, of the patch embedding or the ResNet.
-
-    That of a ResNet is standardised.
-    """
+    """The kernel that sees pixels, `(height, width, channels, filters)`, of the patch embedding or the ResNet."""
     names = [layer.name for layer in model.layers]
     layer = model.get_layer("conv_root" if "conv_root" in names else "embedding")
     return to_numpy(layer.standardized_kernel() if isinstance(layer, StdConv2D) else layer.kernel)
@@ -307,11 +304,7 @@ def all_blocks(config: ViTConfig) -> list[int | str]:
 
 
 def output_row(probe: Probe, matrix: np.ndarray) -> np.ndarray:
-    """Returns the row `(..., keys)` of the token that the head reads, of `(..., queries, keys)`.
-
-    That is the class token's, or where there is none or the patches alone are averaged, the mean of the patches' rows.
-    With `pooling="token_avg"` the head reads the mean of the patches as well, which this row leaves out.
-    """
+    """Returns the row `(..., keys)` of the token that the head reads, of `(..., queries, keys)`."""
     if probe.config.class_token and probe.config.pooling != "avg":
         return matrix[..., 0, :]
     return matrix[..., -probe.grid[0] * probe.grid[1] :, :].mean(-2)
@@ -329,12 +322,9 @@ def read_attention(
     batch_size: int,
     read: Callable[[int | str, np.ndarray], None],
 ) -> None:
-    """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order.
-
-    `blocks` are numbers and `"pooling"`; `read` gets numbers from 0, and one block at a time, because the weights of
-    all may not fit into memory. Raises TypeError or ValueError for a block that there is not, for the last one where it
-    does not compute all tokens, and for images or a `batch_size` that make no sense.
-    """
+    """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order."""
+    # `blocks` are numbers and `"pooling"`; `read` gets numbers from 0, and one block at a time, because the weights of
+    # all may not fit into memory.
     places = [_block_number(probe, block) for block in blocks]
     if probe.config.depth - 1 in places:
         probe.check_all_tokens()
@@ -358,10 +348,7 @@ def read_attention(
 
 
 def _block_number(probe: Probe, block: int | str) -> int | str:
-    """Returns the number of a block counted from 0, or `"pooling"`.
-
-    Raises TypeError for anything else, ValueError if the model has no such block or no attention pooling.
-    """
+    """Returns the number of a block counted from 0, or `"pooling"`."""
     config, name = probe.config, probe.inner.name
     if block == POOLING:
         if config.pooling != "map":

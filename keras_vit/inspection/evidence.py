@@ -190,11 +190,7 @@ def _logits(probe: Probe) -> dict[str, Call]:
 
 
 def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
-    """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers.
-
-    Raises ValueError if the model has no head, its output is not one number for each class and image, or it does not
-    take such images.
-    """
+    """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers."""
     if probe.inner is probe.model and not probe.config.classes:
         raise ValueError(f"{probe.inner.name} has no head, so that nothing speaks for a class.")
     scores = probe.run(images, _logits(probe) | (calls or {}))
@@ -212,11 +208,7 @@ def _sum_of(scores: Tensor, classes: np.ndarray) -> Tensor:
 def _with_classes(
     probe: Probe, images: Any, classes: Classes, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of float32 images with an int64 class for each: those given, or the one with the largest score.
-
-    Raises ValueError unless `classes` is None, one class of the model, or one for each image; and errors of
-    `in_batches` and `_scores`.
-    """
+    """Yields batches of float32 images with an int64 class for each: those given, or the one with the largest score."""
     images = to_numpy(images)
     given = None if classes is None else np.asarray(classes)
     if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
@@ -362,12 +354,7 @@ def _components(vectors: np.ndarray, count: int) -> np.ndarray:
 
 
 def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> np.ndarray:
-    """Returns a layer's output at each place of images, float32 `(batch, rows, columns, D)`.
-
-    Raises TypeError unless it is a model that can be looked into and the images are numbers; ValueError if there is no
-    such layer, its output has no places, the model was optimized for inference and it lacks tokens, or the images are
-    none that the model takes.
-    """
+    """Returns a layer's output at each place of images, float32 `(batch, rows, columns, D)`."""
     probe = Probe(model)
     name = probe.inner.name
     names = [one.name for one in probe.inner.layers if not isinstance(one, keras.layers.InputLayer)]

@@ -175,10 +175,7 @@ def _classifies(model: VisionTransformer | BiT) -> bool:
 
 
 def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np.ndarray) -> Section:
-    """Returns the section with the images and their likeliest classes, or the number that a regression predicts.
-
-    Of a model without a head it has the images alone.
-    """
+    """Returns the section with the images and their likeliest classes, or the number that a regression predicts."""
     if not _classifies(model):
         tiles = html_tiles((_tile(i), name) for i, name in enumerate(names))
         return Section("Images", "This model has no head for whole images: it predicts no classes.", tiles)
@@ -202,10 +199,7 @@ def _predictions(model: VisionTransformer | BiT, names: Sequence[str], batch: np
 
 
 def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray) -> Section:
-    """Returns the section with a map for each block and head of each image, which sliders choose from.
-
-    Raises ValueError for a model that was optimized for inference.
-    """
+    """Returns the section with a map for each block and head of each image, which sliders choose from."""
     config = model.config
     blocks = all_blocks(config)
     maps = patch_attention_of_blocks(model, batch, blocks)

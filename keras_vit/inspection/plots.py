@@ -291,10 +291,7 @@ def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = 
 
 
 def filter_pictures(filters: np.ndarray) -> np.ndarray:
-    """Returns filters `(n, height, width, 1 or 3)` as pictures `(n, height, width, 3)` of 0..1, with grey for 0.
-
-    The largest value of each is black or white. Raises ValueError for other shapes or values that are no numbers.
-    """
+    """Returns filters `(n, height, width, 1 or 3)` as pictures `(n, height, width, 3)` of 0..1, with grey for 0."""
     filters = _array("filters", filters, ("components", "height", "width", "channels"))
     if filters.shape[3] not in (1, 3):
         raise ValueError(f"filters must have 1 or 3 channels to be seen, but {filters.shape} was given.")
@@ -451,10 +448,7 @@ def _below_images(
 
 
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
-    """Returns values as an array; ValueError unless they are numbers with the axes that are named, none of them empty.
-
-    A digit is the length of its axis. Axes of one name have one length.
-    """
+    """Values as an array; ValueError unless they are numbers with the axes that are named, none of them empty."""
     values = np.asarray(values)
     lengths = {axis: int(axis) for axis in axes if axis.isdigit()}
     fits = values.ndim == len(axes) and all(
@@ -469,10 +463,7 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
 def _maps_and_images(
     maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns maps as an array, and images as values of 0..1.
-
-    Raises ValueError unless they are maps and pixels, and as many of both, TypeError for images of no numbers.
-    """
+    """Returns maps as an array, and images as values of 0..1."""
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     pixels = [_pixels(image) for image in images]
     if len(pixels) != len(maps):
@@ -481,11 +472,7 @@ def _maps_and_images(
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
-    """Returns an image as values of 0..1, `(height, width, 3)`; floats of at most 1 are such already.
-
-    What a filter overshoots above 255 is clipped. Raises ValueError unless it has 1 or 3 channels of pixels of 0..255,
-    TypeError if it holds no integers or floats.
-    """
+    """Returns an image as values of 0..1, `(height, width, 3)`; floats of at most 1 are such already."""
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")

@@ -51,11 +51,9 @@ class Probe:
             raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
-        """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`.
-
-        `calls` are functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT,
-        in place of the layers' own. Raises ValueError if the model does not take such images.
-        """
+        """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`."""
+        # `calls` are functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or
+        # BiT, in place of the layers' own.
 
         def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
             """Returns what `calls` says, or the layer itself returns; sets the grid at the patch embedding."""
@@ -90,10 +88,7 @@ class Probe:
 
 
 def _find_model(model: Any) -> VisionTransformer | BiT:
-    """Returns the one `VisionTransformer` or `BiT` that a model is or has inside.
-
-    Raises TypeError where there is none that can be looked into, ValueError where there are several.
-    """
+    """Returns the one `VisionTransformer` or `BiT` that a model is or has inside."""
     if isinstance(model, (VisionTransformer, BiT)):
         return model
     inside = layers_inside(model) if isinstance(model, keras.Model) else []
@@ -116,11 +111,7 @@ def _is_reached(model: keras.layers.Layer, inner: keras.Model) -> bool:
 
 
 def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields images `(batch, height, width, channels)` as float32 arrays of at most `batch_size`.
-
-    Raises TypeError if they are no numbers, ValueError if there are none, they have other axes, or `batch_size` is no
-    positive integer.
-    """
+    """Yields images `(batch, height, width, channels)` as float32 arrays of at most `batch_size`."""
     batch_size = whole_number("batch_size", batch_size, 1)
     images = to_numpy(images)
     if images.dtype.kind not in "fiu":
@@ -175,11 +166,7 @@ def no_gradients() -> contextlib.AbstractContextManager[Any]:
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the gradients of a scalar with respect to float32 arrays: float32 arrays of their shapes.
-
-    `function` goes from tensors, one for each array, to a scalar tensor; it is called once. Where the scalar does not
-    depend on an array, its gradient is zeros.
-    """
+    """Returns the gradients of a scalar with respect to float32 arrays: float32 arrays of their shapes."""
     found: Any
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

@@ -50,10 +50,7 @@ def note_change() -> None:
 
 
 def registered(cls: C) -> C:
-    """Class decorator of all layers: registers the class for Keras's files as `keras_vit>name` and returns it.
-
-    It also sets `takes_training`, and enters the class in `_FLAT`, unless `call` needs the layer itself (`super()`).
-    """
+    """Class decorator of all layers: registers the class for Keras's files as `keras_vit>name` and returns it."""
     call = cls.call
     cls.takes_training = "training" in inspect.signature(call).parameters
     if "__class__" not in call.__code__.co_freevars:
@@ -104,10 +101,7 @@ def flat(layer: Any) -> Any:
 
 
 def _may_be_flat(layer: Any) -> bool:
-    """Whether `call` is all that a call of the layer does, and nobody but the caller sees the result.
-
-    A layer inside may be quantized or adapted, but has to be one of this package that computes in the same dtype.
-    """
+    """Whether `call` is all that a call of the layer does, and nobody but the caller sees the result."""
     return (
         _is_as_made(layer)
         and not is_rematerialized(layer)
@@ -133,10 +127,8 @@ def _is_as_made(layer: Any) -> bool:
 
 
 def device_of_flat_calls(x: Any) -> str | None:
-    """Returns the device of a tensor on which layers may be flat now; None for no such device, and where Keras looks.
-
-    That is where all modules of PyTorch are watched, a program is traced or compiled, or weights stand for others.
-    """
+    """The device of a tensor on which layers may be flat now; None for no such device, and where Keras looks."""
+    # That is where all modules of PyTorch are watched, a program is traced or compiled, or weights stand for others.
     device = found_device(x)
     return None if device not in (TORCH_CPU, TORCH_CUDA) or is_compiled() or has_hidden_state() else device
 
@@ -148,10 +140,7 @@ def not_none(**options: Any) -> dict[str, Any]:
 
 
 def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
-    """Returns the activation, a checked name of `ops.activate`, of what `layer` returns for `x`.
-
-    It is written over what the layer returned where nobody else can have kept that.
-    """
+    """Returns the activation, a checked name of `ops.activate`, of what `layer` returns for `x`."""
     y = layer(x, training=training)
     # On CPUs, new memory for an activation takes more time than its arithmetic.
     return activate_in_place(y, activation) if isinstance(layer, FlatLayer) else activate(y, activation)
@@ -218,10 +207,7 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=_NotingClass):
     takes_training = False  # whether `call` does
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Returns what the layer computes; flat, without Keras's bookkeeping, where nobody can see the difference.
-
-        That is where `training` is given by name; what `call` raises then has no notes of Keras's.
-        """
+        """Returns what the layer computes; flat, without Keras's bookkeeping, where nobody can see the difference."""
         # Where the caller does not say whether it trains, only Keras knows.
         if options.get("training") is not None and args and is_compiled() and _may_be_flat(self):
             tensors = [one for one in (*args, *options.values()) if hasattr(one, "dtype")]
@@ -310,10 +296,7 @@ class CompositeLayer(BaseLayer):
         use_bias: bool = True,
         kernel: str = "glorot_uniform",
     ) -> "Dense":
-        """Returns a new, built dense layer for this one to keep as attribute `name`.
-
-        `bias` and `kernel` are initializers or their names. Within `skip_initialization` the kernel gets no values.
-        """
+        """Returns a new, built dense layer for this one to keep as attribute `name`."""
         first = {"kernel_initializer": initializer(kernel), "bias_initializer": bias}
         policy = policy_at(self.dtype_policy, f"{self.path}/{name}")
         layer = Dense(units, use_bias=use_bias, **first, dtype=policy, name=name)
@@ -339,11 +322,8 @@ class ResidualBlock(CompositeLayer):
         return [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
 
     def compute(self, function: Callable[..., Any], x: Any, *inputs: Any, training: bool | None) -> Any:
-        """Returns `function(x, *inputs)`; in training with `remat`, it is computed again for its gradients.
-
-        Each of the inputs is a tensor, None, or a list of these. Seeds have to be among them: both runs must drop the
-        same units.
-        """
+        """Returns `function(x, *inputs)`; in training with `remat`, it is computed again for its gradients."""
+        # Seeds have to be among them: both runs must drop the same units.
         if not (self.remat and training):
             return function(x, *inputs)
         structure = list(inputs)
@@ -359,10 +339,7 @@ class ResidualBlock(CompositeLayer):
 
 
 def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
-    """Returns the dtype policies of the quantized layers inside `layer`, by path; None where there are none.
-
-    The default of the map is the policy of `layer`.
-    """
+    """Returns the dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
     policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
     if not policies:
         return None
@@ -383,10 +360,7 @@ def policy_at(policy: Any, path: str) -> Any:
 
 
 def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
-    """Returns the policy of the layer `name` of a model that computes in float32 or better: a name of a dtype.
-
-    Where `policy` is a map with an entry for the layer, which has been quantized then, it is that policy.
-    """
+    """Returns the policy of the layer `name` of a model that computes in float32 or better: a name of a dtype."""
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
         return policy[name]
     return float32_or_better(policy.compute_dtype)
@@ -449,10 +423,7 @@ def skip_initialization() -> Iterator[None]:
 
 
 def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
-    """Returns the initializer of a name, for "normal" with that deviation.
-
-    Inside `skip_initialization` it leaves values out, whatever the name; else Keras raises ValueError for unknown ones.
-    """
+    """Returns the initializer of a name, for "normal" with that deviation."""
     if _skipped.get():
         return _Unwritten(name, stddev)
     return initializers.RandomNormal(stddev=stddev) if name == "normal" else initializers.get(name)
@@ -548,19 +519,14 @@ class DrawnSeed(keras.random.SeedGenerator):
 
 
 def dropout(x: Tensor, rate: float, seed: Any) -> Tensor:
-    """Returns `x` with elements set to zero with probability `rate`, the others divided by `1 - rate`.
-
-    The seed has been drawn already; `x` itself where it is None.
-    """
+    """Returns `x` with elements set to zero with probability `rate`, the others divided by `1 - rate`."""
+    # The seed has been drawn already; `x` itself where it is None.
     return x if seed is None else x * _mask(ops.shape(x), rate, seed, x.dtype)
 
 
 def drop_path(x: Tensor, rate: float, seed: Any) -> Tensor:
-    """Returns `x` with whole examples set to zero with probability `rate`, the others divided by `1 - rate`.
-
-    Stochastic depth (Huang et al., 2016; AugReg section 3.3). The seed has been drawn already; `x` itself where it is
-    None.
-    """
+    """Returns `x` with whole examples set to zero with probability `rate`, the others divided by `1 - rate`."""
+    # The seed has been drawn already; `x` itself where it is None.
     if seed is None:
         return x
     shape = (ops.shape(x)[0], *(1 for _ in x.shape[1:]))
@@ -602,19 +568,12 @@ class Dense(keras.layers.Dense, BaseLayer):
         return y if self.activation is keras.activations.linear else self.activation(y)
 
     def enable_lora(self, rank: int, lora_alpha: float | None = None, *args: Any, **options: Any) -> None:
-        """Adds LoRA adapters of a rank; `lora_alpha` None: that of the layer's config, or the rank.
-
-        Raises ValueError where there are adapters already, before the layer is built, and with a kernel constraint;
-        NotImplementedError where GPTQ has quantized the kernel.
-        """
+        """Adds LoRA adapters of a rank; `lora_alpha` None: that of the layer's config, or the rank."""
         # Keras 3.15 forgets the `lora_alpha` of a layer that is made from a config.
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, *args, **options)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantizes the kernel, as Keras does; NotImplementedError for a subclass if `type_check`.
-
-        Raises ValueError for an unknown mode, a dtype without it, and a layer that is not built or is quantized.
-        """
+        """Quantizes the kernel, as Keras does; NotImplementedError for a subclass if `type_check`."""
         # Keras refuses subclasses of its own class, because they might compute something else.
         super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
 
@@ -633,11 +592,7 @@ class Dense(keras.layers.Dense, BaseLayer):
         store[_SCALE] = np.asarray(self.lora_alpha / self.lora_rank, "float64")
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel.
-
-        Raises ValueError for adapters of another rank, none where the layer has some, any for a quantized kernel, and
-        for weights of another shape or number.
-        """
+        """Loads the weights; where this layer has no adapters, those of the file are added to the kernel."""
         values = {name: store[name] for name in store.keys()}
         factors = [values.pop(name) for name in _FACTORS if name in values]
         scale = values.pop(_SCALE, None)

@@ -36,19 +36,7 @@ def attend(
     rate: float = 0.0,
     seed: Any = None,
 ) -> Any:
-    """Returns the softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`.
-
-    Args:
-        query: What is compared with the keys.
-        key: As many as values.
-        value: What is mixed.
-        causal: Whether a token sees itself and earlier ones only.
-        allowed: Booleans `(batch, Q, T)`: which keys each query sees, at least one each; None for all. With `causal`,
-            those that both allow.
-        offset: Added to the attention weights, `(batch, heads, Q, T)`.
-        rate: Of dropout on the attention weights.
-        seed: Of that dropout; None for none.
-    """
+    """Returns the softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`."""
     if seed is None and offset is None and allowed is None:
         return attention(query, key, value, causal)
     if seed is None and offset is None and keras.backend.backend() == "torch":  # which chooses the quickest kernel
@@ -179,10 +167,7 @@ class MultiHeadAttention(CompositeLayer):
         return attention_weights(query, key, self.causal, allowed)
 
     def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
-        """Returns queries and keys, `(batch, tokens, heads, d)` each, turned where positions are rotary.
-
-        Raises ValueError for a rotation too many or too few.
-        """
+        """Returns queries and keys, `(batch, tokens, heads, d)` each, turned where positions are rotary."""
         query, key = self._projected(self.query, queries, training), self._projected(self.key, tokens, training)
         kind = self.rotary_embedding
         if (rotation is None) != (kind is None):
@@ -516,10 +501,8 @@ class TransformerBlock(Renamed, ResidualBlock):
     def _block(
         self, x: Any, rotation: Any, offset: Any, allowed: Any, seeds: list[Any], activations: Any, training: Any
     ) -> Any:
-        """Returns what `call` does, in the order of equations 2 and 3.
-
-        `seeds` holds those of the block (dropout, both paths), of attention and of the MLP. Activations are checked.
-        """
+        """Returns what `call` does, in the order of equations 2 and 3."""
+        # `seeds` holds those of the block (dropout, both paths), of attention and of the MLP.
         (dropout_seed, *path_seeds), attention_seeds, mlp_seeds = seeds
         kept: dict[str, Any] = {}
 

@@ -16,10 +16,8 @@ _LEAST_SIDE = 1e-4  # keeps logits of 0 and 1 finite
 
 
 def box_bias(rows: int, columns: int) -> np.ndarray:
-    """Returns what is added to the logits of boxes, float32 `(rows * columns, 4)`: the lower right corner, one patch.
-
-    As `compute_box_bias` of transformers' OWL-ViT, in the order centre x, centre y, width, height.
-    """
+    """What is added to the logits of boxes, float32 `(rows * columns, 4)`: the lower right corner, one patch."""
+    # As `compute_box_bias` of transformers' OWL-ViT, in the order centre x, centre y, width, height.
     x, y = np.meshgrid(np.arange(1, columns + 1) / columns, np.arange(1, rows + 1) / rows)
     place = np.stack([x, y, np.full_like(x, 1 / columns), np.full_like(y, 1 / rows)], -1).reshape(-1, 4)
     place = np.clip(place, 0, 1).astype("float32")

@@ -31,11 +31,9 @@ def device_of(x: Any) -> str | None:
 
 
 def found_device(x: Any) -> str | None:
-    """Looks for what `device_of` returns.
-
-    On PyTorch it is `TORCH_OTHER` in place of None, also for symbolic tensors and subclasses of tensors, and while a
-    program is traced or exported; a program of `torch.compile` counts as CUDA's.
-    """
+    """Looks for what `device_of` returns."""
+    # On PyTorch it is `TORCH_OTHER` in place of None, also for symbolic tensors and subclasses of tensors, and while a
+    # program is traced or exported; a program of `torch.compile` counts as CUDA's.
     backend = keras.backend.backend()
     if backend == "torch":
         import torch
@@ -57,11 +55,7 @@ def found_device(x: Any) -> str | None:
 
 
 def with_faster_forms(definition: Any) -> Callable[..., Any]:
-    """Decorator of an operation: the function computes the form in `FORMS` under its name, else its definition.
-
-    The form is that of the device of the first argument. The definition is computed also where the form returns
-    NotImplemented.
-    """
+    """Decorator of an operation: the function computes the form in `FORMS` under its name, else its definition."""
     operation = definition.__name__
 
     @functools.wraps(definition)
@@ -75,10 +69,7 @@ def with_faster_forms(definition: Any) -> Callable[..., Any]:
 
 
 def compute(operation: str, x: Any, *arguments: Any) -> Any:
-    """Returns what the form of an operation in `FORMS` computes on the device of `x`.
-
-    NotImplemented where there is no form, or where it is not made for these arguments.
-    """
+    """Returns what the form of an operation in `FORMS` computes on the device of `x`."""
     form = FORMS.get((operation, device_of(x)))
     return NotImplemented if form is None else form(x, *arguments)
 
@@ -113,11 +104,9 @@ def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
 
 @with_faster_forms
 def conv(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int) -> Any:
-    """Returns the convolution, without bias, of `(batch, height, width, channels)`: `(batch, rows, columns, filters)`.
-
-    The kernel is `(rows, columns, channels, filters)`; `padding` is `"same"`, `"valid"`, or the number of zeros on
-    every side.
-    """
+    """The convolution, without bias, of `(batch, height, width, channels)`: `(batch, rows, columns, filters)`."""
+    # The kernel is `(rows, columns, channels, filters)`; `padding` is `"same"`, `"valid"`, or the number of zeros on
+    # every side.
     if isinstance(padding, int):
         x = ops.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
         padding = "valid"
@@ -147,10 +136,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 
 @with_faster_forms
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """Returns the softmax of the scaled scores, times the values: all arrays are `(batch, tokens, heads, d)`.
-
-    Where it is causal, a token attends to itself and earlier ones only.
-    """
+    """Returns the softmax of the scaled scores, times the values: all arrays are `(batch, tokens, heads, d)`."""
     dtype = keras.backend.standardize_dtype(query.dtype)
     # Keras rounds float64 to float32, and JAX's own attention knows no float16 on CPUs.
     if dtype == "float64" or (dtype == "float16" and _jax_runs_on("cpu")):
@@ -163,10 +149,8 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
 
 
 def attention_weights(query: Any, key: Any, is_causal: bool = False, allowed: Any = None) -> Any:
-    """Returns the softmax of the scaled scores, `(batch, heads, Q, T)`, in float32 or better as in the original.
-
-    `allowed`, booleans `(batch, Q, T)`, says which keys each query sees: at least one each; None for all.
-    """
+    """Returns the softmax of the scaled scores, `(batch, heads, Q, T)`, in float32 or better as in the original."""
+    # `allowed`, booleans `(batch, Q, T)`, says which keys each query sees: at least one each; None for all.
     scores = widened(ops.einsum("bqhd,bkhd->bhqk", query * (query.shape[-1] ** -0.5), key))
     if is_causal:
         scores = ops.where(ops.tri(*scores.shape[-2:], dtype="bool"), scores, -math.inf)
@@ -186,10 +170,8 @@ def _jax_runs_on(kind: str) -> bool:
 
 
 def activate(x: Any, kind: str | None) -> Any:
-    """Returns an activation of `x`; `kind`, which has been checked, is in `choices.HEAD_ACTIVATIONS`, or None for `x`.
-
-    Any other name would be the exact GELU.
-    """
+    """An activation of `x`; `kind`, which has been checked, is in `choices.HEAD_ACTIVATIONS`, or None for `x`."""
+    # Any other name would be the exact GELU.
     if kind is None:
         return x
     y = compute(kind, x)
@@ -208,10 +190,7 @@ def activate_in_place(x: Any, kind: str) -> Any:
 
 @with_faster_forms
 def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
-    """Returns `function(x, *tensors)`, which is computed again for its gradients instead of keeping activations.
-
-    The function must read no tensors but its arguments, and weights.
-    """
+    """Returns `function(x, *tensors)`, which is computed again for its gradients instead of keeping activations."""
     return keras.remat(function)(x, *tensors)
 
 
@@ -220,10 +199,7 @@ def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
 
 @with_faster_forms
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Returns `(batch, rows, columns, channels)` normalised over groups of channels, computed in float32 or better.
-
-    `groups` divides the channels. The dtype is that of `x`.
-    """
+    """Returns `(batch, rows, columns, channels)` normalised over groups of channels, computed in float32 or better."""
     # Not Keras's for the reason of `layer_normalization`.
     channels = x.shape[-1]
 
@@ -248,8 +224,6 @@ def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: s
 
 @with_faster_forms
 def depthwise_conv(x: Any, kernel: Any) -> Any:
-    """Returns a convolution of each channel of `(batch, rows, columns, D)` with its own kernel of `(3, 3, D, 1)`.
-
-    There are zeros around the map: the shape stays.
-    """
+    """Returns a convolution of each channel of `(batch, rows, columns, D)` with its own kernel of `(3, 3, D, 1)`."""
+    # There are zeros around the map: the shape stays.
     return ops.depthwise_conv(x, kernel, padding="same", data_format="channels_last")

@@ -177,10 +177,7 @@ def _dinov3_periods(shape: tuple[int, ...], dtype: DType = None) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Tensor, kind: str) -> Tensor:
-    """Returns queries or keys `(batch, tokens, heads, d)`, turned by `(2, tokens, d)`, or `(2, batch, tokens, d)`.
-
-    Channel i is turned with channel i + d/2 for the kind "dinov3", 2i with 2i + 1 for any other.
-    """
+    """Returns queries or keys `(batch, tokens, heads, d)`, turned by `(2, tokens, d)`, or `(2, batch, tokens, d)`."""
     sin, cos = (ops.cast(rotation[i], x.dtype)[..., None, :] for i in range(2))
     size = x.shape[-1]
     if kind == "dinov3":

@@ -77,10 +77,7 @@ class PatchEmbedding(BaseLayer):
         return (input_shape[0], *self._grid(input_shape), self.width)
 
     def _grid(self, shape: Shape) -> Shape:
-        """Returns rows and columns of patches, None where they are not known.
-
-        Raises ValueError for a height or width that is 0 or no multiple of the patch's.
-        """
+        """Returns rows and columns of patches, None where they are not known."""
         for axis, size, patch in zip(("height", "width"), shape[1:3], self.patch_size, strict=True):
             if size is not None and (size % patch or not size):
                 raise ValueError(
@@ -90,10 +87,7 @@ class PatchEmbedding(BaseLayer):
         return tuple(None if n is None else n // p for n, p in zip(shape[1:3], self.patch_size, strict=True))
 
     def _checked_in_graph(self, images: Tensor) -> Tensor:
-        """Returns the images; TensorFlow's graph raises InvalidArgumentError when it runs if the patches do not fit.
-
-        Other backends know all sizes beforehand.
-        """
+        """Returns the images; TensorFlow's graph raises InvalidArgumentError when it runs if the patches do not fit."""
         import tensorflow as tf
 
         size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)
@@ -275,11 +269,9 @@ class _AddTable(SameShape):
         return 0
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns the tokens plus the table, then dropout in training.
-
-        The table is made for the grid of `patches` where that is not `grid_size`, and has zeros for tokens before the
-        patches that have no row.
-        """
+        """Returns the tokens plus the table, then dropout in training."""
+        # The table is made for the grid of `patches` where that is not `grid_size`, and has zeros for tokens before the
+        # patches that have no row.
         table, rows = ops.convert_to_tensor(self.table), self._table_prefix
         if patches is not None and tuple(patches.shape[1:3]) != self.grid_size:
             table = self._resized(*ops.shape(patches)[1:3])

@@ -144,10 +144,7 @@ OF_BUILDING = ("input_tensor", "name", "dtype")
 
 
 def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bool | None, source: str) -> bool:
-    """Returns whether the pre-logits stay as the model has them: as the option says; for None with the source's head.
-
-    Raises ValueError for `pre_logits=True` where there are none, and for False beside a head that is kept.
-    """
+    """Whether the pre-logits stay as the model has them: as the option says; for None with the source's head."""
     if getattr(config, "representation_size", None) is None:
         if pre_logits:
             raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
@@ -161,11 +158,7 @@ def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bo
 
 
 def config_changes(config: Config, options: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Returns the changes of fields that options stand for, for `changed_config`; values are not checked here.
-
-    Options of reading and of building (`OF_SOURCES`, `OF_BUILDING`) are left out; `source` names the model in messages.
-    Raises ValueError for options that such a model does not have, and for those of a head without the top.
-    """
+    """Returns the changes of fields that options stand for, for `changed_config`; values are not checked here."""
     is_dense = isinstance(config, DenseConfig)
     known = {"image_size", *(field.name for field in dataclasses.fields(config))}
     if not is_dense:
@@ -200,10 +193,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
 
 
 def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | None) -> dict[str, Any]:
-    """Returns changes that leave out all that comes after pooling, and by default pooling too; `classes` has no effect.
-
-    Raises ValueError for class names, pre-logits or an activation, which need a head.
-    """
+    """Changes that leave out all that comes after pooling, and by default pooling too; `classes` has no effect."""
     for option, value in {**changes, "pre_logits": pre_logits or None}.items():
         if option in ("class_names", "pre_logits", "classifier_activation") and value is not None:
             raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
@@ -245,12 +235,7 @@ def changed_fields(old: Config, new: Config) -> list[str]:
 
 
 def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
-    """Returns a config with some fields changed that describes a model with the same weights, but for its head.
-
-    An `image_size` is for that size alone, or `"dynamic"` for any; of a dense model it is that of the backbone. Raises
-    TypeError for a name that is no field or a value of the wrong type; ValueError for a value that makes no sense or
-    that the weights do not fit, for new classes without a pooling, and for an activation without a head.
-    """
+    """Returns a config with some fields changed that describes a model with the same weights, but for its head."""
     changes = dict(changes)
     if "image_size" in changes and "dynamic" not in changes:
         changes["dynamic"] = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
@@ -326,11 +311,7 @@ def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
 
 
 def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
-    """Returns the layers of `new` whose weights a change from `old` cannot keep, and those of `fresh`.
-
-    `new` is one that `changed_config` returned; of a dense model these are `fresh`. Other classes need a new head by
-    themselves; raises ValueError where any other layer would lose its weights and `fresh` does not name it.
-    """
+    """Returns the layers of `new` whose weights a change from `old` cannot keep, and those of `fresh`."""
     if isinstance(new, DenseConfig):
         return set(fresh)
     changed = changed_fields(old, new)
@@ -357,11 +338,7 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
 
 
 def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives the model `new` the weights of `old`, resized, and its adapters, and lets the same train; not in `fresh`.
-
-    `new.config` is one that `changed_config` returned. Raises KeyError for a weight that `old` does not have and whose
-    layer is not in `fresh`.
-    """
+    """Gives the model `new` the weights of `old`, resized, and its adapters, and lets the same train."""
     copy_structure(old, new, fresh)
     values, folded = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
@@ -377,10 +354,7 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives the model `new` LoRA's adapters where `old` has them, with new values; the same weights train as in `old`.
-
-    Layers in `fresh` stay as they are.
-    """
+    """Gives the model `new` LoRA's adapters where `old` has them, with new values."""
     layers, weights = layers_by_path(old), weights_by_path(old)
     for path, layer in layers_by_path(new).items():
         if path.partition("/")[0] not in fresh and path in layers:
@@ -396,10 +370,7 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
-    """Returns a weight of a model with the config `old`, by its path, as a model with the config `new` needs it.
-
-    Patch kernel, first kernel and position embeddings are resized or adapted; any other weight is returned as it is.
-    """
+    """Returns a weight of a model with the config `old`, by its path, as a model with the config `new` needs it."""
     if isinstance(new, DenseConfig):
         old, new = old.backbone, new.backbone
     if path == "embedding/kernel" and new.patch_size != old.patch_size:
@@ -414,21 +385,15 @@ def _resized(path: str, value: Any, old: Any, new: Any) -> Any:
 
 
 def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a kernel `(height, width, 3, filters)` adapted to other channels by timm's rule (`adapt_input_conv`).
-
-    One channel gets the sum; more get the three in turn, times 3 / channels, so that activations stay as large. A
-    kernel that is standardised when it is used is adapted before.
-    """
+    """Returns a kernel `(height, width, 3, filters)` adapted to other channels by timm's rule (`adapt_input_conv`)."""
+    # One channel gets the sum; more get the three in turn, times 3 / channels, so that activations stay as large.
     if channels == 1:
         return kernel[:, :, 0:1] + kernel[:, :, 1:2] + kernel[:, :, 2:3]
     return kernel[:, :, np.arange(channels) % 3] * np.float32(3 / channels)
 
 
 def _normalizing_embedding(model: Any, config: Any) -> dict[str, Any]:
-    """Returns kernel and bias, by path, that make the patch embedding of a model normalise pixels as `config` says.
-
-    w (p / (255 std) - mean / std) is w / (255 std) p, less w mean / std.
-    """
+    """Returns kernel and bias, by path, that make the patch embedding of a model normalise pixels as `config` says."""
     layer = model.get_layer("embedding")
     kernel = keras.ops.convert_to_numpy(keras.ops.cast(layer.kernel, "float32")).astype("float64")
     bias = keras.ops.convert_to_numpy(keras.ops.cast(layer.bias, "float32")) if layer.use_bias else 0.0
@@ -447,11 +412,9 @@ class InferenceStep(NamedTuple):
 
 
 def inference_steps(model: Any) -> list[InferenceStep]:
-    """Returns the steps of `optimize_for_inference` for a model of its kind, with what is in the way of each.
-
-    On TensorFlow's CPUs a block is timed with and without XLA, the first time for its shape; RuntimeError there for a
-    strategy over several processes.
-    """
+    """Returns the steps of `optimize_for_inference` for a model of its kind, with what is in the way of each."""
+    # On TensorFlow's CPUs a block is timed with and without XLA, the first time for its shape; RuntimeError there for a
+    # strategy over several processes.
     config, dtype = model.config, model.compute_dtype
     standardised = "the kernels of the ResNet are standardised once, not at every call"
     if isinstance(config, BiTConfig):
@@ -496,10 +459,7 @@ def inference_steps(model: Any) -> list[InferenceStep]:
 
 
 def packable_kernels(model: Any) -> list[Any]:
-    """Returns the kernels, tensors, of dense layers that are float32 on PyTorch's CPU, not quantized, without adapters.
-
-    Kernels that were made in inference mode are left out, and so are all of a model with another compute dtype.
-    """
+    """The kernels, tensors, of dense layers that are float32 on PyTorch's CPU, not quantized, without adapters."""
     if keras.backend.backend() != "torch" or model.compute_dtype != "float32":
         return []
     kernels = [
@@ -519,10 +479,7 @@ def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
 
 
 def training_config(model: keras.Model) -> dict[str, Any]:
-    """Returns what a model's config says of training: `adapters` and `frozen_weights`, each left out where empty.
-
-    `adapters` are `{"rank", "alpha"}` by layer; `frozen_weights` are paths of frozen weights in layers that train.
-    """
+    """Returns what a model's config says of training: `adapters` and `frozen_weights`, each left out where empty."""
     frozen: set[int] = set()
     for layer in layers_inside(model, include_self=False):
         if layer.trainable:
@@ -535,11 +492,7 @@ def training_config(model: keras.Model) -> dict[str, Any]:
 
 
 def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_weights: Collection[str]) -> None:
-    """Gives a new model the adapters of a `training_config`, with new values, and freezes its `frozen_weights`.
-
-    Raises KeyError for a layer or a weight that the model does not have, and for adapters without rank or alpha;
-    AttributeError or ValueError for a layer that takes none.
-    """
+    """Gives a new model the adapters of a `training_config`, with new values, and freezes its `frozen_weights`."""
     layers = layers_by_path(model) if adapters else {}
     for name, options in adapters.items():
         if not has_adapters(layers[name]):
@@ -611,11 +564,9 @@ _shares: dict[tuple[Any, ...], float] = {}
 
 
 def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: bool = False) -> bool:
-    """Returns whether XLA makes a model's largest repeated layer, a block, enough quicker; on TensorFlow alone.
-
-    It is timed once for each shape, as in inference, so that no random state and no moving average changes; with
-    `training` its gradients are computed as well.
-    """
+    """Returns whether XLA makes a model's largest repeated layer, a block, enough quicker; on TensorFlow alone."""
+    # It is timed once for each shape, as in inference, so that no random state and no moving average changes; with
+    # `training` its gradients are computed as well.
     layer = _block(model)
     batch_size = min(batch_size, _IMAGES)
     # Of tokens, and of their rotation.
@@ -628,10 +579,7 @@ def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: b
 
 
 def _block(model: keras.Model) -> keras.layers.Layer:
-    """Returns the layer with the most parameters among those whose kind occurs more than once in a model's graphs.
-
-    Where no kind does, among all layers with weights.
-    """
+    """Returns the layer with the most parameters among those whose kind occurs more than once in a model's graphs."""
     layers = []
     for graph in layers_inside(model):
         if isinstance(graph, keras.Model):

@@ -33,11 +33,7 @@ class Config(Options):
 
 
 def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
-    """Returns the names of classes as a tuple, or None for None.
-
-    Raises TypeError unless they are strings in an iterable that is no string, ValueError unless there are `classes` of
-    them, each one line without control characters or space around it.
-    """
+    """Returns the names of classes as a tuple, or None for None."""
     if names is None:
         return None
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
@@ -74,10 +70,7 @@ class ModelConfig(Config):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; errors unless each class has one, or the activation is no string or None.
-
-        Raises TypeError for names or an activation of another type, ValueError for other names.
-        """
+        """Makes a tuple of the class names."""
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
             given = f"{self.classifier_activation!r} was given"
@@ -472,10 +465,7 @@ def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
-    """Returns a float for each channel, from a number for all or one for each; equal ones fit any number of channels.
-
-    Raises TypeError unless they are numbers, ValueError unless there are as many as channels, or for too many of these.
-    """
+    """A float for each channel, from a number for all or one for each; equal ones fit any number of channels."""
     if channels > MOST_CHANNELS:
         raise ValueError(f"channels must be at most {MOST_CHANNELS:,}, but {channels:,} was given.")
     values = tuple(value) if isinstance(value, Iterable) else (value,)

@@ -42,10 +42,8 @@ from keras_vit.preprocessing.windows import detector_pixels, read_picture
 
 
 def token_map(backbone: VisionTransformer, block: int, policy: Any, tokens: Any = None) -> tuple[Any, Any]:
-    """Returns the symbolic output of a block as a map `(batch, rows, columns, D)` of the patches, and as all tokens.
-
-    Both are normalised if the backbone has a final norm. `tokens` take the place of the block's own output.
-    """
+    """Returns the symbolic output of a block as a map `(batch, rows, columns, D)` of the patches, and as all tokens."""
+    # `tokens` take the place of the block's own output.
     tokens = backbone.get_layer(f"block_{block}").output if tokens is None else tokens
     vit = backbone.config
     if vit.final_norm == "tokens":
@@ -131,10 +129,8 @@ def _features(maps: list[Any], policy: Any) -> Any:
 
 
 def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Returns logits `(batch, rows, columns, classes)`: batch normalisation and a matrix, for each patch by itself.
-
-    With `zero_shot` cosines of the classes' vectors and the values of the last block. Inputs and outputs are symbolic.
-    """
+    """Returns logits `(batch, rows, columns, classes)`: batch normalisation and a matrix, for each patch by itself."""
+    # With `zero_shot` cosines of the classes' vectors and the values of the last block.
     if config.zero_shot:
         return _cosines(config, backbone, policy)
     x = _features([token_map(backbone, i, policy)[0] for i in config.blocks], policy)
@@ -146,11 +142,7 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
 
 
 def _cosines(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Returns products `(batch, rows, columns, classes)` of the last values, as unit vectors, and the head's kernel.
-
-    They are cosines where the kernel's columns have length 1, as those of a zero-shot segmenter. The config has checked
-    that the backbone has attention.
-    """
+    """Returns products `(batch, rows, columns, classes)` of the last values, as unit vectors, and the head's kernel."""
     last, exact = backbone.get_layer(f"block_{config.blocks[-1]}"), at_least_float32(policy, "head")
     tokens, *rotation = keras.tree.flatten(last.input)
     # Attention of a token to itself alone returns its value, projected.
@@ -218,10 +210,7 @@ def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy:
 
 
 def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_class_token: bool) -> list[Any]:
-    """Returns the output of each of `config.blocks` as a map, normalised where the backbone has a final norm.
-
-    With the class token, it stands behind the channels of every place.
-    """
+    """Returns the output of each of `config.blocks` as a map, normalised where the backbone has a final norm."""
     maps = []
     for i in config.blocks:
         x, tokens = token_map(backbone, i, policy)
@@ -356,11 +345,8 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
 def read_queries(
     tokens: Any, parts: Mapping[str, keras.layers.Layer], config: EoMTConfig, training: bool | None = None
 ) -> dict[str, Any]:
-    """Returns the logits of `classes` and `masks` that tokens, of which the first are queries, stand for.
-
-    `parts` are the layers by name: `encoder_norm`, `map`, `upscale_0` and others, `mask_head`, `class_head`. Logits of
-    masks are float32 or better.
-    """
+    """Returns the logits of `classes` and `masks` that tokens, of which the first are queries, stand for."""
+    # Logits of masks are float32 or better.
     options = {} if training is None else {"training": training}  # a graph keeps what its layers are called with
     tokens = parts["encoder_norm"](tokens, **options)
     queries, features = tokens[:, : config.queries], parts["map"](tokens)
@@ -457,11 +443,7 @@ class EoMT(DenseModel):
 
 
 def _probabilities(values: Any, blocks: int, draws: Any) -> list[Any]:
-    """Returns the probability of each block, None where it is 0, as numbers or tensors `(batch, 1)`.
-
-    Raises ValueError for another number of them than `blocks`, for numbers that are not from 0 to 1, and where `draws`
-    is None but needed: for a number between 0 and 1, and for probabilities of each image, whose values nobody checks.
-    """
+    """Returns the probability of each block, None where it is 0, as numbers or tensors `(batch, 1)`."""
     if isinstance(values, (numbers.Real, list, tuple, np.ndarray)) and np.ndim(values) < 2:
         given = np.asarray(values, "float32").reshape(-1).tolist() * (blocks if np.ndim(values) == 0 else 1)
         if len(given) != blocks or not all(0 <= p <= 1 for p in given):
@@ -485,10 +467,8 @@ def _seen(masks: Any, grid_size: tuple[int, int]) -> Any:
 
 
 def _allowed(seen: Any, prefix: int) -> Any:
-    """Returns which tokens each token sees, booleans `(batch, tokens, tokens)`: queries, prefix tokens and patches.
-
-    Queries see the patches in `seen`, booleans `(batch, queries, patches)`; everything else sees everything.
-    """
+    """Returns which tokens each token sees, booleans `(batch, tokens, tokens)`: queries, prefix tokens and patches."""
+    # Queries see the patches in `seen`, booleans `(batch, queries, patches)`; everything else sees everything.
     batch, (queries, patches) = ops.shape(seen)[0], seen.shape[1:]
     of_queries = ops.concatenate([ops.ones((batch, queries, queries + prefix), "bool"), seen], axis=2)
     of_others = ops.ones((batch, prefix + patches, queries + prefix + patches), "bool")

@@ -17,10 +17,7 @@ WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation",
 
 
 def _vit_config(name: str, value: Any) -> ViTConfig:
-    """Returns the config of a backbone, made of a mapping where a file has one.
-
-    Raises TypeError for anything else, and TypeError or ValueError for a mapping whose fields are none of a ViTConfig.
-    """
+    """Returns the config of a backbone, made of a mapping where a file has one."""
     if isinstance(value, Mapping):
         return ViTConfig(**value)
     if not isinstance(value, ViTConfig):
@@ -116,11 +113,7 @@ class EoMTConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class.
-
-        Raises ValueError for a backbone with a head, pooling, `patch_drop`, another final norm or a free image size,
-        and for more blocks with queries than there are.
-        """
+        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
             most = f"at most {self.backbone.depth}, the blocks of the backbone"
@@ -169,11 +162,7 @@ class LinearSegmenterConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class.
-
-        Raises ValueError for a backbone with a head, pooling, `patch_drop` or another final norm, and unless blocks,
-        crops, dropout and `zero_shot` fit each other and the backbone.
-        """
+        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
         self._check_blocks(self.blocks)
         if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
@@ -247,10 +236,7 @@ class DepthConfig(DenseConfig):
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth`.
-
-        ValueError also for a backbone with a head, pooling, `patch_drop` or another final norm.
-        """
+        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth`."""
         super()._check_together()
         self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth:
@@ -297,10 +283,7 @@ class DPTConfig(DepthConfig):
     model: ClassVar[str] = "DPT"
 
     def _check_together(self) -> None:
-        """Raises ValueError unless there are four blocks, an even width, and for DINOv2 a class token and metres.
-
-        TypeError or ValueError also as `DepthConfig`, for a backbone, blocks or depths that do not fit.
-        """
+        """Raises ValueError unless there are four blocks, an even width, and for DINOv2 a class token and metres."""
         super()._check_together()
         Several(Whole(0), 4)("blocks", self.blocks)
         if self.fusion_width % 2:
@@ -330,10 +313,7 @@ class LinearDepthConfig(DepthConfig):
     model: ClassVar[str] = "LinearDepth"
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the backbone has a class token and depth is in metres.
-
-        ValueError also as `DepthConfig`, for a backbone, blocks or depths that do not fit.
-        """
+        """Raises ValueError unless the backbone has a class token and depth is in metres."""
         super()._check_together()
         if not (self.metric and self.backbone.class_token):
             raise ValueError("A linear depth head reads the backbone's class token and predicts metres: metric=True.")

@@ -112,11 +112,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
 
 
 def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
-    """Returns all results of a model by name: the layer that returns each, and for those inside a block the name there.
-
-    In the order of the layers; for `logits_2d` that name stands in place of one inside a block. Raises TypeError unless
-    `model` is a VisionTransformer or a BiT.
-    """
+    """All results of a model by name: the layer that returns each, and for those inside a block the name there."""
+    # In the order of the layers; for `logits_2d` that name stands in place of one inside a block.
     if not isinstance(model, (VisionTransformer, BiT)):
         words = f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given"
         raise TypeError(f"{words}. Of a model that contains one, pass that: outer.get_layer(name).")
@@ -164,10 +161,8 @@ def _from_the_start(model: VisionTransformer | BiT, name: str) -> str:
 
 
 def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str, Tensor]:
-    """Returns the symbolic tensor of each result in `wanted`, which are rows of `_table`.
-
-    Up to the first block with results inside it they are tensors of the model; from there layers are called again.
-    """
+    """Returns the symbolic tensor of each result in `wanted`, which are rows of `_table`."""
+    # Up to the first block with results inside it they are tensors of the model; from there layers are called again.
     inside: dict[str, list[str]] = {}
     for layer, activation in wanted.values():
         if activation in BLOCK_ACTIVATIONS:
@@ -196,10 +191,7 @@ def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str,
 
 
 def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Tensor:
-    """Returns what follows the pooling, applied to every place: `(batch, rows, columns, classes)`, no activation.
-
-    `outputs` are tensors by layer, of which `logits_layer` returns the logits.
-    """
+    """Returns what follows the pooling, applied to every place: `(batch, rows, columns, classes)`, no activation."""
     if model.config.pooling == "none":
         logits = outputs[logits_layer]
         return logits if isinstance(model, BiT) else _as_map(model, logits, outputs["embedding"])
@@ -226,10 +218,7 @@ def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _as_map(model: VisionTransformer, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
-    """Returns tokens `(batch, tokens, D)` as a map `(batch, rows, columns, D)`, without those before the patches.
-
-    `patches` are the output of the patch embedding, whose size a dynamic model has to know; None for the model's own.
-    """
+    """Returns tokens `(batch, tokens, D)` as a map `(batch, rows, columns, D)`, without those before the patches."""
     config = model.config
     patches = model.get_layer("embedding").output if patches is None else patches
     layer = TokenMap(config.grid_size, config.prefix_tokens, dtype=tokens.dtype)
@@ -270,8 +259,5 @@ class BlockActivations(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BlockActivations":
-        """Returns the layer of a config of `get_config`, with a new block.
-
-        Raises KeyError without a block, TypeError or ValueError where Keras cannot make it.
-        """
+        """Returns the layer of a config of `get_config`, with a new block."""
         return cls(**{**config, "block": keras.saving.deserialize_keras_object(config["block"])})

@@ -61,13 +61,10 @@ _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDicti
 
 
 def _checking_images(method: Callable[..., Any]) -> Any:
-    """Returns a method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error.
-
-    It raises ValueError for None and for images of a shape that the model does not take, and warns, once for a model,
-    of values that look wrong. Of a `tf.data.Dataset`, shapes are those of its `element_spec`; values of generators and
-    the like are those of the first batch. One thread at a time runs it for a model, but for `predict` and its like on
-    TensorFlow and PyTorch, which keep no state.
-    """
+    """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error."""
+    # Of a `tf.data.Dataset`, shapes are those of its `element_spec`; values of generators and the like are those of the
+    # first batch. One thread at a time runs it for a model, but for `predict` and its like on TensorFlow and PyTorch,
+    # which keep no state.
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -93,10 +90,8 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
 
 def _return_free_memory() -> None:
-    """Returns freed memory to the system on Linux: random weights leave holes, 50 to 240 MB of a ViT-B/16.
-
-    glibc keeps freed memory that lies below memory in use. Other C libraries have no such function, and keep less.
-    """
+    """Returns freed memory to the system on Linux: random weights leave holes, 50 to 240 MB of a ViT-B/16."""
+    # glibc keeps freed memory that lies below memory in use.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
@@ -242,11 +237,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Returns a model with new weights that `get_config` describes.
-
-        Raises KeyError without a config, and for adapters or frozen weights that the model does not have; TypeError or
-        ValueError for fields that are none of its config or make no sense; as `restore_training` for other adapters.
-        """
+        """Returns a model with new weights that `get_config` describes."""
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
         adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())
@@ -375,10 +366,7 @@ class ImageModel(ConfiguredModel):
         return call_layers(self, images, call)
 
     def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
-        """Raises ValueError, with what to do, unless images have the shape that the model takes.
-
-        A batch of no images is taken unless `batch_of_none` is False.
-        """
+        """Raises ValueError, with what to do, unless images have the shape that the model takes."""
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()

@@ -22,10 +22,7 @@ _ROWS = 16  # of an image that are looked at, evenly spaced
 
 
 def wrong_values(config: ModelConfig, images: Any) -> str | None:
-    """Returns why images cannot be what a model of the config takes, to follow its name; None where nothing is wrong.
-
-    Integers are seen in the dtype, values in what `_first_values` returns.
-    """
+    """Why images cannot be what a model of the config takes, to follow its name; None where nothing is wrong."""
     inside, prepare = config.include_preprocessing, "takes normalised images. Pass model.preprocess(images)"
     if not inside and "int" in keras.backend.standardize_dtype(images.dtype):
         return f"was given integers, which can only be pixels of 0..255, but {prepare}"
@@ -48,10 +45,8 @@ def _largest_value(config: ModelConfig) -> float:
 
 
 def _first_values(images: Any) -> np.ndarray | None:
-    """Returns the first images of an array or a tensor of floats in the processor's memory, without copying the rest.
-
-    None for other shapes and kinds of numbers, for tensors of a device, and for what is symbolic, traced or compiled.
-    """
+    """The first images of an array or a tensor of floats in the processor's memory, without copying the rest."""
+    # None for other shapes and kinds of numbers, for tensors of a device, and for what is symbolic, traced or compiled.
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and isinstance(images, torch.Tensor):
         if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(images) is not torch.Tensor:
@@ -74,11 +69,9 @@ def _first_values(images: Any) -> np.ndarray | None:
 
 
 def watched(data: Any, look: Callable[[Any], None]) -> Any:
-    """Returns data for Keras's loops that pass the images of their first batch to `look`; else they stay as they are.
-
-    Images are the first tensor of a batch. Generators, `PyDataset`s of this process, `tf.data.Dataset`s, and loaders of
-    PyTorch are watched; anything else is returned as it is.
-    """
+    """Data for Keras's loops that pass the images of their first batch to `look`; else they stay as they are."""
+    # Generators, `PyDataset`s of this process, `tf.data.Dataset`s, and loaders of PyTorch are watched; anything else is
+    # returned as it is.
     look = _Once(look)
     torch = sys.modules.get("torch")
     if isinstance(data, types.GeneratorType):

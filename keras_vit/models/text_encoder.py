@@ -13,11 +13,7 @@ from keras_vit.models.image_model import ConfiguredModel
 
 
 def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
-    """Returns the symbolic output `(batch, projection or width)` of a text tower for symbolic ids `(batch, context)`.
-
-    No dropout, and a mask of the padding with `pad_id` only: SigLIP and LiT were trained to see it, and CLIP's mask
-    hides what follows. Raises ValueError for an unknown dtype.
-    """
+    """The symbolic output `(batch, projection or width)` of a text tower for symbolic ids `(batch, context)`."""
     policy = keras.dtype_policies.get(dtype)
     table = initializer("normal", stddev=0.02)
     embedding = layers.Embedding(

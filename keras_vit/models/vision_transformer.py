@@ -40,12 +40,9 @@ BEFORE_BLOCKS += ("position_embedding", "token_dropout", "pre_norm")
 
 
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
-    """Returns the symbolic output of a Vision Transformer for symbolic images `(batch, height, width, channels)`.
-
-    It is `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` it has
-    a token axis in between. `dtype` is a policy for all layers, but that the head computes in at least float32. Raises
-    ValueError for an activation or a dtype that Keras does not know.
-    """
+    """Returns the symbolic output of a Vision Transformer for symbolic images `(batch, height, width, channels)`."""
+    # It is `(batch, classes)` with a head and pooling; without a head, what comes before it; with pooling `"none"` it
+    # has a token axis in between. `dtype` is a policy for all layers, but that the head computes in at least float32.
     policy = keras.dtype_policies.get(dtype)
     x = images
     if config.include_preprocessing and not config.preprocessing_folded:
@@ -97,10 +94,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
 
 
 def _stages(x: Any, stages: Sequence[int], width: int, make_unit: Callable[..., layers.Layer]) -> Any:
-    """Returns a map after `stages` of so many units each; every stage but the first halves it and doubles `width`.
-
-    `make_unit` returns a unit for its channels, `strides` and `name`.
-    """
+    """Returns a map after `stages` of so many units each; every stage but the first halves it and doubles `width`."""
     for stage, units in enumerate(stages, start=1):
         for unit in range(1, units + 1):
             strides = 2 if unit == 1 and stage > 1 else 1
@@ -141,10 +135,8 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
 
 
 def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
-    """Returns the layer of block `i`: attention, or in an MLP-Mixer a perceptron across tokens, then an MLP.
-
-    Its rate of stochastic depth rises linearly with `i`; the last block may compute fewer tokens.
-    """
+    """Returns the layer of block `i`: attention, or in an MLP-Mixer a perceptron across tokens, then an MLP."""
+    # Its rate of stochastic depth rises linearly with `i`; the last block may compute fewer tokens.
     common: dict[str, Any] = {
         "dropout": config.dropout,
         "drop_path": config.drop_path * i / max(config.depth - 1, 1),
@@ -319,12 +311,9 @@ class VisionTransformer(ImageModel):
 
 
 def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
-    """Returns the symbolic output of a BiT for symbolic images `(batch, height, width, channels)`.
-
-    It is `(batch, classes)`, without a head `(batch, features)`; with pooling `"none"` it has rows and columns in
-    between. `dtype` is a policy for all layers, but that the head computes in at least float32. Raises ValueError for
-    an activation or a dtype that Keras does not know.
-    """
+    """Returns the symbolic output of a BiT for symbolic images `(batch, height, width, channels)`."""
+    # It is `(batch, classes)`, without a head `(batch, features)`; with pooling `"none"` it has rows and columns in
+    # between. `dtype` is a policy for all layers, but that the head computes in at least float32.
     policy = keras.dtype_policies.get(dtype)
     x = images
     if config.include_preprocessing:

@@ -147,11 +147,7 @@ def _classes(file: str) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
-    """Returns one `(id, name)` pair for each class: those of `names`; without, ImageNet's for 1,000 or 21,843 classes.
-
-    Other classes without names are called `"class_0"` and so on. Raises TypeError if `names` are no list of names or
-    pairs, ValueError if there are not as many as classes.
-    """
+    """One `(id, name)` pair for each class: those of `names`; without, ImageNet's for 1,000 or 21,843 classes."""
     if names is None and classes in (1000, 21843):
         return imagenet1k_classes() if classes == 1000 else imagenet21k_classes()
     if names is None:

@@ -233,11 +233,7 @@ def is_file(source: Any) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: Any) -> Iterator[Any]:
-    """Opens a path, or yields the file object or PIL image that is given; within it, any error becomes ValueError.
-
-    Raises TypeError for anything else, ValueError for an address, and the operating system's error for a file that
-    cannot be opened; MemoryError stays as it is.
-    """
+    """Opens a path, or yields the file object or PIL image that is given; within it, any error becomes ValueError."""
     if not is_file(file):
         wanted = f"file must be a path, a binary file object or a PIL image, not {type(file).__name__}"
         raise TypeError(f"{wanted}. To scale arrays use resize_images.")
@@ -256,11 +252,7 @@ def _opened(file: Any) -> Iterator[Any]:
 
 
 def _read_rgb(file: Any, orient: bool) -> np.ndarray:
-    """Returns anything that `load_image` takes as uint8 `(height, width, 3)`, upright if `orient`.
-
-    Raises TypeError for what is no file or PIL image, ValueError for an address and for content that Pillow cannot
-    decode, the operating system's error for a file that cannot be opened, and ImportError without Pillow.
-    """
+    """Returns anything that `load_image` takes as uint8 `(height, width, 3)`, upright if `orient`."""
     require_packages("load_image", ("PIL",), "images")
     from PIL import Image
 
@@ -273,10 +265,7 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
 
 
 def _upright(image: "Image.Image") -> "Image.Image":
-    """Returns a PIL image turned as its EXIF orientation says: itself where it is upright, else a new one.
-
-    Raises Pillow's errors for damaged data, such as OSError.
-    """
+    """Returns a PIL image turned as its EXIF orientation says: itself where it is upright, else a new one."""
     from PIL import ImageOps
 
     image.load()
@@ -284,15 +273,8 @@ def _upright(image: "Image.Image") -> "Image.Image":
 
 
 def read_channels(file: Any, channels: int) -> np.ndarray:
-    """Returns the pixels of an image file or PIL image, `(height, width, channels)`, upright.
-
-    For three channels they are those of `load_image`, uint8. For others they have the file's own values and dtype:
-    Pillow reads one channel as grey and four with transparency, tifffile a TIFF, whose channels may come first.
-
-    Raises ImportError if Pillow, or tifffile for such a TIFF, is missing, OSError if the file cannot be opened (such as
-    FileNotFoundError), TypeError for no path, binary file object or PIL image, and ValueError if the file has other
-    channels or cannot be decoded, or for an address.
-    """
+    """Returns the pixels of an image file or PIL image, `(height, width, channels)`, upright."""
+    # Pillow reads one channel as grey and four with transparency, tifffile a TIFF, whose channels may come first.
     if channels == 3:
         return load_image(file)
     is_tiff = isinstance(file, (str, os.PathLike)) and str(file).lower().endswith((".tif", ".tiff"))
@@ -318,11 +300,7 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
 
 
 def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
-    """Returns the pixels that Pillow would make of a JPEG file whose head it has read, decoded by simplejpeg.
-
-    None where they may differ: no simplejpeg, another format, CMYK, a picture to be turned, damaged data. Raises
-    OSError if the file cannot be read.
-    """
+    """Returns the pixels that Pillow would make of a JPEG file whose head it has read, decoded by simplejpeg."""
     simplejpeg = _simplejpeg()
     if simplejpeg is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
         return None
@@ -372,10 +350,7 @@ def _rgb(image: "Image.Image") -> np.ndarray:
 
 
 def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence[float]) -> Any:
-    """Returns `(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new one.
-
-    ValueError, or the framework's own error, where there is not one value, or one for each channel.
-    """
+    """Returns `(images / 255 - mean) / std` of a float32 tensor of any framework, or of an array as a new one."""
     shift, scale = _in_grey_levels(mean), _in_grey_levels(std)
     if not isinstance(images, np.ndarray):
         if hasattr(images, "new_tensor"):  # PyTorch's, which leaves a product with an array to NumPy
@@ -450,11 +425,7 @@ def check_pixels(
 
 
 def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "images") -> None:
-    """Checks a tensor of any framework, also a symbolic one; with `channels=None` its shape may be any. Returns None.
-
-    Raises TypeError unless it holds integers or floats, ValueError unless it is an image, or a batch, of so many
-    channels. A rank or a number of channels that is not known passes.
-    """
+    """Checks a tensor of any framework, also a symbolic one."""
     # Types are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
     if "int" not in str(tensor.dtype) and "float" not in str(tensor.dtype):
         raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {tensor.dtype}.")
@@ -473,10 +444,7 @@ def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "im
 
 
 def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
-    """Returns images, an array, a tensor or lists, as a NumPy array of integers or floats in the machine's byte order.
-
-    Raises TypeError for symbolic tensors and other dtypes, ValueError for images of different sizes.
-    """
+    """Images, an array, a tensor or lists, as a NumPy array of integers or floats in the machine's byte order."""
     try:
         images = to_numpy(images)
     except Exception as error:  # Each framework has its own for tensors that have no values yet.
@@ -541,10 +509,7 @@ def bring_to_size(
 
 
 def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:
-    """Returns the centre, of a size, of images `(..., height, width, channels)` that are as large; a view.
-
-    `whole` makes an integer of where it begins.
-    """
+    """Returns the centre, of a size, of images `(..., height, width, channels)` that are as large; a view."""
     top, left = (whole((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]
 

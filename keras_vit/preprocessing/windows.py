@@ -32,11 +32,7 @@ class Window(NamedTuple):
 
 
 def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
-    """Returns one picture `(height, width, channels)`: a file or a PIL image is read, an array or a tensor is checked.
-
-    Raises ValueError for another shape, no pixels, values that are none or content that cannot be decoded, TypeError
-    for what is no picture, OSError for a file that cannot be opened, and ImportError without Pillow or tifffile.
-    """
+    """One picture `(height, width, channels)`: a file or a PIL image is read, an array or a tensor is checked."""
     pixels = read_channels(picture, channels) if is_file(picture) else picture
     pixels = check_pixels(pixels, channels, name="picture")
     if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
@@ -46,10 +42,7 @@ def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
 
 
 def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int]) -> list[Window]:
-    """Returns windows at distances `stride`, row by row, that cover a picture (mmsegmentation).
-
-    The last ones are shifted into it. Where the picture is smaller than a crop, windows are as large as the picture.
-    """
+    """Returns windows at distances `stride`, row by row, that cover a picture (mmsegmentation)."""
     sides = tuple(map(min, crop, size))
     starts = []
     for length, side, step in zip(size, crop, stride, strict=True):
@@ -59,10 +52,7 @@ def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int
 
 
 def spread(size: tuple[int, int], side: int) -> list[Window]:
-    """Returns the least number of square windows of a side that cover a picture whose shorter side is the same (EoMT).
-
-    They overlap evenly along the longer side.
-    """
+    """The least number of square windows of a side that cover a picture whose shorter side is the same (EoMT)."""
     count = math.ceil(max(size) / side)
     overlap = (count * side - max(size)) / (count - 1) if count > 1 else 0.0
     starts = [int(i * (side - overlap)) for i in range(count)]
@@ -70,10 +60,7 @@ def spread(size: tuple[int, int], side: int) -> list[Window]:
 
 
 def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2).
-
-    Of an odd number, the larger half comes after.
-    """
+    """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2)."""
     rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
     return [(rest // 2, rest - rest // 2) for rest in rests]
 
@@ -84,10 +71,7 @@ def rows_of(values: np.ndarray) -> Rows:
 
 
 def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
-    """Returns a function `(start, stop)` of the rows of a map after a bilinear resize from size `old` to `new`.
-
-    Half-pixel centres, no antialiasing. Each call computes only the rows of the old map that it needs.
-    """
+    """Returns a function `(start, stop)` of the rows of a map after a bilinear resize from size `old` to `new`."""
     if tuple(old) == tuple(new):
         return rows
     # The neighbours of each new place in the old map, and how far it lies from the first one to the second.
@@ -105,11 +89,7 @@ def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
 
 
 def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int) -> np.ndarray:
-    """Returns which of so many values of a map, after `stretched`, is the largest at each place: int32 `(*new)`.
-
-    Between four places that agree no other value can be larger, as means lie between what they are made of. The rest,
-    along the borders, is computed: a tenth of most pictures.
-    """
+    """Returns which of so many values of a map, after `stretched`, is the largest at each place: int32 `(*new)`."""
     (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
     found = np.empty(new, "int32")
     for start, stop in strips((new[0], max(1, old[0] * old[1] // new[0])), values):
@@ -131,10 +111,7 @@ def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int)
 
 
 def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
-    """Returns a function `(start, stop)` of the rows of the mean of maps in overlapping windows.
-
-    `maps[i]` returns rows of window i; the windows cover a picture of that width.
-    """
+    """Returns a function `(start, stop)` of the rows of the mean of maps in overlapping windows."""
 
     def merged_rows(start: int, stop: int) -> np.ndarray:
         total: Any = None
@@ -172,10 +149,8 @@ def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
-    """Returns a picture at the size of a detector, float32 in 0..255, by a checked name of `DetectorConfig.pictures`.
-
-    Source: `OwlViTImageProcessor` and `Owlv2ImageProcessor` of transformers 5.24; Scenic's notebook pads with grey.
-    """
+    """A picture at the size of a detector, float32 in 0..255, by a checked name of `DetectorConfig.pictures`."""
+    # `OwlViTImageProcessor` and `Owlv2ImageProcessor` of transformers 5.24; Scenic's notebook pads with grey.
     if rule == "owlvit":
         if pixels.dtype == np.uint8:
             return torchvision_resized(pixels, size, "bicubic").astype("float32")

@@ -52,10 +52,7 @@ class PanopticQualityResult(TableResult):
         return np.where(segments[:, None], np.stack(shares, axis=1), np.nan)
 
     def _mean(self, column: int, stuff: bool | None = None) -> float:
-        """Returns the mean of a column of `per_class` over the classes that are stuff (True), are not (False), or all.
-
-        Classes without segments do not count; NaN where no class has any.
-        """
+        """The mean of a column of `per_class` over the classes that are stuff (True), are not (False), or all."""
         chosen = [k for k in range(len(self.matched)) if stuff is None or (k in self.stuff) is stuff]
         values = self.per_class[chosen, column]
         return float(np.nanmean(values)) if (~np.isnan(values)).any() else float("nan")
@@ -182,11 +179,7 @@ class PanopticQuality:
     def _match(
         self, shared: dict[tuple[int, int], int], truths: dict[int, int], guesses: dict[int, int], crowd: set[int]
     ) -> None:
-        """Adds the matched, invented and missed segments of one picture to the counts.
-
-        `shared` has the number of pixels for each pair of ids (labelled, predicted), `truths` and `guesses` the class
-        of each labelled and predicted id; `crowd` are the labelled ids that need not be found.
-        """
+        """Adds the matched, invented and missed segments of one picture to the counts."""
         area_true, area_guess = Counter[int](), Counter[int]()
         for (true, guess), pixels in shared.items():
             area_true[true] += pixels
@@ -229,25 +222,7 @@ class PanopticQuality:
 def read_panoptic(
     folder: Source, names: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, np.ndarray, dict[int, int], set[int]]]:
-    """Yields pictures and their segments of a folder in the format of COCO's panoptic annotations.
-
-    Args:
-        folder: With a file `*panoptic*.json`, also in `annotations/`; beside it a folder of its name with the PNGs of
-            ids (red + 256 green + 65,536 blue); and the pictures anywhere in the folder.
-        names: What the model's classes are called, to find the file's categories by; None: by their order.
-
-    Yields:
-        For each annotation the path of the picture, the ids `(height, width)`, the class of each id, and the crowds.
-
-    Raises:
-        FileNotFoundError: if the folder, the file, a picture or a PNG is not there.
-        ValueError: if there are several such files, or two pictures of a name; if the file has no annotations or
-            another form, an id twice, another number of categories than `names`, or a category that is not listed; if a
-            PNG cannot be decoded.
-        ImportError: if Pillow is not installed.
-        TypeError: if `folder` is no path.
-        OSError: if a file cannot be read. All of these are raised while pictures are taken from the iterator.
-    """
+    """Yields pictures and their segments of a folder in the format of COCO's panoptic annotations."""
     root = Path(at_home(folder))
     files = panoptic_files(root)
     if not files:

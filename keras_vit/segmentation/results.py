@@ -198,12 +198,9 @@ def plot(
 def plot_beside_labels(
     shown: Sequence[tuple[np.ndarray, np.ndarray, Mapping[int, int], Segmentation]], path: str | os.PathLike[str]
 ) -> None:
-    """Writes a figure: pictures, below each its labels, and below these the segments found, in the colours of classes.
-
-    `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is one,
-    and what `segment` returned. Raises ImportError without matplotlib, ValueError for another ending than .png, .svg or
-    .pdf, OSError where the file cannot be written.
-    """
+    """Writes a figure: pictures, below each its labels, and below these the segments found."""
+    # `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is
+    # one, and what `segment` returned.
     pictures = [pixels.clip(0, 255).astype("uint8") for pixels, _, _, _ in shown]
     # Of other channels than three the first is shown, in grey.
     pictures = [one if one.shape[2] == 3 else np.repeat(one[..., :1], 3, axis=2) for one in pictures]
@@ -217,10 +214,7 @@ def plot_beside_labels(
 
 
 def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
-    """Returns the colour of each segment by its id: that of its class, or where none are given colours that differ.
-
-    Raises ValueError for the name of no label set, and where there are fewer colours than classes.
-    """
+    """Returns the colour of each segment by its id: that of its class, or where none are given colours that differ."""
     if colours is None:
         return {segment.id: colour for segment, colour in zip(segments, safe_colours(), strict=False)}
     if isinstance(colours, str) and colours not in LABEL_SETS:
@@ -233,10 +227,7 @@ def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None
 
 
 def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], opacity: float) -> np.ndarray:
-    """Returns a copy of a picture with its segments painted over, and dark edges between them.
-
-    `ids` are those of the pixels, -1 for none; pixels whose id has no colour stay as they are.
-    """
+    """Returns a copy of a picture with its segments painted over, and dark edges between them."""
     numbers_there, places = np.unique(ids, return_inverse=True)  # ids of COCO's files reach into the millions
     rows = [(*colours[number], opacity) if number in colours else (0, 0, 0, 0) for number in numbers_there.tolist()]
     shown = np.array(rows, "float32")[places.reshape(ids.shape)]
@@ -258,10 +249,8 @@ def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int,
 
 
 def _middle(mask: np.ndarray) -> tuple[int, int]:
-    """Returns the row and column of a place far inside a mask, which has a pixel or more (IndexError without one).
-
-    The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
-    """
+    """Returns the row and column of a place far inside a mask, which has a pixel or more (IndexError without one)."""
+    # The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
     step = max(1, max(mask.shape) // 96)
     left = mask[::step, ::step]
     if not left.any():

@@ -131,10 +131,7 @@ def segment(
 def segment_patches(
     model: LinearSegmenter, pixels: np.ndarray, scales: Sequence[float], flip: bool, batch_size: int
 ) -> Segmentation:
-    """Returns the class of each pixel of a picture `(height, width, channels)`, by scales and mirror images on average.
-
-    The other arguments are those of `segment`, which has checked them.
-    """
+    """The class of each pixel of a picture `(height, width, channels)`, by scales and mirror images on average."""
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
     images = []
     for scale in scales:
@@ -178,11 +175,7 @@ def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) ->
 
 
 def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> tuple[Rows, tuple[int, int]]:
-    """Returns a function for rows of the map of logits of an image, and the size of that map.
-
-    Logits of overlapping crops are averaged, those of TIPS as shares, at the size of the image. `"tips_whole"` takes
-    the image in one piece, and its map is the grid of patches.
-    """
+    """Returns a function for rows of the map of logits of an image, and the size of that map."""
     config, size = model.config, (image.shape[0], image.shape[1])
     is_whole, is_tips = config.pictures == "tips_whole", config.pictures.startswith("tips")
     windows = [Window(0, 0, *size)] if is_whole else sliding(size, config.crop_size, config.stride)
@@ -231,10 +224,7 @@ def _shares(rows: Rows) -> Rows:
 def segment_with_queries(
     model: EoMT, pixels: np.ndarray, task: str, stuff: Sequence[int], threshold: float, overlap: float, batch_size: int
 ) -> Segmentation:
-    """Returns the segments of a picture `(height, width, channels)` that an EoMT finds.
-
-    The other arguments are those of `segment`, which has checked them.
-    """
+    """Returns the segments of a picture `(height, width, channels)` that an EoMT finds."""
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
     side, is_semantic = config.image_size[0], task == "semantic"
     crops, windows, inner = prepared(config, pixels, is_semantic)
@@ -259,11 +249,7 @@ def segment_with_queries(
 
 
 def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.ndarray, list[Window], Size]:
-    """Returns crops of a picture `(height, width, channels)` for an EoMT, their windows, and its size in them.
-
-    Where `whole`, crops cover the picture, whose shorter side becomes the model's; else there is one crop, in which the
-    longer side is the model's, with black beside the picture.
-    """
+    """Returns crops of a picture `(height, width, channels)` for an EoMT, their windows, and its size in them."""
     side = config.image_size[0]
     size = (pixels.shape[0], pixels.shape[1])
     inner = _covering(size, side, config.pictures) if whole else _fitting(size, side, config.pictures)
@@ -325,11 +311,7 @@ def _panoptic(
     threshold: float,
     overlap: float,
 ) -> Segmentation:
-    """Returns the panoptic segments of a picture, from the probabilities of each query's classes and from its mask.
-
-    Each pixel goes to the query with the largest score times probability, if it lies in that query's mask. Segments
-    that keep too little of their mask are dropped, and those of a class in `stuff` become one.
-    """
+    """Returns the panoptic segments of a picture, from the probabilities of each query's classes and from its mask."""
     labels, scores = shares.argmax(-1), shares.max(-1)
     queries = np.flatnonzero((labels != config.classes) & (scores > threshold))
     count = len(queries)
@@ -372,10 +354,7 @@ def _panoptic(
 def _instances(
     at_size: Callable[[np.ndarray], Rows], shares: np.ndarray, size: Size, config: EoMTConfig, threshold: float
 ) -> Segmentation:
-    """Returns the instances of a picture: a segment for each query that is sure of its class and of its mask.
-
-    A score is that of the class times the mean probability inside the mask. Where masks overlap, later ones lie above.
-    """
+    """Returns the instances of a picture: a segment for each query that is sure of its class and of its mask."""
     labels, scores = shares[:, :-1].argmax(-1), shares[:, :-1].max(-1)
     found = np.full(size, -1, "int32")
     queries = np.flatnonzero(scores >= threshold)  # the mask's own probability only lowers a score

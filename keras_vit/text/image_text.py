@@ -208,11 +208,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
 
     def _pair(self, x: Any) -> Any:
-        """Returns images and token ids as the towers take them, of `(images, texts)`; anything else as it is.
-
-        Raises ValueError for unknown ids, or sentences without a tokenizer, TypeError for texts that are no strings,
-        OSError, ValueError or ImportError for image files that cannot be read, ImportError without ftfy as `_ids`.
-        """
+        """Returns images and token ids as the towers take them, of `(images, texts)`; anything else as it is."""
         if not (isinstance(x, tuple) and len(x) == 2):
             return self.image_encoder.watch_values(x)
         images, texts = x
@@ -404,11 +400,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
 
 def _with_capitals(tokenizer: Tokenizer, config: TextConfig) -> Tokenizer:
-    """Returns a tokenizer that leaves capitals, as the authors' notebook on segmentation has it.
-
-    A tokenizer that was not made from a SentencePiece model is returned as it is. Raises ImportError without the
-    library, OSError if the model's file is gone by now, ValueError if it is damaged.
-    """
+    """Returns a tokenizer that leaves capitals, as the authors' notebook on segmentation has it."""
     model = next((file for file in tokenizer.files if file.suffix == ".model"), None)
     if model is None:
         return tokenizer
@@ -521,10 +513,8 @@ def load_pair(source: Source, **options: Any) -> ImageText:
 
 
 def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bias: bool) -> str:
-    """Returns whose tokenizer and averaging belong to weights of a layout.
-
-    That is `"tips"`, `"big_vision"`, `"lit"`, `"open_clip"`, `"openai"`, or the name of the layout itself.
-    """
+    """Returns whose tokenizer and averaging belong to weights of a layout."""
+    # That is `"tips"`, `"big_vision"`, `"lit"`, `"open_clip"`, `"openai"`, or the name of the layout itself.
     if dialect.startswith(tokenizers.TIPS):
         return tokenizers.TIPS
     if dialect == "flax":
@@ -535,10 +525,7 @@ def _kind_of(dialect: str, sidecars: Sidecars, images: VisionTransformer, has_bi
 
 
 def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bool, source: str) -> str | None:
-    """Returns whose code is the official one for a text tower: `"big_vision"` or such; None for the file's own rules.
-
-    Raises ValueError where no official code computes such a tower.
-    """
+    """Whose code is the official one for a text tower: `"big_vision"` or such; None for the file's own rules."""
     if names.is_flax:
         return None
     if names.is_tips:
@@ -555,10 +542,7 @@ def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bo
 
 
 def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
-    """Returns the arrays of a file by name; of an image tower of TIPS also those of the text tower's file beside it.
-
-    Raises OSError if a file is not there or cannot be read, ValueError if it is damaged or of no known kind.
-    """
+    """Returns the arrays of a file by name; of an image tower of TIPS also those of the text tower's file beside it."""
     if is_msgpack(path):
         return read_msgpack(path)
     file, text = clip.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
@@ -570,11 +554,7 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
 def _numbers_of_logits(
     file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars, source: str
 ) -> tuple[float, float | None, float | None]:
-    """Returns the logarithm of what cosines are multiplied with, what is added then or None, a TIPS's temperature.
-
-    Raises ValueError where one of them or the image tower is missing, is no single number near 0, or belongs elsewhere;
-    ValueError or OSError if its array is damaged or cannot be read.
-    """
+    """Returns the logarithm of what cosines are multiplied with, what is added then or None, a TIPS's temperature."""
     if names.is_tips:
         temperature = _temperature(file, plan, sidecars, source)
         _beside_text_tower(plan, [f"{plan.prefix}{name}" for name in TEMPERATURES], source)
@@ -595,10 +575,7 @@ def _numbers_of_logits(
 
 
 def _number_of(file: Mapping[str, StoredArray], name: str, source: str) -> float | None:
-    """Returns the one number of an array, None without the array; ValueError unless it is one number near 0.
-
-    Raises ValueError or OSError also if the array is damaged or cannot be read.
-    """
+    """Returns the one number of an array, None without the array; ValueError unless it is one number near 0."""
     if name not in file:
         return None
     values = file[name].read().reshape(-1)
@@ -616,11 +593,7 @@ def _beside_text_tower(plan: Plan, places: Sequence[str], source: str) -> list[s
 
 
 def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars, source: str) -> float:
-    """Returns the temperature of a TIPS, of its array or, as in published files of transformers, of config.json.
-
-    Raises ValueError, which names the file, where neither has it, or it is no single number above 0 whose logarithm a
-    float32 holds; ValueError or OSError if the array is damaged or cannot be read.
-    """
+    """Returns the temperature of a TIPS, of its array or, as in published files of transformers, of config.json."""
     name = next((found for name in TEMPERATURES for found in (f"{plan.prefix}{name}", name) if found in file), None)
     if name is None and "temperature_init_value" in sidecars.config:
         try:

@@ -68,10 +68,7 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
 
 def checked_names(names: Sequence[str]) -> list[str]:
-    """Returns names of classes as a list.
-
-    Raises TypeError unless they are strings in a list, ValueError unless there are two or more different lines of text.
-    """
+    """Returns names of classes as a list."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     names = list(names)
@@ -88,10 +85,7 @@ def checked_names(names: Sequence[str]) -> list[str]:
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns a tuple of templates: a published list by its name, one template, or several.
-
-    Raises TypeError for bytes and what has no items, ValueError unless there is one and each is a string with one `{}`.
-    """
+    """Returns a tuple of templates: a published list by its name, one template, or several."""
     if isinstance(templates, bytes) or not isinstance(templates, Iterable):
         raise TypeError(f"templates must be a sentence or several, but {templates!r:.80} was given.")
     if isinstance(templates, str):
@@ -110,10 +104,7 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: Averaging) -> list[list[str]]:
-    """Returns for each class the texts that stand for it, one a template.
-
-    Raises ValueError where two names are one, or nothing is left of a name, once capitals and punctuation are gone.
-    """
+    """Returns for each class the texts that stand for it, one a template."""
     if averaging.canonical:
         words = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
         twins: dict[str, set[str]] = {}

@@ -17,19 +17,7 @@ class WithTexts:
     text_encoder: TextEncoder
 
     def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
-        """Returns embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut.
-
-        Args:
-            texts: One or several.
-            batch_size: How many are computed at a time.
-            progress: Whether to show a bar.
-
-        Raises:
-            TypeError: unless they are strings.
-            ValueError: if there is no tokenizer or no text, a text is no Unicode, `batch_size` is no positive integer,
-                or a token id is unknown.
-            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
-        """
+        """Embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut."""
         whole_number("batch_size", batch_size, 1)
         ids, rows = self._ids(texts), []
         with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
@@ -49,11 +37,7 @@ class WithTexts:
         return self.tokenizer
 
     def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns the token ids of texts, int32 `(texts, context)`.
-
-        Raises TypeError unless they are strings, ValueError without tokenizer or texts, for text that is no Unicode and
-        unknown ids, ImportError without ftfy for a CLIP or open_clip's files.
-        """
+        """Returns the token ids of texts, int32 `(texts, context)`."""
         ids = self._known_tokenizer()(texts)
         if not len(ids):
             raise ValueError("texts must not be empty.")

@@ -110,10 +110,7 @@ def _spaced(text: str) -> str:
 
 
 def _repaired(text: str) -> str:
-    """Returns a text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`.
-
-    Raises ImportError without ftfy.
-    """
+    """Returns a text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
     return html.unescape(html.unescape(_library("ftfy").fix_text(text))).strip()
 
 
@@ -145,20 +142,14 @@ def _library(name: str) -> Any:
 
 
 def need_library() -> None:
-    """Raises ImportError, with what to install, where no library of the extra `text` is there that reads a tokenizer.
-
-    Which of the two a model needs, only its files say.
-    """
+    """Raises ImportError, with what to install."""
     if not any(map(importlib.util.find_spec, ("tokenizers", "sentencepiece"))):
         require_packages("A model of texts", ("tokenizers", "sentencepiece"), "text")
 
 
 @functools.cache
 def _clip_pairs(start: str, end: str) -> Any:
-    """Returns CLIP's byte pairs as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`.
-
-    It is made once, and shared. Raises ImportError without that library.
-    """
+    """CLIP's byte pairs as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`."""
     tokenizers = _library("tokenizers")
     lines = gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
     merges = [tuple(line.split()) for line in lines if line]
@@ -171,11 +162,7 @@ def _clip_pairs(start: str, end: str) -> Any:
 
 
 def _splitting(model: Any, words: str, specials: list[str]) -> Any:
-    """Returns a tokenizer of the library `tokenizers` that makes a model's byte pairs of the `words` of a text.
-
-    `words` is a regular expression of one word, and what lies between words is dropped; the tokens `specials` stay
-    whole. Raises ImportError without that library.
-    """
+    """Returns a tokenizer of the library `tokenizers` that makes a model's byte pairs of the `words` of a text."""
     tokenizers = _library("tokenizers")
     result = tokenizers.Tokenizer(model)
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(words), "removed", invert=True)
@@ -186,10 +173,7 @@ def _splitting(model: Any, words: str, specials: list[str]) -> Any:
 
 
 def _from_merges(vocabulary: Path) -> Any:
-    """Returns the byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer.
-
-    Raises ImportError without the library `tokenizers`, and what that raises (Exception) for files it cannot read.
-    """
+    """The byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer."""
     tokenizers, specials = _library("tokenizers"), ["<|startoftext|>", "<|endoftext|>"]
     files = str(vocabulary), str(vocabulary.with_name(MERGES))
     model = tokenizers.models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token=specials[1])
@@ -200,10 +184,7 @@ def _from_merges(vocabulary: Path) -> Any:
 
 
 def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Returns a function from a text to its ids without special tokens, by a tokenizer of the library `tokenizers`.
-
-    That is changed: it cuts and fills up nothing from now on.
-    """
+    """Returns a function from a text to its ids without special tokens, by a tokenizer of the library `tokenizers`."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
@@ -217,11 +198,7 @@ def _cleaning(name: Any) -> Callable[[str], str]:
 
 
 def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = None) -> Tokenizer:
-    """Returns CLIP's tokenizer as OpenAI's code or open_clip has it, which call the special tokens by other words.
-
-    `clean` is a name of `CLEANINGS`, None for `"lower"`. Raises ImportError without the library, ValueError if `clean`
-    is unknown or the model does not know as many words as CLIP has.
-    """
+    """Returns CLIP's tokenizer as OpenAI's code or open_clip has it, which call the special tokens by other words."""
     words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
     pairs = _clip_pairs(*words)
     start, end = map(pairs.token_to_id, words)
@@ -230,13 +207,7 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = N
 
 
 def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
-    """Returns the tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though no file says so.
-
-    `kind` says whose rules it follows, such as `"hf_clip"`, and `clean` what open_clip's config says. Raises
-    ImportError without the library, OSError if the file or the `tokenizer_config.json` beside it cannot be read,
-    ValueError if one is damaged, the `merges.txt` of a `vocab.json` is missing, a special token is unknown, the file is
-    of other weights, or `clean` is unknown.
-    """
+    """The tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though no file says so."""
     library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
     path.open("rb").close()  # the libraries' errors do not tell what cannot be read from what is damaged
     try:
@@ -287,11 +258,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> Tokenizer:
-    """Returns the tokenizer of a SentencePiece model by the rules of `kind`; those of transformers for an unknown one.
-
-    `clean` is what open_clip's config says. Raises ImportError without sentencepiece, OSError if the file cannot be
-    read, ValueError if it is none of its models or of other weights, or `clean` is unknown.
-    """
+    """The tokenizer of a SentencePiece model by the rules of `kind`; those of transformers for an unknown one."""
     library = _library("sentencepiece")
     path.open("rb").close()
     try:
@@ -316,11 +283,7 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | N
 
 
 def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
-    """Returns a function from a text to its ids, as transformers' SiglipTokenizer makes them of a SentencePiece model.
-
-    Special tokens that a text has are special; what stands between them is cleaned. Only what stands before the first
-    one begins with a space.
-    """
+    """A function from a text to its ids, as transformers' SiglipTokenizer makes them of a SentencePiece model."""
     unknown = pieces.id_to_piece(pieces.unk_id())
     before = len(pieces.encode(unknown))
     specials = {"</s>": 1, unknown: pieces.unk_id()}
@@ -360,13 +323,7 @@ def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
 def find_tokenizer(
     path: Path, given: Any, config: TextConfig, sidecars: Sidecars, kind: str, words: Sequence[str]
 ) -> tuple[Tokenizer | None, str | None]:
-    """Returns the tokenizer of weights, `given` or found beside `path`, and a note for the user or None.
-
-    `words` are the names of files that say how texts are cut, the best first. The tokenizer is None where none lies
-    beside the weights; the note says so. Raises TypeError or FileNotFoundError where `given` names no tokenizer,
-    ImportError without the library that reads it, ValueError if it is damaged or belongs to other weights, and OSError
-    if it, or the JSON file beside it, cannot be read.
-    """
+    """Returns the tokenizer of weights, `given` or found beside `path`, and a note for the user or None."""
     open_clip = mapping(sidecars.open_clip, "model_cfg", "text_cfg")
     clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
     if given is None and kind.startswith("open") and not open_clip.get("hf_tokenizer_name"):

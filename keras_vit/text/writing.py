@@ -103,10 +103,7 @@ def save_image_text(
 
 
 def _text_names(both: ImageText, layout: str) -> Names:
-    """Returns the names of the text tower's arrays in a layout.
-
-    Raises ValueError for an unknown layout, or towers that it has no place for.
-    """
+    """Returns the names of the text tower's arrays in a layout."""
     check_choice("layout", layout, _LAYOUTS)
     config = both.text_encoder.config
     is_tips = config.position_embedding == "sincos" and config.pooling == "mean" and config.pad_id == 0
@@ -166,10 +163,7 @@ def _arrays(both: ImageText, names: Names, layout: Layout, image_start: str) -> 
 
 
 def _text_arrays(both: ImageText, names: Names) -> Arrays:
-    """Yields the names and arrays of the text tower, then the temperature and the bias, in the form of a layout.
-
-    Raises ValueError where the tower is quantized or has adapters (LoRA).
-    """
+    """Yields the names and arrays of the text tower, then the temperature and the bias, in the form of a layout."""
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
     if names.is_tips:
         yield names.scale, np.asarray(_temperature(both), "float32")
@@ -203,11 +197,7 @@ def _check_tips(config: TextConfig, layout: str) -> None:
 
 
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
-    """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing.
-
-    Raises FileExistsError, before anything is written, if one of the files is there and `overwrite` is false; OSError
-    if one cannot be read or written; ValueError where the layout has no place for a tower.
-    """
+    """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing."""
     files = [] if both.tokenizer is None else [file for file in both.tokenizer.files if file.parent != folder]
     for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
         if (folder / name).exists() and not overwrite:
@@ -280,10 +270,7 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
-    """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files.
-
-    Raises ValueError for a GELU that it cannot say of the text tower.
-    """
+    """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
     config = both.text_encoder.config
     stated = dict(
         sidecars["open_clip_config.json"] if "open_clip_config.json" in sidecars else _timms_tower(both, sidecars)

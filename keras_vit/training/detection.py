@@ -18,11 +18,7 @@ _LEAST = 1e-6  # added to areas that are divided by
 
 
 def pad_boxes(targets: Targets, classes: int, multiple: int = 1) -> dict[str, np.ndarray]:
-    """Returns targets as arrays of one shape: `boxes` `(N, T, 4)`, `labels` `(N, T, C)` and `valid` `(N, T)`.
-
-    Targets that are padded already are returned as they are. `valid` is 0 for a box and -1 for what only fills up.
-    Raises ValueError where boxes and labels do not fit, KeyError where a picture lacks either.
-    """
+    """Returns targets as arrays of one shape: `boxes` `(N, T, 4)`, `labels` `(N, T, C)` and `valid` `(N, T)`."""
     if isinstance(targets, Mapping):
         return dict(targets)
     pairs = [(to_numpy(target["boxes"]).reshape(-1, 4), to_numpy(target["labels"])) for target in targets]

@@ -179,11 +179,7 @@ class Teacher(keras.layers.Layer):
 
 
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
-    """Returns a model of the predictions that `DistillationLoss` takes, with the weights of the student.
-
-    The teacher's weights become frozen. Raises ValueError where the teacher takes images of another size than the
-    student, or has another number of outputs or other names of classes.
-    """
+    """Returns a model of the predictions that `DistillationLoss` takes, with the weights of the student."""
     _check_image_sizes(student, teacher)
     wanted = _teacher_of(teacher, student, kind)(student.input)
     taught_head = student.get_layer("head_dist" if getattr(student.config, "distillation_head", False) else "head")
@@ -208,10 +204,7 @@ def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
-    """Returns the layer that computes the teacher's logits, or its `"features"`, from the student's images.
-
-    Raises ValueError if a model of keras_vit has classes of other names than the student.
-    """
+    """Returns the layer that computes the teacher's logits, or its `"features"`, from the student's images."""
     if not isinstance(teacher, ImageModel):
         return Teacher(teacher, 1.0, 0.0)
     if kind != "features":

@@ -227,10 +227,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
 
 def _devices(devices: Sequence[str] | None) -> list[str]:
-    """Returns the devices as a list, for None all of all processes.
-
-    Raises ValueError if there is none; RuntimeError on other backends than JAX.
-    """
+    """Returns the devices as a list, for None all of all processes."""
     _need_jax()
     if devices is not None and not len(devices):
         raise ValueError("devices must name one or more, or be None for all, but is empty.")
@@ -260,12 +257,7 @@ def _orbax() -> Any:
 
 @contextlib.contextmanager
 def distributed(distribution: Distribution) -> Iterator[Processes]:
-    """Yields the processes of the program; what is done within is done by all together, on their devices.
-
-    `distribution` is as in `finetune`. Raises ValueError for one of `keras.distribution` on another backend than JAX,
-    or for a launcher's variables that make no sense; TypeError for what is no distribution of the backend, RuntimeError
-    where processes cannot work together, and ConnectionError, an OSError, if another process ends.
-    """
+    """Yields the processes of the program; what is done within is done by all together, on their devices."""
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
         if backend != "jax":
@@ -289,11 +281,8 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
 
 
 def on_devices_of(model: Any, distribution: Distribution, processes: Processes) -> Any:
-    """Returns the model, or where it was made outside of the distribution's scope a copy on its devices.
-
-    Called within `distributed`. Several processes of JAX get the model as it is: `Sharing.of` checks it. Raises
-    ValueError for a model that cannot be copied, such as a quantized one.
-    """
+    """Returns the model, or where it was made outside of the distribution's scope a copy on its devices."""
+    # Several processes of JAX get the model as it is:
     active, outside = keras.distribution.distribution(), False
     if keras.backend.backend() == "tensorflow":
         strategy = distribution if hasattr(distribution, "scope") else model.distribute_strategy
@@ -314,11 +303,7 @@ class Sharing:
 
     @classmethod
     def of(cls, processes: Processes, model: keras.Model) -> "Sharing":
-        """Returns the sharing of a model of a run.
-
-        Raises ValueError in several processes of JAX where the model is split, or was made on one process's devices;
-        RuntimeError for a TensorFlow strategy over several processes.
-        """
+        """Returns the sharing of a model of a run."""
         if processes.count == 1:
             return cls(processes, batch_shares(model))
         if not processes.joint:
@@ -340,11 +325,7 @@ class Sharing:
         return math.ceil(length / self.shares) * self.shares // self.processes.count
 
     def training_batches(self, batch: Batch, batch_size: int) -> Batch:
-        """Returns `batch`, or where its batches cannot be divided a function whose batches are filled up.
-
-        These have weights as a third part: 0 for what fills up, and such that the mean loss is that of the images. What
-        `batch` raises is raised.
-        """
+        """Returns `batch`, or where its batches cannot be divided a function whose batches are filled up."""
         part = self.part(batch_size)
         whole = part * self.processes.count
         if whole == batch_size:
@@ -369,11 +350,7 @@ class Sharing:
         return dict(zip(logs, self.processes.total(np.multiply([*logs.values()], factors)).tolist(), strict=True))
 
     def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
-        """Lets an optimizer of this package average the gradients of all processes, where the backend does not.
-
-        Raises ValueError for `mixed_float16` in several processes: the model then uses another optimizer around this
-        one, which leaves out updates by what one process has seen.
-        """
+        """Lets an optimizer of this package average the gradients of all processes, where the backend does not."""
         if self.processes.apart and used is not optimizer:
             raise ValueError('mixed_float16 does not work in several processes on torch: dtype="mixed_bfloat16" does.')
         if self.processes.apart:
@@ -390,10 +367,7 @@ UNSHARED = Sharing()
 
 
 def check_equal_parts(model: keras.Model, images: Any) -> None:
-    """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model.
-
-    RuntimeError for a TensorFlow strategy over several processes.
-    """
+    """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model."""
     shares = max(batch_shares(model), images.shard[1])
     if images.batch_size % shares:
         words = "loss and batch normalisation are those of a whole batch, so that all parts must be equally large"
@@ -413,10 +387,7 @@ class FilledBatches(Batches):
         self._sizes: dict[int, tuple[int, int]] = {}  # of each batch: how many images, and how many that count
 
     def _filled(self, index: int) -> tuple[Any, Any, np.ndarray]:
-        """Returns inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest.
-
-        Raises what `batch` raises.
-        """
+        """Returns inputs, targets and weights of a batch, filled up: weights are 1 for its images, 0 for the rest."""
         inputs, targets = self._part(index)
         count = len(targets)
         processes = self._sharing.processes
@@ -428,10 +399,7 @@ class FilledBatches(Batches):
         return inputs, targets, (np.arange(size) < count).astype("float32")
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Returns loss and metrics of a compiled model, exact means over the images of all processes.
-
-        What `batch` raises for images that cannot be read is raised.
-        """
+        """Returns loss and metrics of a compiled model, exact means over the images of all processes."""
         with self.own_errors():
             logs = model.evaluate(self, verbose=0, return_dict=True)
         processes = self._sharing.processes
@@ -445,11 +413,7 @@ class FilledBatches(Batches):
 
 
 def state_of(model: keras.Model) -> list[Any]:
-    """Returns all variables that training goes on from, random generators and a compiled model's optimizer too.
-
-    Their order depends on the model alone. The optimizer is built if that has not been done. Raises RuntimeError for a
-    TensorFlow strategy over several processes.
-    """
+    """Returns all variables that training goes on from, random generators and a compiled model's optimizer too."""
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -461,11 +425,7 @@ def state_of(model: keras.Model) -> list[Any]:
 
 
 def share_state(model: keras.Model, arrays: Sequence[np.ndarray] | None, processes: Processes) -> None:
-    """Changes the state of a compiled model in place, in all processes to `arrays` of process 0.
-
-    Where these are None, it becomes the state that the model has in process 0. Raises ValueError if they are not as
-    many as `state_of`.
-    """
+    """Changes the state of a compiled model in place, in all processes to `arrays` of process 0."""
     variables = state_of(model)  # builds the optimizer, also for a process by itself
     if processes.count == 1 and arrays is None:
         return
@@ -476,10 +436,8 @@ def share_state(model: keras.Model, arrays: Sequence[np.ndarray] | None, process
 
 
 def reset_randomness(model: keras.Model, seed: int) -> None:
-    """Changes every random generator of a model in place to a state that a seed and its place among them decide.
-
-    Otherwise the states depend on how many models the program has made before.
-    """
+    """Changes every random generator of a model in place to a state that a seed and its place among them decide."""
+    # Otherwise the states depend on how many models the program has made before.
     for place, state in enumerate(_seed_states(model)):
         (drawn,) = np.random.SeedSequence([seed, place]).generate_state(1)
         state.assign(np.array([int(drawn) % _SEEDS, 0]))
@@ -487,11 +445,9 @@ def reset_randomness(model: keras.Model, seed: int) -> None:
 
 @contextlib.contextmanager
 def randomness_of_process(model: keras.Model, processes: Processes) -> Iterator[None]:
-    """Within it, dropout differs from process to process, where each computes its part by itself; yields nothing.
-
-    With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
-    its numbers, so that its checkpoint serves any number of processes.
-    """
+    """Within it, dropout differs from process to process, where each computes its part by itself; yields nothing."""
+    # With the same random numbers everywhere, images of different processes would drop the same units. Process 0 keeps
+    # its numbers, so that its checkpoint serves any number of processes.
     states = [] if processes.first or processes.joint else _seed_states(model)
     seeds = [keras.ops.convert_to_numpy(state.value).copy() for state in states]
     for state, (seed, calls) in zip(states, seeds, strict=True):

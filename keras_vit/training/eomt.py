@@ -60,12 +60,10 @@ def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], po
 
 
 def mask_windows(steps: int, blocks: int, first: int | None = None) -> tuple[list[int], list[int]]:
-    """Returns the updates in which the probability of masks of each block begins to fall, and those where it is 0.
-
-    As the authors have it: of `steps` updates each fall takes a sixth, and the `blocks` begin evenly from the end of
-    the first sixth to that of the fourth. Where `first` is given, the first block's fall is from update 0 to `first`
-    instead, at most to the end (DINOv3).
-    """
+    """Returns the updates in which the probability of masks of each block begins to fall, and those where it is 0."""
+    # As the authors have it: of `steps` updates each fall takes a sixth, and the `blocks` begin evenly from the end of
+    # the first sixth to that of the fourth. Where `first` is given, the first block's fall is from update 0 to `first`
+    # instead, at most to the end (DINOv3).
     sixth = steps / 6
     starts = [round(start) for start in np.linspace(sixth, 4 * sixth, blocks)]
     ends = [max(round(start + sixth), start + 1) for start in starts]
@@ -221,10 +219,7 @@ class EoMTSegmentation(Task):
         return super().open_validation(data, images, model, **reading | {"batch_size": reading["shard"][1]})
 
     def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
-        """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer.
-
-        Its task is that of the data; with stuff, instances are panoptic.
-        """
+        """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer."""
         self.recipe, task = recipe, images.task
         if task == "instance" and self.stuff:
             task = "panoptic"
@@ -296,11 +291,8 @@ class EoMTSegmentation(Task):
 def new_eomt(
     source: VisionTransformer, size: tuple[int, int], classes: int, names: Any, task: str, queries: int
 ) -> EoMT:
-    """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer.
-
-    Its other weights start as those of the authors. Blocks with queries are as many as theirs for the depth. Patches
-    become 16 pixels where the size is no multiple of the present ones, but of 16.
-    """
+    """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer."""
+    # Blocks with queries are as many as theirs for the depth.
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
         changes["final_norm"] = "tokens"
@@ -352,10 +344,7 @@ class TrainedEoMT(keras.Model):
         self.supports_jit = keras.backend.backend() != "tensorflow"
 
     def call(self, inputs: Any, training: bool | None = None) -> list[dict[str, Any]]:
-        """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates.
-
-        Only DINOv3's coordinates are scaled, all by the number of the first image.
-        """
+        """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates."""
         draws = ops.transpose(inputs["draws"], (1, 0, 2))
         scale = inputs["scale"][0] if self.eomt.config.backbone.rotary_embedding == "dinov3" else None
         return self.eomt.predictions(inputs["images"], inputs["probability"], draws, scale, training)
@@ -363,11 +352,9 @@ class TrainedEoMT(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Returns the loss of predictions `y_pred` with padded targets `y`, a scalar; the other arguments are not used.
-
-        In several processes, terms are divided by the mean of what each process would divide by: so their mean is the
-        loss of one process. The authors do so with the masks, but not with the term of the classes.
-        """
+        """The loss of predictions `y_pred` with padded targets `y`, a scalar; the other arguments are not used."""
+        # In several processes, terms are divided by the mean of what each process would divide by: so their mean is the
+        # loss of one process.
         pairs, share_of_weights, processes = None, 1.0, current()
         if processes.apart:
             queries, no_object = self.eomt.config.queries, self.mask_loss.no_object
@@ -394,10 +381,7 @@ class MeasuredSegments:
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`.
-
-        `model`, which trains, is not used: it shares its weights with the one that is measured.
-        """
+        """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`."""
         config, task = self._model.config, self._images.task
         semantic = task == "semantic"
         # In data of instances all are labelled, so what is found beside them is a mistake; panoptic maps leave gaps.

@@ -120,12 +120,7 @@ class LeJEPALoss:
         }
 
     def _sigreg(self, embeddings: Any, slices: Any) -> Any:
-        """Returns the statistic of Epps and Pulley, the mean over views and slices, which have length 1.
-
-        The characteristic function of the values y of N pictures, the mean of exp(i t y), is compared with that of the
-        normal distribution, exp(-t^2 / 2). The squared distance is even in t: its integral over -t_max..t_max is
-        twice that from 0 on, by the trapezoid rule.
-        """
+        """Returns the statistic of Epps and Pulley, the mean over views and slices, which have length 1."""
         knots = np.linspace(0, self.t_max, self.knots)
         normal = np.exp(-(knots**2) / 2)
         weights = np.full(self.knots, 2 * self.t_max / (self.knots - 1))
@@ -255,10 +250,7 @@ def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int,
 
 
 def encode(model: VisionTransformer, images: Any) -> Any:
-    """Returns the pooled features `(batch, D)` of symbolic images of any size in whole patches, by a model's layers.
-
-    Learned positions are resized to the images' patches in the graph, as by a model that is `dynamic`.
-    """
+    """Returns the pooled features `(batch, D)` of symbolic images of any size in whole patches, by a model's layers."""
     config, layers = model.config, {layer.name: layer for layer in model.layers}
     x = images
     for name in [*layers][1 : [*layers].index("embedding") + 1]:  # preprocessing and a ResNet, one after another
@@ -280,11 +272,7 @@ def encode(model: VisionTransformer, images: Any) -> Any:
 def lejepa_model(
     model: VisionTransformer, loss: LeJEPALoss, projector: Sequence[int], views: ViewAugmentation
 ) -> keras.Model:
-    """Returns a model with the weights of `model` and a new projector, whose outputs are `FIGURES`: `(pictures, 5)`.
-
-    It takes `{"global": (pictures, views, height, width, 3), "local": ...}`. Batch normalisation of the projector is
-    over all global views, and over all local ones. Raises ValueError where local views cannot be whole patches.
-    """
+    """Returns a model with the weights of `model` and a new projector, whose outputs are `FIGURES`: `(pictures, 5)`."""
     head = projector_of(projector, model.dtype_policy)
     sizes = {
         "global": (views.global_views, model.config.image_size),
@@ -301,10 +289,8 @@ def lejepa_model(
 
 
 def projector_of(widths: Sequence[int], policy: Any) -> keras.Sequential:
-    """Returns dense layers of these widths, initialised as PyTorch's `Linear`.
-
-    Between them are batch normalisation and ReLU; the last layer has a bias and computes in float32.
-    """
+    """Returns dense layers of these widths, initialised as PyTorch's `Linear`."""
+    # Between them are batch normalisation and ReLU; the last layer has a bias and computes in float32.
 
     def dense(width: int, use_bias: bool, dtype: Any) -> keras.layers.Layer:
         uniform = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
@@ -336,11 +322,7 @@ class BatchFigures(BaseLayer):
 
 
 def effective_rank(embeddings: Any) -> Any:
-    """Returns the effective number of directions among vectors `(..., D)`: 1 on a line through 0, up to D; 0 of zeros.
-
-    The square of the sum of the eigenvalues of their second moments, divided by the sum of the squares (participation
-    ratio). Nothing is subtracted: vectors that are nearly the same have 1.
-    """
+    """The effective number of directions among vectors `(..., D)`: 1 on a line through 0, up to D; 0 of zeros."""
     rows = ops.reshape(embeddings, (-1, embeddings.shape[-1]))
     moments = ops.matmul(ops.transpose(rows), rows) / ops.cast(ops.shape(rows)[0], rows.dtype)
     tiny = keras.config.epsilon() ** 2
@@ -394,10 +376,7 @@ class Probe:
         self._input = lambda pixels: as_input(model, pixels)
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Returns `{"accuracy": share}` over the images of all processes.
-
-        `model`, which trains, is not used: it shares its weights with the one whose features are taken.
-        """
+        """Returns `{"accuracy": share}` over the images of all processes."""
         features, labels = [], []
         for pixels, targets in self._images:
             if len(pixels):
@@ -410,10 +389,8 @@ class Probe:
 
 
 def neighbour_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the share of rows whose class gets most votes of their 20 nearest others: DINO's, exp(cosine / 0.07).
-
-    `features` are `(rows, D)`, of at least two rows, and `labels` their classes, integers from 0.
-    """
+    """Returns the share of rows whose class gets most votes of their 20 nearest others: DINO's, exp(cosine / 0.07)."""
+    # `features` are `(rows, D)`, of at least two rows, and `labels` their classes, integers from 0.
     units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     classes, count = int(labels.max()) + 1, min(NEIGHBOURS, len(labels) - 1)
     right = 0

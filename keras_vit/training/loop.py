@@ -43,11 +43,7 @@ _FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt",
 
 
 def check_callbacks(callbacks: Any, averages: bool) -> None:
-    """Raises TypeError unless it is a sequence of callbacks, ValueError if one works against the recipe.
-
-    Those are callbacks that set the learning rate, and with `averages`, where a run evaluates averages of its weights,
-    those that store or restore weights.
-    """
+    """Raises TypeError unless it is a sequence of callbacks, ValueError if one works against the recipe."""
     if not isinstance(callbacks, Sequence) or not all(isinstance(c, keras.callbacks.Callback) for c in callbacks):
         raise TypeError(f"callbacks must be a list of Keras callbacks, but {callbacks!r} was given.")
     for callback in callbacks:
@@ -80,25 +76,7 @@ class Loop:
     patience: int | None = None
 
     def train(self, model: keras.Model, batch: Batch, callbacks: Sequence[keras.callbacks.Callback] = ()) -> Table:
-        """Trains a compiled model, from the folder's newest checkpoint on if there is one.
-
-        Args:
-            model: The model.
-            batch: From a number to this process's part of a batch; always the same, so that a killed run can go on.
-            callbacks: Those of the user.
-
-        Returns:
-            The log: a row per evaluation with `step`, `loss`, the metrics, those of the validation with `val_` before
-            them, `learning_rate`, `seconds`, and with `keep="best"` whether its weights are `kept`.
-
-        Raises:
-            FloatingPointError: if the loss is not finite. The last checkpoint before that is kept.
-            RuntimeError: if another process trains in the folder.
-            ValueError: if its checkpoint is damaged or of another model, or it cannot be made.
-            OSError: if a file cannot be read or written, as on a full disk. The last checkpoint is kept.
-
-        What `batch`, the validation and callbacks raise is raised, too.
-        """
+        """Trains a compiled model, from the folder's newest checkpoint on if there is one."""
         with self.folder.locked() if self.folder else contextlib.nullcontext():
             start, finished, log = self.folder.restore(model) if self.folder else (0, False, Table())
             if self.folder and finished:
@@ -119,11 +97,7 @@ class Loop:
         return log
 
     def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
-        """Returns the log of a run that was over, with figures if it had no images to evaluate on and has some now.
-
-        Then the folder's checkpoint and its log are written anew: OSError if they cannot be. What the validation raises
-        is raised.
-        """
+        """Returns the log of a run that was over, with figures if it had no images to evaluate on and has some now."""
         if self.verbose:
             words = f"was over after {step:,} steps, and is not trained again"
             report(f"{self.title}: the run in {folder.path} {words}.")
@@ -140,11 +114,7 @@ class Loop:
         recorder: "_Recorder",
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> None:
-        """Trains from step `start` on with one `fit`, and marks in the log what callbacks of the user restored.
-
-        Raises FloatingPointError for a loss that is not finite, OSError where a checkpoint cannot be written, and what
-        `batch`, the validation and callbacks raise.
-        """
+        """Trains from step `start` on with one `fit`, and marks in the log what callbacks of the user restored."""
         numbers = range(start * self.batches_per_step, self.steps * self.batches_per_step)
         together = _StopTogether(self.sharing.processes)
         batches = Batches(functools.lru_cache(2)(batch), numbers)  # Keras looks at the first two before it takes them
@@ -162,10 +132,7 @@ class Loop:
             _mark_restored(recorder.log, recorder.step, _evaluate(model, self.validation))
 
     def _take_best(self, model: keras.Model, log: Table, best_state: list[np.ndarray] | None) -> None:
-        """Puts the weights of the row that is `kept` into the model, from the folder or else from `best_state`.
-
-        Raises OSError if the checkpoint is missing or cannot be read, ValueError if it is damaged.
-        """
+        """Puts the weights of the row that is `kept` into the model, from the folder or else from `best_state`."""
         kept = next(row["step"] for row in log if row["kept"])
         state = self.folder.state(model, kept) if self.folder else best_state
         share_state(model, state, self.sharing.processes)
@@ -198,10 +165,7 @@ class _Recorder(keras.callbacks.Callback):
         self.model.stop_training |= self.step == self.loop.steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Evaluates, logs and saves; FloatingPointError if the loss is not finite, OSError if a file cannot be written.
-
-        What the validation raises is raised.
-        """
+        """Evaluates, logs and saves."""
         loop, log = self.loop, self.log
         logs |= loop.sharing.training_means({name: float(value) for name, value in logs.items()}, loop.batch_size)
         if not np.isfinite(logs["loss"]):
@@ -252,11 +216,7 @@ class _StopTogether(keras.callbacks.Callback):
 
 
 def _best(log: list[dict[str, Any]]) -> int:
-    """Returns the number of the best row of a log, the first of several; ValueError for no rows.
-
-    That is the one with the highest of `_MEASURES`, and among equals or without one the lowest `val_loss`. While a
-    measure is 0, the lowest `loss` decides. What is no number is worst.
-    """
+    """Returns the number of the best row of a log, the first of several; ValueError for no rows."""
 
     def score(number: int) -> list[float]:
         row = log[number]
@@ -275,11 +235,7 @@ def _mark_kept(log: list[dict[str, Any]]) -> None:
 
 
 def _mark_restored(log: Table, step: int, figures: dict[str, float]) -> None:
-    """Changes a log: the row whose evaluation is `figures`, that of the weights at the end of `fit`, is `kept` alone.
-
-    A callback may have restored other weights than those of the last row. Where no row has these figures, one is added,
-    of this step; where the last one has them, the log stays as it is.
-    """
+    """Changes a log: the row whose evaluation is `figures`, that of the weights at the end of `fit`."""
     same = [row for row in log if all(row.get(name) == value for name, value in figures.items())]
     if same and same[-1] is log[-1]:  # no callback has: the rows are marked already
         return
@@ -296,11 +252,7 @@ def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
 
 
 def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) -> dict[str, float]:
-    """Returns loss and metrics of a validation by name, with `val_` before them; draws `picture` if it is a path.
-
-    They are those of the averaged weights where the optimizer keeps averages (`use_ema`). The model has its own weights
-    again after it, also where the validation raises an error, or the picture cannot be written (OSError).
-    """
+    """Returns loss and metrics of a validation by name, with `val_` before them; draws `picture` if it is a path."""
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     weights = model.trainable_variables if optimizer.use_ema else []
@@ -355,10 +307,7 @@ class RunFolder:
             raise ValueError(f"output must be a new folder or that of a run, but {self.path} holds other files.")
 
     def _check_same(self, record: Path) -> None:
-        """Raises ValueError if the folder's run has other settings or is damaged; keeps what was measured.
-
-        OSError if the record cannot be read.
-        """
+        """Raises ValueError if the folder's run has other settings or is damaged; keeps what was measured."""
         try:
             settings = dict(json.loads(record.read_text(encoding="utf-8")))
             self._measured = dict(settings.pop("measured", {}))
@@ -375,21 +324,14 @@ class RunFolder:
             raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began.
-
-        What `measure` raises is raised.
-        """
+        """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began."""
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other runs out within, writes `run.json`, and removes what killed or older runs have left.
-
-        Raises RuntimeError if another process trains there, ValueError if the folder cannot be made, OSError if a file
-        in it cannot be written or removed.
-        """
+        """Keeps other runs out within, writes `run.json`, and removes what killed or older runs have left."""
         if not self._processes.first:
             yield
             return
@@ -414,10 +356,7 @@ class RunFolder:
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:
-        """Puts the newest checkpoint into a compiled model; returns its step (0: none), if the run was over, its log.
-
-        Raises ValueError if the checkpoint is damaged, or of another model; OSError if it cannot be read.
-        """
+        """Puts the newest checkpoint into a compiled model."""
         newest, arrays, about = max(self._checkpoints(), default=None), None, {}
         if newest is not None and self._processes.first:
             arrays, about = _read_state(self._checkpoint(newest), model)
@@ -426,18 +365,11 @@ class RunFolder:
         return step, rest[0], Table(rest[1])
 
     def state(self, model: keras.Model, step: int) -> list[np.ndarray] | None:
-        """Returns the state of a compiled model in the checkpoint of a step; None in all processes but the first.
-
-        Raises OSError if it is missing or cannot be read, ValueError if it is damaged or of another model.
-        """
+        """Returns the state of a compiled model in the checkpoint of a step; None in all processes but the first."""
         return _read_state(self._checkpoint(step), model)[0] if self._processes.first else None
 
     def save(self, model: keras.Model, step: int, log: list[dict[str, Any]], finished: bool = False) -> None:
-        """Writes a checkpoint and `log.csv`; when it is complete, all older ones go but the one that is `kept`.
-
-        A row of the log may lack what others have: a validation set can be added to a run. A run that is `finished` has
-        the weights that it returns. Raises OSError, with what to do, if the disk is full.
-        """
+        """Writes a checkpoint and `log.csv`; when it is complete, all older ones go but the one that is `kept`."""
         if not self._processes.first:
             return
         path, older = self._checkpoint(step), [number for number in self._checkpoints() if number != step]
@@ -471,10 +403,8 @@ def _flat(data: Any, name: str = "") -> dict[str, Any]:
 
 
 def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
-    """Writes the values of all variables of a compiled model, and `about` beside them, to an `.npz`.
-
-    Array by array, because HDF5 crashes where a disk is full. Raises OSError where it cannot be written.
-    """
+    """Writes the values of all variables of a compiled model, and `about` beside them, to an `.npz`."""
+    # Array by array, because HDF5 crashes where a disk is full.
     values = (np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in state_of(model))
     # The format knows no bfloat16: its bits are kept.
     arrays = (value.view("uint16") if value.dtype == "bfloat16" else value for value in values)
@@ -484,11 +414,7 @@ def _write_state(path: Path, model: keras.Model, about: dict[str, Any]) -> None:
 
 
 def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Returns the values of all variables, and what `_write_state` noted beside them. The model stays as it is.
-
-    Raises OSError if the file is missing (FileNotFoundError) or cannot be read, ValueError if it is damaged, or its
-    arrays are not those of the model.
-    """
+    """Returns the values of all variables, and what `_write_state` noted beside them. The model stays as it is."""
     variables = [(tuple(variable.shape), str(variable.dtype)) for variable in state_of(model)]
     wanted = [(shape, "uint16" if dtype == "bfloat16" else dtype) for shape, dtype in variables]
     try:

@@ -41,13 +41,7 @@ class Match:
 
 
 def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
-    """Returns targets as arrays of one shape: `masks` uint8 `(N, T, h, w)` and `labels` int32 `(N, T)`, -1 at the end.
-
-    Targets that are padded already are returned as they are. T is the largest number of masks, at least 1, rounded up
-    to a multiple of `multiple`: programs are compiled for each T. Raises ValueError where masks and labels do not fit,
-    pictures differ in size, or a label is negative or no whole number; KeyError where a picture has no `masks` or no
-    `labels`.
-    """
+    """Targets as arrays of one shape: `masks` uint8 `(N, T, h, w)` and `labels` int32 `(N, T)`, -1 at the end."""
     if isinstance(targets, Mapping):
         return dict(targets)
     masks = [to_numpy(target["masks"]) for target in targets]
@@ -74,11 +68,7 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
 
 
 def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
-    """Returns padded masks and labels as tensors.
-
-    Raises ValueError or KeyError as `pad_targets`, ValueError also for labels that `output` has not, unless the targets
-    are padded already.
-    """
+    """Returns padded masks and labels as tensors."""
     padded, classes = pad_targets(targets), output["classes"].shape[-1] - 1
     if not isinstance(targets, Mapping) and padded["labels"].max(initial=PADDING) >= classes:
         raise ValueError(f"targets must have labels of 0 to {classes - 1}, but have {padded['labels'].max()}.")
@@ -87,11 +77,9 @@ def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
 
 @with_faster_forms
 def sample(maps: Any, points: Any) -> Any:
-    """Returns values `(..., P)` of maps `(..., h, w)` at points `(..., P, 2)`: (x, y) in 0..1 of width and height.
-
-    Linear between the centres of pixels, whose neighbours outside the map count as 0
-    (`torch.nn.functional.grid_sample`, `align_corners=False`).
-    """
+    """Returns values `(..., P)` of maps `(..., h, w)` at points `(..., P, 2)`: (x, y) in 0..1 of width and height."""
+    # Linear between the centres of pixels, whose neighbours outside the map count as 0
+    # (`torch.nn.functional.grid_sample`, `align_corners=False`).
     height, width = maps.shape[-2:]
     flat = ops.reshape(maps, (*ops.shape(maps)[:-2], height * width))
     x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5
@@ -138,10 +126,8 @@ def assign(costs: Any, labels: Any) -> Any:
 
 
 def assigned(costs: Any, labels: Any) -> np.ndarray:
-    """Returns the query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together.
-
-    `costs` are `(N, Q, T)` and `labels` `(N, T)`, both on the CPU; masks with the label -1 only fill up.
-    """
+    """Returns the query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together."""
+    # `costs` are `(N, Q, T)` and `labels` `(N, T)`, both on the CPU; masks with the label -1 only fill up.
     from scipy.optimize import linear_sum_assignment
 
     costs, labels = np.asarray(costs), np.asarray(labels)
@@ -343,10 +329,8 @@ class MaskClassificationLoss:
         return {"match": match, "candidates": rest[:, :, :count], "random": rest[:, :, count:]}
 
     def _given(self, points: Mapping[str, Any], prediction: int, is_mask: np.ndarray) -> dict[str, Any]:
-        """Returns the points of one prediction that a caller has given, as tensors by their names.
-
-        `match` is `(N, P, 2)`; `candidates` and `random` are `(N, T, number, 2)`, with zeros for masks that fill up.
-        """
+        """Returns the points of one prediction that a caller has given, as tensors by their names."""
+        # `match` is `(N, P, 2)`; `candidates` and `random` are `(N, T, number, 2)`, with zeros for masks that fill up.
         found = {"match": to_numpy(points["match"])[prediction]}
         for name in ("candidates", "random"):
             values = to_numpy(points[name])[prediction]

@@ -43,10 +43,8 @@ def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon
 
 
 def over_replicas(grads: list[Any]) -> tuple[list[Any], int]:
-    """Returns the gradients of the whole batch, and the number of replicas of `tf.distribute` that it is divided among.
-
-    Without several replicas they are `grads` as they are, and 1. Keras would clip the gradients of each replica.
-    """
+    """The gradients of the whole batch, and the number of replicas of `tf.distribute` that it is divided among."""
+    # Keras would clip the gradients of each replica.
     if keras.backend.backend() != "tensorflow":
         return grads, 1
     import tensorflow as tf
@@ -130,11 +128,9 @@ class ViTOptimizer(DecayingOptimizer):
         self._schedule = rate if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) else None
 
     def clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Returns the gradients of an update, averaged over processes and clipped; writes `gradient_norm`.
-
-        With `global_clipnorm` all are scaled by one number where their common norm is larger; with `clipnorm` or
-        `clipvalue` each is clipped as Keras does it. `gradient_norm` becomes the common norm before clipping.
-        """
+        """Returns the gradients of an update, averaged over processes and clipped; writes `gradient_norm`."""
+        # With `global_clipnorm` all are scaled by one number where their common norm is larger; with `clipnorm` or
+        # `clipvalue` each is clipped as Keras does it.
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
         grads, replicas = over_replicas(grads)
@@ -147,11 +143,7 @@ class ViTOptimizer(DecayingOptimizer):
     def exclude_from_weight_decay(
         self, var_list: Iterable[keras.Variable] | None = None, var_names: Iterable[str] | None = None
     ) -> None:
-        """Keeps kernels from decaying: those of `var_list`, and those in whose names a regular expression is found.
-
-        Takes the place of what an earlier call said. Raises ValueError once the optimizer is built, and for a name that
-        is no regular expression, by itself or beside the others; TypeError for one that is no string.
-        """
+        """Keeps kernels from decaying: those of `var_list`, and those in whose names a regular expression is found."""
         if self.built:
             raise ValueError("exclude_from_weight_decay() has to be called before the optimizer is built.")
         names = tuple(var_names or ())
@@ -543,10 +535,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _steps(name: str, value: int | float, total: int) -> int:
-    """Returns a number of steps; of a share of all the nearest number, from 1 to `total - 1`, as in big_vision.
-
-    Raises ValueError unless `value` is such a share, or a whole number from 0 to `total - 1`.
-    """
+    """Returns a number of steps; of a share of all the nearest number, from 1 to `total - 1`, as in big_vision."""
     if isinstance(value, float) and 0 < value < 1:
         return min(max(1, round(value * total)), total - 1)
     if not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
@@ -570,10 +559,7 @@ class _Loss(keras.losses.Loss):
             self.class_weight = [float(FROM_0("class_weight", one)) for one in class_weight]
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
-        """Returns smoothed labels, and logits, both of one dtype of at least float32.
-
-        Raises ValueError unless labels and `class_weight` have as many numbers as there are logits.
-        """
+        """Returns smoothed labels, and logits, both of one dtype of at least float32."""
         given, wanted = tuple(labels.shape), tuple(logits.shape)
         if len(given) != len(wanted) or given[-1] != wanted[-1]:
             raise ValueError(f"Labels must be one-hot (keras.ops.one_hot), of shape {wanted}, but {given} was given.")

@@ -246,11 +246,7 @@ def step_memory(
     shards: int = 1,
     fused_attention: bool = False,
 ) -> Memory:
-    """Returns the memory of a training step on one device, of which one pass has so many images.
-
-    `dtype` and `optimizer` are those of `plan` and have been checked, `accumulate` is the passes of an update, `shards`
-    the devices of one copy of the model.
-    """
+    """Returns the memory of a training step on one device, of which one pass has so many images."""
     weights = count_weights(config) // shards  # all but tokens, positions and normalisations is split
     copies = PRECISIONS[dtype] if dtype != "float32" else 0
     slots = SLOTS[optimizer] + (1 if accumulate > 1 else 0)
@@ -266,11 +262,9 @@ def step_memory(
 
 
 def _activations(config: ViTConfig | BiTConfig, size: int, shards: int, fused_attention: bool) -> tuple[int, int]:
-    """Returns the bytes that all layers keep of an image, and those of one block (of a BiT its largest map).
-
-    A number has `size` bytes. Of each convolution its inputs and outputs; of a block `s b h (34 + 5 a s / h)` bytes in
-    16 bit, as table 2 of the source has it, with its masks of dropout only where there is dropout.
-    """
+    """Returns the bytes that all layers keep of an image, and those of one block (of a BiT its largest map)."""
+    # A number has `size` bytes. Of each convolution its inputs and outputs; of a block `s b h (34 + 5 a s / h)` bytes
+    # in 16 bit, as table 2 of the source has it, with its masks of dropout only where there is dropout.
     maps = [2 * size * conv.filters * math.prod(conv.map_size) // shards for conv in convolutions(config)]
     if isinstance(config, BiTConfig):
         return sum(maps), max(maps)
@@ -305,10 +299,7 @@ def _tokens(config: ViTConfig | BiTConfig) -> int:
 
 
 def memory_bytes(memory: str | int) -> int:
-    """Returns a number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`.
-
-    Raises ValueError for other texts, what is no integer, and less than a mebibyte.
-    """
+    """Returns a number of bytes, also from text with a unit such as `"80GB"` or `"16GiB"`."""
     size = memory
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt])(i?)b\s*", memory.lower())
@@ -323,11 +314,7 @@ def memory_bytes(memory: str | int) -> int:
 
 
 def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tuple[ViTConfig | BiTConfig, str]:
-    """Returns the config of a model, a file or a variant, with another size and classes where given, and its name.
-
-    Raises TypeError for anything else and a size that is no integers, ValueError for an unknown name, a damaged file or
-    a value that is not for it, and OSError for a file that cannot be read.
-    """
+    """Returns the config of a model, a file or a variant, with another size and classes where given, and its name."""
     config, name, changes = getattr(model, "config", model), getattr(model, "name", "model"), {}
     if isinstance(model, (str, os.PathLike)):
         name = str(model)

@@ -98,12 +98,7 @@ class Pretraining(FineTuning):
 
 
 def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """Returns a variant with random weights and a head of zeros for the images, or a copy of the model given or loaded.
-
-    Raises TypeError for a model with an output for each place; ValueError where the recipe has rates for a BiT, or a
-    size that the model cannot take; for a name or a file OSError if it cannot be read or fetched, ValueError if it is
-    unknown or damaged.
-    """
+    """A variant with random weights and a head of zeros for the images, or a copy of the model given or loaded."""
     if not is_variant(source):
         return with_size_and_rates(source, recipe, dtype)
     rates = {name: getattr(recipe, name) for name in RATES}
@@ -125,12 +120,7 @@ NO_TARGET = -1
 
 
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches.
-
-    Returns:
-        int32 `(images, patches)`: what stands in the place of each patch, either `KEEP`, `MASK` or the number of
-        another patch of the same image; and bool `(images, patches)`: which are to be predicted.
-    """
+    """Returns which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches."""
     if patches < 2:
         raise ValueError(f"Half of the patches are corrupted: there must be at least 2, but there is {patches}.")
     rng = np.random.default_rng(seed)
@@ -144,13 +134,7 @@ def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, n
 
 
 def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """Returns the 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255.
-
-    Raises ValueError unless a grid of patches of one size covers the images, and for other channels.
-
-    Returns:
-        int32 `(images, rows * columns)`: 64 red + 8 green + blue, each 0..7.
-    """
+    """Returns the 3-bit mean colour of each patch of `(images, height, width, 3)` with values 0..255."""
     (images, height, width, _), (rows, columns) = pixels.shape, grid
     blocks = np.reshape(pixels, (images, rows, height // rows, columns, width // columns, 3))
     means = np.mean(blocks, axis=(2, 4), dtype="float64").reshape(images, rows * columns, 3)
@@ -209,11 +193,9 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
 
 
 def masked_patch_model(model: VisionTransformer) -> keras.Model:
-    """Returns a model that predicts the colours of corrupted patches, on another's encoder, with the same weights.
-
-    It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
-    `(batch, N, 512)`.
-    """
+    """Returns a model that predicts the colours of corrupted patches, on another's encoder, with the same weights."""
+    # It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
+    # `(batch, N, 512)`.
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")
     config = model.config
@@ -258,11 +240,7 @@ class MaskedPatches(Task):
         return MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy")
 
     def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to images, a plan of their corruption, and colours to predict.
-
-        It raises what `images.batch` raises: ValueError for bad images, TypeError for what is no numbers, IndexError
-        without such a batch, ImportError, OSError, RuntimeError, and a pipeline's own errors.
-        """
+        """A function from the number of a batch to images, a plan of their corruption, and colours to predict."""
         grid = model.config.grid_size
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:

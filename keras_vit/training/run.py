@@ -200,12 +200,7 @@ def finetune(
 
 
 def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: RunOptions) -> Any:
-    """Returns the data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None.
-
-    Raises TypeError for another task or callbacks that are none, ValueError for another option that is out of range,
-    a callback that works against the recipe, a recipe that has to be evaluated where there is nothing for it, and data
-    with two folders of one split; OSError if a folder cannot be read.
-    """
+    """The data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None."""
     if not isinstance(task, Task):
         raise TypeError(f"task must be what training.distillation(teacher) returns, but {task!r} was given.")
     check_callbacks(settings.callbacks, averages=recipe.polyak is not None)
@@ -226,12 +221,7 @@ def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, setti
 
 
 def open_source(source: Any, output: Any, settings: RunOptions, processes: Processes) -> Any:
-    """Returns the model that is given, or that a file of Keras holds, on the devices that train it; else the source.
-
-    The source is a name or a file that `load` takes, which loads it later. Raises TypeError for other types, ValueError
-    if a `dtype` is given beside a model, the file lies in a folder that `resume=False` empties, or the model cannot be
-    copied; for a file of Keras OSError if it cannot be read, ValueError if it is damaged or cannot have the `dtype`.
-    """
+    """Returns the model that is given, or that a file of Keras holds, on the devices that train it; else the source."""
     if isinstance(source, ImageModel):
         if settings.dtype is not None:
             raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
@@ -252,10 +242,7 @@ def open_source(source: Any, output: Any, settings: RunOptions, processes: Proce
 
 
 def channels_of(source: Model | Source) -> int:
-    """Returns how many channels the images of a model or of a checkpoint have; 3 for names of what is published.
-
-    A checkpoint at an address is fetched. Raises ValueError or OSError for one that cannot be, or that is none.
-    """
+    """Returns how many channels the images of a model or of a checkpoint have; 3 for names of what is published."""
     if isinstance(source, ImageModel):
         return source.config.channels
     if "://" in str(source):
@@ -265,12 +252,7 @@ def channels_of(source: Model | Source) -> int:
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
-    """Returns the recipe with the number of updates and the loss for these images.
-
-    Warm-ups that nobody gave become shorter where there are few updates.
-
-    Raises ValueError where the recipe is not for such images or this task, or its warm-up takes all updates.
-    """
+    """Returns the recipe with the number of updates and the loss for these images."""
     task.check_recipe(recipe, images.target)
     warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
     own, given = {name: steps for name, steps in warmups.items() if name in recipe.given}, recipe.given
@@ -282,12 +264,7 @@ def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe
 
 
 def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, dtype: DType) -> Model:
-    """Returns the model of a run, with the adapters and the frozen layers of the recipe.
-
-    Raises ValueError where a field of the recipe is not for a model of its kind, the model has other adapters than the
-    recipe wants, or nothing would train; TypeError for a kind of model that the task does not train; for a name or a
-    file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged.
-    """
+    """Returns the model of a run, with the adapters and the frozen layers of the recipe."""
     if isinstance(source, ImageModel):
         check(recipe, {"model": type(source).__name__})
     model = task.prepare_model(source, recipe, images, dtype)
@@ -312,10 +289,7 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
 
 
 def open_validation(data: Any, images: ImageStream, model: Model, task: Task, reading: dict[str, Any]) -> ImageStream:
-    """Returns the stream of images to evaluate on; ValueError if their target is not that of those to train on.
-
-    Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
-    """
+    """Returns the stream of images to evaluate on; ValueError if their target is not that of those to train on."""
     tests = task.open_validation(data, images, model, **reading)
     if images.target != "none" and tests.target != images.target:  # pictures without labels are evaluated by a probe
         tests.close()
@@ -356,12 +330,8 @@ class Run:
 
 
 def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
-    """Returns the model that computes the loss of a run, compiled; its weights are those of the run's model.
-
-    The random generators of the run's model start again from the seed. Whether XLA is used is as when a run in `folder`
-    began. Raises TypeError or ValueError where recipe, model, data and processes do not fit each other, ImportError
-    without SciPy for an EoMT, RuntimeError for a TensorFlow strategy over several processes.
-    """
+    """Returns the model that computes the loss of a run, compiled; its weights are those of the run's model."""
+    # The random generators of the run's model start again from the seed.
     reset_randomness(run.model, run.seed)
     trained, optimizer = run.task.trained_model(run.model), build_optimizer(run.recipe, run.model)
     loss, metric = run.task.loss_and_metric(run.recipe, run.images)
@@ -381,11 +351,9 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
 
 
 def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str:
-    """Returns what `compile(jit_compile=...)` takes: True on TensorFlow's CPUs if XLA takes less than 0.85 of the time.
-
-    The trial is of one block and its gradients, with 8 images at most, and made for long runs alone. Otherwise "auto".
-    Raises RuntimeError for a TensorFlow strategy over several processes.
-    """
+    """What `compile(jit_compile=...)` takes: True on TensorFlow's CPUs if XLA takes less than 0.85 of the time."""
+    # The trial is of one block and its gradients, with 8 images at most, and made for long runs alone. Otherwise
+    # "auto".
     if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
         return "auto"
     if not all(layer.supports_jit for layer in layers_inside(model)):
@@ -402,12 +370,7 @@ def fit(
     callbacks: Sequence[keras.callbacks.Callback],
     verbose: bool,
 ) -> Table:
-    """Trains the compiled model of a run to the weights that the run returns, and returns the log.
-
-    Raises FloatingPointError for a loss that is not finite, RuntimeError if another process trains in the folder,
-    ValueError if its checkpoint is bad or batches cannot be divided, OSError where a file cannot be read or written,
-    and what reading images and callbacks raise.
-    """
+    """Trains the compiled model of a run to the weights that the run returns, and returns the log."""
     task, recipe, images = run.task, run.recipe, run.images
     picture = None
     if folder and task.draws and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
@@ -432,11 +395,7 @@ def fit(
 
 
 def summary(run: Run, evaluated: Any) -> str:
-    """Returns the text that a run prints first: data, model, recipe.
-
-    `evaluated` is data with images to evaluate on, whose split is named; None for a share of the training images.
-    Raises OSError if a folder of that data cannot be read.
-    """
+    """Returns the text that a run prints first: data, model, recipe."""
     recipe, model = run.recipe, run.model
     trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
     losses = {"number": "squared errors", "segments": "loss of masks, Dice and classes", "none": run.task.objective}
@@ -480,10 +439,7 @@ def _found_images(images: ImageStream) -> str:
 
 
 def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
-    """Returns as text how many images there are to evaluate on, and in which split of the data `evaluated`, if in one.
-
-    Raises OSError if a folder of the data cannot be read.
-    """
+    """As text how many images there are to evaluate on, and in which split of the data `evaluated`, if in one."""
     if tests is None:
         return "no images to evaluate on (validation=, or test/)"
     split = split_name(evaluated, "validation", tests.class_names)
@@ -492,11 +448,9 @@ def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
 
 
 def _write_results(done: Trained, processes: Processes) -> None:
-    """Writes the files of a run that is over into its folder.
-
-    `model.keras`, the model with its adapters merged; `adapters.npz` where it has some; `classes.txt` where they have
-    names; `curve.png` where matplotlib is installed. Raises OSError where a file cannot be written.
-    """
+    """Writes the files of a run that is over into its folder."""
+    # `model.keras`, the model with its adapters merged; `adapters.npz` where it has some; `classes.txt` where they have
+    # names; `curve.png` where matplotlib is installed.
     adapted = bool(adapted_layers(done.model))
     # Not compiled: the file is half as large, and knows no optimizer, which other backends could not read.
     model = merge_lora(done.model) if adapted else done.model.with_config()  # in all processes: they share variables

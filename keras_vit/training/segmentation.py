@@ -222,13 +222,7 @@ class LinearSegmentation(Task):
         return MaskLoss(self.ignore), None
 
     def batches(self, model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to crops, filled up to whole patches as in DINOv2, and masks.
-
-        Raises ValueError if a batch cannot be divided evenly among devices or processes, RuntimeError for a TensorFlow
-        strategy over several processes. The function raises what `images.batch` raises: ValueError for a bad picture or
-        mask, TypeError for what is no numbers, IndexError without such a batch, ImportError, OSError, RuntimeError, and
-        a pipeline's own errors.
-        """
+        """A function from the number of a batch to crops, filled up to whole patches as in DINOv2, and masks."""
         check_equal_parts(model, images)  # batch normalisation takes the mean over the whole batch
         config = model.config
         nothing = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
@@ -252,10 +246,7 @@ class LinearSegmentation(Task):
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Returns the size of the recipe's crops, and the change of a config for inputs as large, in whole patches.
-
-    There is no change for a model that takes any size.
-    """
+    """Returns the size of the recipe's crops, and the change of a config for inputs as large, in whole patches."""
     crop = pair("image_size", recipe.image_size)
     if model.config.dynamic:
         return crop, {}

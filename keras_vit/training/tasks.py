@@ -61,10 +61,7 @@ class RunOptions(Options):
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], RunOptions]:
-    """Returns the changes of the recipe among keywords of a run, and the other options.
-
-    None is no change of a field that cannot be None, and of the length of the run.
-    """
+    """Returns the changes of the recipe among keywords of a run, and the other options."""
     own, fields = ({field.name for field in dataclasses.fields(kind)} for kind in (RunOptions, Recipe))
     refuse_unknown(options, own | fields, "A run")
     changes = {name: value for name, value in options.items() if name in fields}
@@ -92,10 +89,7 @@ class Task:
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 
     def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """Returns the stream of training images; `reading` are options of `open_data`.
-
-        Raises OSError, TypeError, ValueError or ImportError for data that `open_data` cannot open.
-        """
+        """Returns the stream of training images; `reading` are options of `open_data`."""
         return open_data(data, split="train", augmentation=recipe.augmentation, sampling=recipe.sampling, **reading)
 
     def check_recipe(self, recipe: Recipe, target: str) -> None:
@@ -108,19 +102,11 @@ class Task:
         check(recipe, {"target": target, "task": self.objective})
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Any:
-        """Returns the model of the run: a copy of `source`, or what `load` makes of it, with a head for the images.
-
-        Raises TypeError or ValueError for a model that the task cannot train; for a name or a file OSError if it cannot
-        be read or fetched, ValueError if it is unknown or damaged. Here NotImplementedError.
-        """
+        """Returns the model of the run: a copy of `source`, or what `load` makes of it, with a head for the images."""
         raise NotImplementedError
 
     def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Returns the stream of images to evaluate on, prepared for the model, with the classes of `images`.
-
-        `reading` are options of `open_data`. Raises OSError, TypeError, ValueError or ImportError for data that
-        `open_data` cannot open.
-        """
+        """Returns the stream of images to evaluate on, prepared for the model, with the classes of `images`."""
         names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
         return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
 
@@ -131,18 +117,11 @@ class Task:
     def loss_and_metric(
         self, recipe: Recipe, images: ImageStream
     ) -> tuple[keras.losses.Loss, keras.metrics.Metric | None]:
-        """Returns the loss, whose mean over a batch is trained, and a metric for the log or None.
-
-        Raises ValueError where recipe and data do not fit each other. Here NotImplementedError.
-        """
+        """Returns the loss, whose mean over a batch is trained, and a metric for the log or None."""
         raise NotImplementedError
 
     def batches(self, model: Any, images: ImageStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to inputs of the trained model and targets of the loss.
-
-        It raises what `images.batch` raises: ValueError for bad images, TypeError for what is no numbers, IndexError
-        without such a batch, ImportError, OSError, RuntimeError, and a pipeline's own errors.
-        """
+        """Returns a function from the number of a batch to inputs of the trained model and targets of the loss."""
 
         def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
             pixels, labels = images.batch(number)
@@ -151,10 +130,7 @@ class Task:
         return batch
 
     def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
-        """Returns what has a method `evaluate(trained model)` that measures on images: here the loss and the metric.
-
-        Where nobody knows how many images there are, they are read: what `images.batch` raises is raised.
-        """
+        """Returns what has a method `evaluate(trained model)` that measures on images: here the loss and the metric."""
         count = images.steps_per_epoch or sum(1 for _ in images)
         return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
 
@@ -167,12 +143,7 @@ class FineTuning(Task):
     targets = ("class", "multilabel", "number")
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        """Returns the model with the recipe's image size and rates, and a head for the classes of the data.
-
-        Raises TypeError for a model with an output for each place, ValueError for a size that it cannot take, or a head
-        that is frozen or, with `head_bias`, trained; for a name or a file OSError if it cannot be read or fetched,
-        ValueError if it is unknown or damaged. Warns of very many patches.
-        """
+        """Returns the model with the recipe's image size and rates, and a head for the classes of the data."""
         if isinstance(source, ImageModel):
             return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
         model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
@@ -182,12 +153,9 @@ class FineTuning(Task):
         return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        """Returns the loss and the metric, by the target of the data.
-
-        Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
-        the mean squared and the mean absolute error, with a warning where they spread far. Raises ValueError where
-        `class_weight` does not fit the data.
-        """
+        """Returns the loss and the metric, by the target of the data."""
+        # Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
+        # the mean squared and the mean absolute error, with a warning where they spread far.
         if images.target == "number":
             if images.labels is not None and np.std(images.labels) > WIDE:
                 warn_caller(
@@ -212,10 +180,7 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
 
 
 def logits_model(model: Model) -> keras.Model:
-    """Returns the model up to its logits, before its softmax or sigmoid; itself where it has none.
-
-    Raises ValueError for a model with an activation but without a head.
-    """
+    """Returns the model up to its logits, before its softmax or sigmoid; itself where it has none."""
     if model.config.classifier_activation is None:
         return model
     logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
@@ -231,13 +196,7 @@ RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 
 def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
-    """Returns a copy of a model, or what `load` makes of a name or file, with the size and the `RATES` of a recipe.
-
-    Rates of 0 leave those of the model. `dtype` and `options` are for `load`. Raises TypeError for a model with an
-    output for each place, ValueError for one that is quantized or takes other sizes than the recipe's; for a name or a
-    file OSError if it cannot be read or fetched, ValueError if it is unknown or damaged, TypeError or ValueError for an
-    option that it cannot have.
-    """
+    """Returns a copy of a model, or what `load` makes of a name or file, with the size and the `RATES` of a recipe."""
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     is_given = isinstance(source, ImageModel)
     model = source if is_given else load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
@@ -252,12 +211,7 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
 
 
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
-    """Returns the model, or a copy with a head of zeros if its classes are not those of the data (or `new_head`).
-
-    A head that stays gets the names of the classes in place, and where it is all zeros its biases, as a new one does:
-    the recipe's `head_bias`, in regression the mean of the labels. Raises ValueError where a new head is frozen, or
-    where a head that stays has been trained and the recipe has a `head_bias`.
-    """
+    """Returns the model, or a copy with a head of zeros if its classes are not those of the data (or `new_head`)."""
     names = tuple(images.class_names or ())
     activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
     if images.target == "class" and recipe.loss == "softmax" and activation == "sigmoid":
@@ -290,12 +244,9 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
 
 
 def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
-    """Returns the factor of each class in the loss, in their order, for a recipe's `class_weight`; None for None.
-
-    `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs
-    `(examples - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss. Raises ValueError
-    for unknown classes, and for `"balanced"` where the data does not say its labels.
-    """
+    """Returns the factor of each class in the loss, in their order, for a recipe's `class_weight`; None for None."""
+    # `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs `(examples
+    # - count) / count`, as PyTorch proposes for the `pos_weight` of its BCEWithLogitsLoss.
     if given is None:
         return None
     if isinstance(given, dict):

@@ -72,10 +72,7 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
 
 
 def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
-    """Returns the names of the weights that patterns fit, or that lie in layers that do.
-
-    Raises TypeError if a pattern is no string, ValueError if one fits nothing.
-    """
+    """Returns the names of the weights that patterns fit, or that lie in layers that do."""
     patterns, names = check_patterns("patterns", patterns), list(weights_by_path(model))
     if "backbone" in patterns and isinstance(model, DenseModel):
         patterns = [pattern for pattern in patterns if pattern != "backbone"]
@@ -84,10 +81,7 @@ def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str
 
 
 def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Returns the names that are what a pattern says or inside it, in the order of the patterns, none twice.
-
-    Raises ValueError for a pattern that fits none, with the nearest of the `known` names.
-    """
+    """Returns the names that are what a pattern says or inside it, in the order of the patterns, none twice."""
     chosen: dict[str, None] = {}
     for pattern in patterns:
         fitting = dict.fromkeys(name for name in names if _is_inside(name, (pattern,)))
@@ -114,10 +108,8 @@ def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def _train_only(model: keras.Model, names: Collection[str]) -> list[str]:
-    """Changes a model: the weights of these names train and no others. Returns the names of the others.
-
-    A layer of which no weight trains is frozen itself, as Keras's files know layers only.
-    """
+    """Changes a model: the weights of these names train and no others. Returns the names of the others."""
+    # A layer of which no weight trains is frozen itself, as Keras's files know layers only.
     frozen = {name: weight for name, weight in weights_by_path(model).items() if name not in names}
     # One by one: on TensorFlow an assignment that does not change the model itself would not reach its layers.
     for layer in layers_inside(model):
@@ -333,13 +325,10 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
 
 
 def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
-    """Returns by patterns of weights' names what a recipe multiplies their learning rates by; others have 1.
-
-    That of `layer_decay`, but for an EoMT: ValueError for a model without blocks, or a rate out of range. In an EoMT,
-    queries, both heads, upscaling and the final norm have the recipe's rate, block i of L `layer_decay ** (L - 1 - i)`
-    of it, and what comes before the blocks that of block 0. With `decay_query_blocks=False` blocks with queries have
-    the whole rate.
-    """
+    """Returns by patterns of weights' names what a recipe multiplies their learning rates by; others have 1."""
+    # In an EoMT, queries, both heads, upscaling and the final norm have the recipe's rate, block i of L `layer_decay **
+    # (L - 1 - i)` of it, and what comes before the blocks that of block 0. With `decay_query_blocks=False` blocks with
+    # queries have the whole rate.
     if not isinstance(model, EoMT):
         return {} if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay)
     config, decay = model.config, 1.0 if recipe.layer_decay is None else recipe.layer_decay
@@ -420,10 +409,7 @@ class TwoStageAdamW(AdamW):
         self.backbone_rate, self.backbone = backbone_rate, tuple(backbone)
 
     def build(self, variables: list[Any]) -> None:
-        """Makes the moments of `AdamW`, and looks up which weights are in `backbone`; nothing the second time.
-
-        Which weights do not decay, `exclude_from_weight_decay` has checked (ValueError there).
-        """
+        """Makes the moments of `AdamW`, and looks up which weights are in `backbone`; nothing the second time."""
         if self.built:
             return
         super().build(variables)
@@ -461,11 +447,7 @@ class TwoStageAdamW(AdamW):
 
 
 def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
-    """Returns the optimizer of a recipe with two warm-ups, built for an EoMT; `common` are arguments of all of them.
-
-    The first `warmup_steps` updates leave the backbone alone, the layers of which `common["rate_multipliers"]` names.
-    Raises ValueError for another model, or where the warm-ups do not fit into `steps`.
-    """
+    """Returns the optimizer of a recipe with two warm-ups, built for an EoMT; `common` are arguments of all of them."""
     if not isinstance(model, EoMT):
         raise ValueError(
             f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "

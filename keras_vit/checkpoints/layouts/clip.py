@@ -120,10 +120,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have, or none.
-
-    `place` is the part's key, and `fields` are those of the tower's config. What the part leaves out is not compared.
-    """
+    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have."""
     width, hidden = fields["width"], fields["mlp_width"]
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
     if fields.get("projection"):
@@ -142,10 +139,7 @@ def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, 
 
 
 def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
-    """Returns which GELU a CLIP computes (a `ViTConfig.gelu`), as `like` or open_clip_config.json says.
-
-    Where nothing says it, OpenAI's `"quick"`.
-    """
+    """Returns which GELU a CLIP computes (a `ViTConfig.gelu`), as `like` or open_clip_config.json says."""
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
         advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"

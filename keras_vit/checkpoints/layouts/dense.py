@@ -42,11 +42,7 @@ def _with_head(
     title: str,
     unused: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan of a dense model: that of its backbone, with the head's rows and arrays added.
-
-    Arrays that only the backbone by itself needs, such as those of a classification head, count as unused. What was
-    assumed of the backbone becomes a note, of which loading does not warn.
-    """
+    """Returns the plan of a dense model: that of its backbone, with the head's rows and arrays added."""
     below = backbone.layout
     wanted = {row.name for row in below.rows(config.backbone)}
     kept = {name: array for name, array in backbone.arrays.items() if name in wanted}
@@ -313,10 +309,7 @@ def _dpt_rows(config: DPTConfig, names: DPTNames) -> list[Row]:
 def _depth_config(
     arrays: Mapping[str, StoredArray], kind: str, sidecars: Sidecars, vit: ViTConfig
 ) -> tuple[DPTConfig | LinearDepthConfig, list[Remark]]:
-    """Returns the config that the arrays of a head and the JSON files tell, and remarks on what was assumed.
-
-    `kind` is a key of `DPT_NAMES` or `"linear"`, `vit` the backbone.
-    """
+    """Returns the config that the arrays of a head and the JSON files tell, and remarks on what was assumed."""
     is_hub, is_dinov2 = kind == "transformers", kind in ("linear", "dinov2")
     if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
         vit = vit.replace(final_norm="none")
@@ -377,10 +370,8 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
-    """Returns the plan of the backbone in a file of both, whose names come after `start`.
-
-    `is_hub` is for a file of transformers.
-    """
+    """Returns the plan of the backbone in a file of both, whose names come after `start`."""
+    # `is_hub` is for a file of transformers.
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
         raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
     like = None if sidecars.architecture else sidecars.like
@@ -409,11 +400,7 @@ def _after(start: str, rows: list[Row]) -> list[Row]:
 
 
 def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
-    """Returns the fields `metric` and `max_depth`, and remarks on what was assumed of them.
-
-    They follow from the user's `max_depth`, else from the file's name; without either, Depth Anything's depth is
-    relative.
-    """
+    """Returns the fields `metric` and `max_depth`, and remarks on what was assumed of them."""
     given, name = sidecars.max_depth, pathlib.Path(sidecars.name).name.lower()
     relative: Fields = {"metric": False, "max_depth": 1.0}
     if given == "relative" and not is_dinov2:
@@ -475,10 +462,7 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
 
 
 def depth_to_write(config: Any) -> Layout:
-    """Returns the layout in which transformers reads a DPT (a `DPTConfig`); ValueError where it has no such model.
-
-    It has Depth Anything's design on a DINOv2, with a whole number of metres as `max_depth`.
-    """
+    """Returns the layout in which transformers reads a DPT (a `DPTConfig`); ValueError where it has no such model."""
     vit, names, below = config.backbone, DPT_NAMES["transformers"], huggingface.LAYOUT
     is_dinov2 = huggingface.family_to_write(vit) in ("dinov2", "dinov2_with_registers")
     for field, fits, wanted in (

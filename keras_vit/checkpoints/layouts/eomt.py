@@ -203,10 +203,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
-    """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas).
-
-    Reads them: ValueError also if they are damaged, OSError if the file cannot be read.
-    """
+    """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas)."""
     if names.masking not in file:
         raise ValueError(f"it has no array {names.masking!r}: do its blocks still mask attention? Convert it anew.")
     probabilities = file[names.masking].read()
@@ -289,10 +286,7 @@ def _activation(config: Mapping[str, Any]) -> str:
 
 
 def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:
-    """Returns the layout of an EoMT whose backbone has the names of a family.
-
-    `theta` is the base of rotary periods; `written` is for files that are written (see `_rows`).
-    """
+    """Returns the layout of an EoMT whose backbone has the names of a family."""
     return Layout(
         "eomt",
         functools.partial(_rows, family=family, names=names, written=written),

@@ -96,11 +96,7 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
 def attention_and_mlp_rows(
     name: str, norm: str, path: str, norm_path: str, config: ViTConfig | TextConfig
 ) -> list[Row]:
-    """Returns the rows of attention, of the normalisation after it, and of the MLP.
-
-    `name` and `path` are what stands before their names in the file and in the model, `norm` and `norm_path` what the
-    normalisation is called there.
-    """
+    """Returns the rows of attention, of the normalisation after it, and of the MLP."""
     width, heads, size = config.width, config.heads, config.head_size
     attention, rows = f"{name}MultiHeadDotProductAttention_0", []
     for part in ("query", "key", "value"):
@@ -140,11 +136,9 @@ def _stem(config: ViTConfig) -> list[Row]:
 
 
 def _mixer_rows(config: ViTConfig, old: bool = False) -> list[Row]:
-    """Returns the rows of an MLP-Mixer in the official names.
-
-    The official code has had two spellings of the perceptron across tokens: dense layers in a module `token_mixing`,
-    which published files have, and (`old`) arrays of the block itself, with the length of their input in their names.
-    """
+    """Returns the rows of an MLP-Mixer in the official names."""
+    # The official code has had two spellings of the perceptron across tokens: dense layers in a module `token_mixing`,
+    # which published files have, and (`old`) arrays of the block itself, with the length of their input in their names.
     width, tokens, mixed = config.width, math.prod(config.grid_size), config.tokens_mlp_width or 0
     rows = [Row("stem/kernel", "embedding/kernel", (*config.patch_size, config.channels, width))]
     rows.append(Row("stem/bias", "embedding/bias", (width,)))
@@ -301,10 +295,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
 
 
 def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
-    """Returns the config that the shapes of a ViT's arrays tell, for a grid of patches and a kind of positions.
-
-    `of_two` is for an image tower beside a text tower, whose head is a projection.
-    """
+    """Returns the config that the shapes of a ViT's arrays tell, for a grid of patches and a kind of positions."""
     height, width, channels, hidden = patch_shape(arrays, _PATCHES)
     fields: dict[str, Any] = {}
     if "pre_logits/kernel" in arrays:
@@ -351,11 +342,9 @@ def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
 def _big_vision_positions(
     arrays: Arrays, known: tuple[int, int] | None
 ) -> tuple[Arrays, tuple[int, int], str, list[Remark]]:
-    """Returns what tells the positions of a big_vision model, whose grid of patches the user may know (`known`).
-
-    These are the arrays with the table under today's name, and without a class token's row that no class token has; the
-    grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know.
-    """
+    """Returns what tells the positions of a big_vision model, whose grid of patches the user may know (`known`)."""
+    # These are the arrays with the table under today's name, and without a class token's row that no class token has;
+    # the grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know.
     for old in _OLD_POSITIONS:
         if old in arrays and _POSITION not in arrays:
             arrays = {_POSITION if name == old else name: array for name, array in arrays.items()}
@@ -419,10 +408,8 @@ def _needs_of_big_vision(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
 
 
 def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
-    """Returns a config and changed weights whose class token has no position in the table; unchanged where none has.
-
-    The position stays where big_vision's loader understands it, with n^2 patches; else it is added to the token.
-    """
+    """Returns a config and changed weights whose class token has no position in the table; unchanged where none has."""
+    # The position stays where big_vision's loader understands it, with n^2 patches; else it is added to the token.
     if not (config.class_token and config.position_embedding == "learned"):
         return config, {}
     table, token = read(TABLE), read("class_token/token")

@@ -247,10 +247,7 @@ def _anchor(names: Collection[str]) -> str | None:
 def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, name: str, family: Family
 ) -> tuple[ViTConfig, Trunk, list[str]]:
-    """Returns the config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect.
-
-    `name` and `family` are what the names of the arrays tell.
-    """
+    """The config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect."""
     stated = _stated(sidecars, family)
     has = arrays.keys().__contains__
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
@@ -589,10 +586,7 @@ def _dinov2_widths(config: ViTConfig) -> dict[int, int]:
 
 
 def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
-    """Returns the layout in the names of a family; None for the names that a model's family has on the Hub.
-
-    `theta` is the base of the rotary periods.
-    """
+    """Returns the layout in the names of a family; None for the names that a model's family has on the Hub."""
     return Layout(
         "huggingface",
         functools.partial(_rows, family=family),

@@ -82,10 +82,7 @@ def _as_clip(file: Arrays, sidecars: Sidecars, prefix: str) -> tuple[dict[str, S
 
 
 def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Sidecars], Any]) -> tuple[Plan, Plan]:
-    """Returns the plans of the image tower with the heads, and of the text tower, of a file in transformers' names.
-
-    Raises ValueError for arrays that are missing or have no place, and for what is not computed here.
-    """
+    """Returns the plans of the image tower with the heads, and of the text tower, of a file in transformers' names."""
     kind = "owlv2" if "objectness_head.dense0.weight" in file else "owlvit"
     stated = sidecars.config.get("model_type", kind)
     if stated != kind:
@@ -235,10 +232,7 @@ def _to_transformers(values: np.ndarray, how: str) -> np.ndarray:
 
 
 def from_scenic(file: Arrays) -> tuple[dict[str, StoredArray], dict[str, Any]]:
-    """Returns Scenic's arrays in transformers' names and shapes, and a config.json for them.
-
-    Raises ValueError for arrays that are missing, have no place or other axes.
-    """
+    """Returns Scenic's arrays in transformers' names and shapes, and a config.json for them."""
     start = next(name for name in file if name.endswith(_SCENICS_HEAD)).removesuffix(_SCENICS_HEAD)
     inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
     if any(name.startswith("obj_mask_head/") for name in inside):

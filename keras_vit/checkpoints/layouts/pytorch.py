@@ -76,11 +76,7 @@ def prefixes_of(names: Iterable[str], anchor: str) -> set[str]:
 
 
 def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str], beside: str, top: str = "") -> Found:
-    """Returns the model that has the array `anchor`, which is in the file, by the order of `CONTAINERS`.
-
-    `modules` are known ones, the longest first. `top` is a pattern for the image model's arrays outside of its module,
-    `beside` for those without effect on it.
-    """
+    """Returns the model that has the array `anchor`, which is in the file, by the order of `CONTAINERS`."""
     prefixes = prefixes_of(file, anchor)
     order = ("", *CONTAINERS)
     firsts = {prefix: prefix.partition(".")[0] for prefix in prefixes}
@@ -158,11 +154,7 @@ def with_head(found: Found, widths: Collection[int], name: str) -> Found:
 
 
 def plan_of(found: Found, pattern: str, beside: str, **fields: Any) -> Plan:
-    """Returns the plan by which a model that was found is read; `fields` are those of the plan that it does not tell.
-
-    Arrays without a row count as unused where their names match `pattern`, or `beside` if no module tells the model
-    from what stands beside it.
-    """
+    """The plan by which a model that was found is read; `fields` are those of the plan that it does not tell."""
     fields = {"arrays": found.arrays, "unused": found.unused, **fields}
     plan = Plan(prefix=f"{found.outer}{found.module}", **fields)
     return without_unused(plan, pattern if found.module else rf"{pattern}|{beside}")
@@ -265,10 +257,7 @@ def norm(name: str, path: str, size: int) -> list[Row]:
 
 
 def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: str, mlp: tuple[str, str]) -> list[Row]:
-    """Returns the rows of attention pooling but for queries, keys and values, which are packed differently.
-
-    The names are those of the probe, the output of the attention, the normalisation, and the MLP's two layers.
-    """
+    """Returns the rows of attention pooling but for queries, keys and values, which are packed differently."""
     width, hidden = config.width, config.pooling_mlp_width or config.mlp_width
     rows = [Row(probe, "pooling/probe", (1, 1, width)), *linear(out, "pooling/attention/out", width, width)]
     rows += norm(normalisation, "pooling/norm", width) + linear(mlp[0], "pooling/mlp/fc1", hidden, width)
@@ -337,10 +326,7 @@ def block(name: str, path: str, config: ViTConfig | TextConfig, family: Family) 
 
 
 def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.ndarray]:
-    """Returns the periods of DINOv3's rotary embedding by their path, for files without them; empty for others.
-
-    `base` is that of the powers. The values are those of `layers.RotaryEmbedding`.
-    """
+    """Returns the periods of DINOv3's rotary embedding by their path, for files without them; empty for others."""
     if config.rotary_embedding != "dinov3":
         return {}
     count = config.head_size // 4
@@ -377,12 +363,7 @@ def trunk_of(
     cell: int = 1,
     **grid_options: Any,
 ) -> Trunk:
-    """Returns what the arrays from the patches to the last normalisation tell.
-
-    `size` (in pixels) and `heads` are what a config says, or None; `is_named` is whether something tells which model it
-    is; `cell` is how many pixels one cell of what is cut into patches stands for; `grid_options` are those of
-    `_positions`.
-    """
+    """Returns what the arrays from the patches to the last normalisation tell."""
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
     width, channels, *patch = _patches(arrays, family)
@@ -465,11 +446,7 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
 def _heads(
     sidecars: Sidecars, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
 ) -> tuple[int, list[Remark]]:
-    """Returns the number of attention heads, which no array tells, and what a user should know of it.
-
-    The user's number counts first, then the config's (`stated`, whatever stands there), then that of `like`, then by
-    the width.
-    """
+    """Returns the number of attention heads, which no array tells, and what a user should know of it."""
     given, like = sidecars.heads, sidecars.like
     if (given is None and isinstance(stated, bool)) or not isinstance(stated, int | None):
         raise ValueError(f"Its config says the number of heads is {printable(stated, 60)}, expected an integer.")
@@ -517,12 +494,9 @@ def _positions(
     registers_first: bool = False,
     default_size: int = 224,
 ) -> _Positions:
-    """Returns what the rows of the position embeddings (None: no table) belong to, and the grid of patches.
-
-    `stated` is the size of the images in pixels that a config says; `special` counts class and distillation tokens.
-    `registers_first` is for timm's tables, where the class token beside registers has its position in it;
-    `default_size` is assumed without a table and a config.
-    """
+    """Returns what the rows of the position embeddings (None: no table) belong to, and the grid of patches."""
+    # `registers_first` is for timm's tables, where the class token beside registers has its position in it;
+    # `default_size` is assumed without a table and a config.
     remarks, grid = [], None
     if stated is not None:
         grid = (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))

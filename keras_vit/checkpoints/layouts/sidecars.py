@@ -107,11 +107,8 @@ def prepared_by(config: ViTConfig, mode_key: str = "crop_mode") -> Fields:
 def preparation_in(
     config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
 ) -> Fields:
-    """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config.
-
-    `default` is for what it leaves out. `mode_key` is the key of the mode: `"crop_mode"` in timm's, `"resize_mode"` in
-    open_clip's, which has no share to crop. `crop_key` is the key of that share, preferred to `crop_pct`.
-    """
+    """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config."""
+    # `"crop_mode"` in timm's, `"resize_mode"` in open_clip's, which has no share to crop.
     mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
         raise not_done(mode_key, mode)
@@ -131,11 +128,7 @@ def preparation_in(
 def used_at(
     config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True
 ) -> tuple[ViTConfig, tuple[int, int] | None, list[Remark]]:
-    """Returns the config, the size at which the model is used, and remarks; `size` is what the publisher prepares.
-
-    The config has a `trim` where that size is no whole number of patches. The size at which it is used is None where it
-    is that of the position embeddings, nothing says it, or `is_size` is False.
-    """
+    """Returns the config, the size at which the model is used, and remarks; `size` is what the publisher prepares."""
     if size is None:
         return config, None, []
     patch = config.image_size_of((1, 1))
@@ -237,10 +230,7 @@ def image_size_in(value: Any) -> tuple[int, int] | None:
 
 
 def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
-    """Raises ValueError if a JSON file says other sizes than the arrays (`known`); what it leaves out is not compared.
-
-    `file` is its name. Of two equal numbers the file may say one.
-    """
+    """Raises ValueError if a JSON file says other sizes than the arrays (`known`)."""
     for key, size in known.items():
         accepted = [None, size]
         if isinstance(size, tuple):
@@ -345,10 +335,7 @@ def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
 
 
 def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
-    """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out.
-
-    Both are None where nothing says them.
-    """
+    """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out."""
     crops = stated.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
     size = edges_in(stated, "size", stated.get("shortest", bool(crops)))
@@ -369,10 +356,7 @@ def transformers_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def edges_in(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple[int, int] | None:
-    """Returns the length of the shorter edge, or height and width, at a key; None where the config does not say it.
-
-    A single number is the former where `shortest`, else both.
-    """
+    """Returns the length of the shorter edge, or height and width, at a key; None where the config does not say it."""
     value = config.get(key)
     if value is None:
         return None

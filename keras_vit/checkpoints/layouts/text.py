@@ -112,10 +112,7 @@ OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", 
 
 
 def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
-    """Returns the rows of a text tower: embeddings, blocks, normalisation and projection.
-
-    `projection_is_linear` is for open_clip's projections with a bias, which are no matrix of their own.
-    """
+    """Returns the rows of a text tower: embeddings, blocks, normalisation and projection."""
     width, family, depth = config.width, names.family, range(config.depth)
     first = (1,) if family is _FLAX else ()
     rows = [Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width))]
@@ -194,10 +191,7 @@ def text_layout(names: Names, linear_projection: bool) -> Layout:
 
 
 def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
-    """Returns the kind of text tower in a file (a key of `NAMES`), its names, and what stands before them.
-
-    None where there is none.
-    """
+    """Returns the kind of text tower in a file (a key of `NAMES`), its names, and what stands before them."""
     is_tips = not any(_POSITIONS.search(name) for name in file)
     for kind, names in NAMES.items():
         if names.is_tips and not is_tips:
@@ -227,10 +221,7 @@ def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
 
 
 def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
-    """Returns the sum of two arrays of one shape as an array in float32, which is computed when it is read.
-
-    Reading raises ValueError if one is damaged, OSError if the file cannot be read.
-    """
+    """Returns the sum of two arrays of one shape as an array in float32, which is computed when it is read."""
 
     def load(offset: int, size: int) -> np.ndarray:
         return np.ascontiguousarray(first.read() + second.read()).reshape(-1).view(np.uint8)[offset : offset + size]
@@ -246,10 +237,7 @@ def _fields(
     linear_projection: bool,
     gelu: str | None,
 ) -> Fields:
-    """Returns the fields of the config, from what arrays tell and what lies beside them.
-
-    `linear_projection` is as for `text_layout`; `gelu` is what the names of the image tower tell, or None.
-    """
+    """Returns the fields of the config, from what arrays tell and what lies beside them."""
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
     positions = f"{module}{names.positions}"
@@ -329,10 +317,7 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
 
 
 def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
-    """Returns the fields that the `text_config` of a TIPS says, or its authors' where it says nothing.
-
-    `fields` are those that the arrays tell.
-    """
+    """Returns the fields that the `text_config` of a TIPS says, or its authors' where it says nothing."""
     stated = mapping(sidecars.config, "text_config")
     value_in(sidecars.config, "model_type", ["tipsv2"])
     check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
@@ -366,10 +351,7 @@ def _gelu_of_open_clip(
 def _from_open_clip(
     model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
-    """Returns the fields that open_clip's `text_cfg` (`stated`) in its `model_cfg` says, or has by default.
-
-    `known` is the activation that the file's arrays tell, or None.
-    """
+    """Returns the fields that open_clip's `text_cfg` (`stated`) in its `model_cfg` says, or has by default."""
     unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
     tokens = mapping(stated, "tokenizer_kwargs")
     unknown += [f"tokenizer_kwargs.{key}" for key, value in tokens.items() if key not in _TOKENIZER_KEYS and value]

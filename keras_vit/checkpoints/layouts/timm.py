@@ -174,10 +174,7 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family, of_text: bool
 ) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed.
-
-    `family` is who has published the file and what it calls its parts.
-    """
+    """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed."""
     _refuse(arrays, family, stated.architecture)
     trunk = _trunk(arrays, sidecars, stated, family)
     end, of_end = _end(arrays, stated, family, trunk.fields, of_text)
@@ -352,10 +349,8 @@ def is_pe_of_open_clip(names: Collection[str]) -> bool:
 
 
 def _is_perception_encoder(arrays: Collection[str], architecture: str) -> bool:
-    """Returns whether a model of timm's is a Perception Encoder: by its name, else by its arrays.
-
-    No other of timm's own has a normalisation before the blocks and attention pooling, or no last normalisation then.
-    """
+    """Returns whether a model of timm's is a Perception Encoder: by its name, else by its arrays."""
+    # No other of timm's own has a normalisation before the blocks and attention pooling, or no last normalisation then.
     if architecture:
         return "vit_pe_" in architecture
     has_norm = "norm.weight" in arrays or "fc_norm.weight" in arrays
@@ -363,10 +358,8 @@ def _is_perception_encoder(arrays: Collection[str], architecture: str) -> bool:
 
 
 def _pe_fields(arrays: Mapping[str, StoredArray], stated: TimmStated, known: Fields, fields: Fields) -> Fields:
-    """Returns what timm computes in a Perception Encoder; `known` is what JSON files say, `fields` what arrays tell.
-
-    Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
-    """
+    """Returns what timm computes in a Perception Encoder; `known` is what JSON files say, `fields` what arrays tell."""
+    # Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
     heads = None if "attn_pool_num_heads" in stated.arguments else clip.PE_POOLING_HEADS  # as many as the blocks
     grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
     found: Fields = {
@@ -535,10 +528,8 @@ def _default_preparation(architecture: str, fields: Fields, family: Family) -> F
 
 
 def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
-    """Returns a config and weights whose tokens before the registers have no positions in the table.
-
-    timm's models with registers have none: they are added to the tokens. Unchanged for models without registers.
-    """
+    """Returns a config and weights whose tokens before the registers have no positions in the table."""
+    # timm's models with registers have none: they are added to the tokens.
     if config.position_embedding != "learned_without_registers" or not config.register_tokens:
         return config, {}
     table = read(TABLE)

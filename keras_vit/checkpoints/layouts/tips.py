@@ -117,10 +117,8 @@ def _scenic_rows(config: ViTConfig) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Returns whether a file is a TIPS of PyTorch's: by its arrays, and what tells it from a DINOv2 with one register.
-
-    That is the ending `.npz`, the module `vision_encoder.`, or transformers' config.json.
-    """
+    """Whether a file is a TIPS of PyTorch's: by its arrays, and what tells it from a DINOv2 with one register."""
+    # That is the ending `.npz`, the module `vision_encoder.`, or transformers' config.json.
     anchors = [f"{family.patches}.weight" for family in (AUTHORS, _TRANSFORMERS)]
     found = {anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)}
     if not found:

@@ -30,10 +30,7 @@ Examples:
 
 
 def format_of(path: Path, name: str | None) -> Format:
-    """Returns the format of a name, or for None that of the path's suffix.
-
-    Raises ValueError for an unknown name or suffix, and for a suffix that is not that of the named format.
-    """
+    """Returns the format of a name, or for None that of the path's suffix."""
     if name is None:
         by_suffix = {row.suffix: row for row in FORMATS.values() if row.suffix}
         if path.suffix not in by_suffix:

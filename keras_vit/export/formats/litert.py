@@ -80,12 +80,8 @@ class LiteRT(Format):
         path.write_bytes(converter.convert())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with LiteRT; returns a function from a batch of images to outputs by name.
-
-        The function changes the interpreter, so that only one thread may call it. Raises ValueError for a file that is
-        missing or damaged, ImportError without LiteRT; the function ValueError or RuntimeError for images that do not
-        fit.
-        """
+        """Opens a file with LiteRT; returns a function from a batch of images to outputs by name."""
+        # The function changes the interpreter, so that only one thread may call it.
         from ai_edge_litert.interpreter import Interpreter
 
         interpreter = Interpreter(model_path=str(path))
@@ -138,14 +134,8 @@ class LiteRT(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Writes the file `target`, of another precision, from one in float32, without TensorFlow.
-
-        `"float16"` stores weights as float16, which the runtime widens when it loads the file. With `"dynamic_int8"`
-        the runtime quantizes what int8 weights are multiplied with, row by row, when it has it; with `"int8"` the
-        ranges are those seen on the calibration images, and the products' outputs are int8 as well. Raises OSError if
-        a file cannot be read or written, ImportError without the packages, and what LiteRT's tools raise for another
-        file, or for `"int8"` without calibration images.
-        """
+        """Writes the file `target`, of another precision, from one in float32, without TensorFlow."""
+        # `"float16"` stores weights as float16, which the runtime widens when it loads the file.
         from ai_edge_litert.tools import flatbuffer_utils
         from ai_edge_quantizer import qtyping, quantizer, recipe_manager
 

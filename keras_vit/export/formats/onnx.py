@@ -33,10 +33,9 @@ def _nodes(graph: Any) -> Any:
 
 
 def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """Replaces a node in tf2onnx's graph `context` by 1 - erf(x).
-
-    TensorFlow writes the exact GELU with erfc, which ONNX does not have. tf2onnx gives `name` and `arguments` as well.
-    """
+    """Replaces a node in tf2onnx's graph `context` by 1 - erf(x)."""
+    # TensorFlow writes the exact GELU with erfc, which ONNX does not have. tf2onnx gives `name` and `arguments` as
+    # well.
     shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
     context.remove_node(node.name)
     erf = context.make_node("Erf", node.input[:1], shapes=[shape], dtypes=[dtype])
@@ -145,10 +144,7 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with ONNX Runtime on the CPU; returns a function from a batch of images to outputs by name.
-
-        Raises ImportError without ONNX Runtime, and the runtime's own errors for a file that is missing or damaged.
-        """
+        """Opens a file with ONNX Runtime on the CPU; returns a function from a batch of images to outputs by name."""
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -182,15 +178,10 @@ class ONNX(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Writes the file `target`, of another precision, from one in float32, with the tools of ONNX Runtime.
-
-        `"float16"`: all computes in float16. `"dynamic_int8"`: weights of matrix products are stored in 8 bits, and
-        what they are multiplied with is quantized when it is there; convolutions stay in float32, because ONNX
-        Runtime's integer convolution is slower. `"int8"`: weights of matrix products and convolutions and what they are
-        multiplied with have 8 bits, within the ranges seen on the calibration images, without which it raises
-        TypeError. Raises OSError if a file cannot be read or written, ImportError without the packages, and what the
-        tools raise for a damaged file.
-        """
+        """Writes the file `target`, of another precision, from one in float32, with the tools of ONNX Runtime."""
+        # `"float16"`: all computes in float16. `"dynamic_int8"`: weights of matrix products are stored in 8 bits, and
+        # what they are multiplied with is quantized when it is there; convolutions stay in float32, because ONNX
+        # Runtime's integer convolution is slower.
         if precision == "float16":
             _to_float16(source, target)
             return

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns values as int8 of -127..127, and float32 scales to multiply them with, one for each index of `axis`.
-
-    The scales have the same number of axes; where all values are 0 the scale is 1.
-    """
+    """Returns values as int8 of -127..127, and float32 scales to multiply them with, one for each index of `axis`."""
     others = tuple(other for other in range(values.ndim) if other != axis)
     scales = np.abs(values).max(others, keepdims=True) / 127
     scales = np.where(scales > 0, scales, 1).astype("float32")
@@ -29,10 +26,7 @@ def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _weights(operator: Any) -> tuple[np.ndarray, int] | None:
-    """Returns the float32 weights of a matrix product or convolution and the axis of their outputs.
-
-    None for other operators, and where both factors are computed.
-    """
+    """Returns the float32 weights of a matrix product or convolution and the axis of their outputs."""
     kind = operator.get_type_name()
     if kind not in ("MatMul", "Convolution"):
         return None
@@ -76,11 +70,7 @@ class OpenVINO(Format):
         super().import_runtime()
 
     def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes `path` and the `.bin` file beside it, in float32.
-
-        Raises ImportError without TensorFlow or OpenVINO, and what these raise, mostly RuntimeError, for operations
-        that they cannot convert or a file that cannot be written.
-        """
+        """Writes `path` and the `.bin` file beside it, in float32."""
         self.import_runtime()
         import openvino
 
@@ -98,11 +88,7 @@ class OpenVINO(Format):
         openvino.save_model(converted, str(path), compress_to_fp16=False)
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a `.xml` file, with the `.bin` beside it, with OpenVINO on the CPU in float32.
-
-        Returns a function from a batch of images to outputs by name. Raises ImportError without OpenVINO, RuntimeError
-        for a file that is missing or damaged.
-        """
+        """Opens a `.xml` file, with the `.bin` beside it, with OpenVINO on the CPU in float32."""
         self.import_runtime()
         import openvino
 
@@ -117,10 +103,7 @@ class OpenVINO(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`; OSError if it cannot.
-
-        Raises ParseError, a SyntaxError, for a damaged file.
-        """
+        """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`; OSError if it cannot."""
         tree = xml.etree.ElementTree.parse(path)
         root = tree.getroot()
         info = root.find("rt_info")
@@ -131,10 +114,7 @@ class OpenVINO(Format):
         tree.write(path, encoding="utf-8", xml_declaration=True)
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the model; foreign are those of no opset of OpenVINO's.
-
-        Raises OSError if the file cannot be read, and ParseError, a SyntaxError, if it is damaged.
-        """
+        """Returns the operators of the model; foreign are those of no opset of OpenVINO's."""
         layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
         kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
         foreign = {name for name, version in kinds if not version.startswith("opset")}
@@ -143,14 +123,10 @@ class OpenVINO(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Writes the file `target` and its `.bin`, with smaller constants, from one in float32, by OpenVINO itself.
-
-        In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix products
-        and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are multiplied
-        with when it has it, where the processor has such instructions, and widens the weights elsewhere. Raises
-        ImportError without OpenVINO, and what it raises, mostly RuntimeError, for a file that is missing, damaged or
-        cannot be written.
-        """
+        """Writes the file `target` and its `.bin`, with smaller constants, from one in float32, by OpenVINO itself."""
+        # In float16 the runtime widens them when it loads the file. With `"dynamic_int8"`, the weights of matrix
+        # products and convolutions are int8, everything else stays float32; the runtime quantizes what the weights are
+        # multiplied with when it has it, where the processor has such instructions, and widens the weights elsewhere.
         import openvino
         from openvino import opset13
 

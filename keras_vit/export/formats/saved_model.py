@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
 
 def tensorflow_module(model: "keras.Model", signature: "Signature", format: str) -> Any:
-    """Returns a `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs.
-
-    It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice. The calls of
-    `rewrites` for the format stand in the graph. Raises ImportError without TensorFlow, and what TensorFlow or a layer
-    raises where it cannot be traced.
-    """
+    """Returns a `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs."""
+    # It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice.
     import tensorflow as tf
 
     from keras_vit.export import rewrites
@@ -58,12 +54,7 @@ class SavedModel(Format):
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name.
-
-        Raises OSError for a folder that is no SavedModel or lacks files of it, TensorFlow's `OpError` for one that is
-        damaged or may not be read, ImportError without TensorFlow; the function KeyError without the signature
-        `serving_default`, TypeError for one without `images`, and TensorFlow's errors for images that do not fit.
-        """
+        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name."""
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))

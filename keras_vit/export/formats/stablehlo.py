@@ -44,11 +44,7 @@ class StableHLO(Format):
         path.write_bytes(export.export(function, platforms=("cpu", "cuda", "tpu"))(images).serialize())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with JAX; returns a function from a batch of images to outputs by name.
-
-        Raises OSError if it cannot be read, ImportError without JAX, and JAX's own errors if it is damaged or, by the
-        function, for images that do not fit.
-        """
+        """Opens a file with JAX; returns a function from a batch of images to outputs by name."""
         import jax
         from jax import export
 

@@ -64,11 +64,7 @@ class Torch(Format):
         torch.export.save(program, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with PyTorch; returns a function from a batch of images to outputs by name.
-
-        The name of a single output is not stored in the file: it is `"output"`. Raises ImportError without PyTorch, and
-        its own errors for a file that is missing or damaged; so does the function for images that do not fit.
-        """
+        """Opens a file with PyTorch; returns a function from a batch of images to outputs by name."""
         import torch
 
         module = torch.export.load(str(path)).module()

@@ -77,10 +77,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 
 @functools.cache
 def _widening_product() -> Any:
-    """Returns a function, made once: the product of two matrices.
-
-    For the gradient of the second one, the first one is transposed beforehand.
-    """
+    """Returns a function, made once: the product of two matrices."""
     # A product along the rows of both, as this gradient is, goes to a kernel of XLA for CPUs that takes twice as long
     # where the second one is the wider. The barriers keep the transposed copy from being simplified away.
     import jax

@@ -31,10 +31,7 @@ _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("a
 
 @functools.cache
 def lacks_products_of(dtype: Any) -> bool:
-    """Whether a dtype is bfloat16 or float16 and the processor has no instructions for its products.
-
-    They take seventy times as long then.
-    """
+    """Whether a dtype is bfloat16 or float16 and the processor has no instructions for its products."""
     import torch
 
     # PyTorch's check for oneDNN is content with AVX-512, which may lack these instructions.
@@ -58,10 +55,7 @@ def conv(x: Any, kernel: Any, *options: Any) -> Any:
 
 @faster("conv", TORCH_CUDA)
 def conv_of_views(x: Any, kernel: Any, strides: int | tuple[int, int], padding: str | int | list[int]) -> Any:
-    """Returns as `ops.conv`, on a view of the same memory, which PyTorch calls channels_last.
-
-    A convolution of 1x1 is a product of matrices. `padding` may also be the zeros on every side of each axis.
-    """
+    """Returns as `ops.conv`, on a view of the same memory, which PyTorch calls channels_last."""
     import torch.nn.functional as F
 
     rows, columns, channels, filters = kernel.shape
@@ -129,10 +123,8 @@ def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
 # 4,841,472 values: 15.0 to 6.04.
 @faster("tanh", TORCH_CPU)
 def gelu_tanh(x: Any) -> Any:
-    """Returns the GELU by tanh, in four operations on pieces, or PyTorch's own where that is as quick.
-
-    PyTorch's tanh takes three times as long as its exact GELU.
-    """
+    """Returns the GELU by tanh, in four operations on pieces, or PyTorch's own where that is as quick."""
+    # PyTorch's tanh takes three times as long as its exact GELU.
     import torch
 
     return torch.nn.functional.gelu(x, approximate="tanh") if _pytorch_is_as_quick(x) else _applied(_gelu(), x)
@@ -141,10 +133,7 @@ def gelu_tanh(x: Any) -> Any:
 # 4,841,472 values: 15.0 to 5.64.
 @faster("tanh in place", TORCH_CPU)
 def gelu_tanh_in_place(x: Any) -> Any:
-    """Returns `x`, with what `gelu_tanh` returns written over it.
-
-    NotImplemented where it is not contiguous, or others need its values.
-    """
+    """Returns `x`, with what `gelu_tanh` returns written over it."""
     if not _may_be_overwritten(x):
         return NotImplemented
     if _pytorch_is_as_quick(x):
@@ -158,10 +147,7 @@ def gelu_tanh_in_place(x: Any) -> Any:
 # 4 KiB, each after a fault.
 @faster("tanh in place", TORCH_CUDA)
 def pytorch_gelu_in_place(x: Any, approximate: str = "tanh") -> Any:
-    """Returns `x`, with PyTorch's own GELU written over it.
-
-    NotImplemented where it is not contiguous, or others need its values.
-    """
+    """Returns `x`, with PyTorch's own GELU written over it."""
     import torch
 
     return torch.ops.aten.gelu_(x, approximate=approximate) if _may_be_overwritten(x) else NotImplemented
@@ -173,10 +159,7 @@ faster("exact in place", TORCH_CPU, TORCH_CUDA)(functools.partial(pytorch_gelu_i
 # Not measured alone; as for GELU.
 @faster("relu in place", TORCH_CPU, TORCH_CUDA)
 def relu_in_place(x: Any) -> Any:
-    """Returns `x`, with the ReLU written over it.
-
-    NotImplemented where it is not contiguous, or others need its values.
-    """
+    """Returns `x`, with the ReLU written over it."""
     return x.relu_() if _may_be_overwritten(x) else NotImplemented
 
 
@@ -190,10 +173,7 @@ def gelu_quick(x: Any) -> Any:
 # Not measured alone; as for GELU.
 @faster("quick in place", TORCH_CPU)
 def gelu_quick_in_place(x: Any) -> Any:
-    """Returns `x`, with the quick GELU written over it.
-
-    NotImplemented where it is not contiguous, or others need its values.
-    """
+    """Returns `x`, with the quick GELU written over it."""
     if not _may_be_overwritten(x):
         return NotImplemented
     for piece in _pieces(x):
@@ -357,10 +337,7 @@ def momentum_in_place(
     multipliers: list[float],
     decays: list[float],
 ) -> Any:
-    """Changes all weights and momentums in place, as `MomentumSGD.update_step`, and returns None.
-
-    NotImplemented, with nothing changed, where gradients are recorded.
-    """
+    """Changes all weights and momentums in place, as `MomentumSGD.update_step`, and returns None."""
     import torch
 
     if torch.is_grad_enabled():
@@ -416,10 +393,8 @@ def adam_in_place(
     beta_2: float,
     epsilon: float,
 ) -> Any:
-    """Changes the variable and both moments in place, as `AdamW.update_step`, and returns None.
-
-    NotImplemented, with nothing changed, where gradients are recorded or a tensor is not float32.
-    """
+    """Changes the variable and both moments in place, as `AdamW.update_step`, and returns None."""
+    # NotImplemented, with nothing changed, where gradients are recorded or a tensor is not float32.
     import torch
 
     # One new array: pages of new memory cost more than the arithmetic.
@@ -449,11 +424,9 @@ _ROWS, _WIDTH, _ROUNDS = 197, 768, 7
 
 
 def onednn_is_quicker(x: Any, kernel: Any) -> bool:
-    """Whether `onednn_linear` is taken for `x`, `(..., D)`, and a kernel `(D, units)` on a CPU.
-
-    Both are float32 and large enough, oneDNN has won a trial or the kernel is packed and no gradients are recorded, and
-    neither a recorder of operations nor autocast is at work.
-    """
+    """Whether `onednn_linear` is taken for `x`, `(..., D)`, and a kernel `(D, units)` on a CPU."""
+    # Both are float32 and large enough, oneDNN has won a trial or the kernel is packed and no gradients are recorded,
+    # and neither a recorder of operations nor autocast is at work.
     import torch
 
     if x.dtype != torch.float32 or x.ndim < 2 or x.numel() * kernel.shape[1] < FEWEST:
@@ -502,10 +475,8 @@ def _time_share(product: Callable[..., Any], other: Callable[..., Any] | None = 
 
 @functools.cache
 def packing_is_quicker(threads: int) -> bool:
-    """Whether a packed kernel wins a trial against the product that is taken otherwise, with so many threads.
-
-    False without oneDNN. The trial is made once for each number of threads.
-    """
+    """Whether a packed kernel wins a trial against the product that is taken otherwise, with so many threads."""
+    # The trial is made once for each number of threads.
     import torch
 
     if not _onednn_is_there():
@@ -518,10 +489,7 @@ def packing_is_quicker(threads: int) -> bool:
 
 @functools.cache
 def _packed_kernels() -> Any:
-    """Returns the one dictionary from a kernel to (its `_state` when it was packed, the packed copy).
-
-    Keys are weak: with a kernel, its copy goes.
-    """
+    """Returns the one dictionary from a kernel to (its `_state` when it was packed, the packed copy)."""
     from torch.utils.weak import WeakTensorKeyDictionary
 
     return WeakTensorKeyDictionary()
@@ -540,10 +508,7 @@ def unpack_kernels(kernels: Iterable[Any]) -> None:
 
 
 def _state(kernel: Any) -> tuple[int, int]:
-    """Returns the version and the address of a kernel, which an assignment or an update of the weight changes.
-
-    A change of `kernel.data` changes neither.
-    """
+    """Returns the version and the address of a kernel, which an assignment or an update of the weight changes."""
     return kernel._version, kernel.data_ptr()  # noqa: SLF001 (PyTorch documents it, in its notes on autograd)
 
 
