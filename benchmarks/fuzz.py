@@ -307,7 +307,7 @@ def insert(data: bytes, random: np.random.Generator) -> bytes:
 BYTES: tuple[Mutation, ...] = (flip_bits, flip_bits, set_numbers, set_numbers, truncate, move_pieces, insert)
 
 
-# Mutations of archives: they are written anew, so that checksums are right and the damage reaches deeper.
+# Mutations of archives: they are written again, so that checksums are right and the damage reaches deeper.
 
 HUGE = (0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, 2**64, 10**9, 10**30, 0.5, 1e308, -0.0)
 TEXTS = (

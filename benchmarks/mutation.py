@@ -3,7 +3,7 @@
 A fault ("mutant") is one changed operator, constant, condition or argument of a function in the package. For each, the
 tests that call the function around it (or, for faults outside functions, that run anything in the file) run in a copy
 of the repository, quickest first, until one fails or the time for a mutant is up. A mutant that no test notices
-survives. Some survivors are no faults at all: they compute the same.
+survives. Some survivors are not faults at all: they compute the same.
 
     KERAS_BACKEND=torch python benchmarks/mutation.py --count 300 --output mutants.json
 
@@ -91,7 +91,7 @@ def mutants_of(path: Path, repository: Path) -> Iterator[Mutant]:
                 continue
             for child in value if isinstance(value, list) else [value]:
                 docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-                # Texts are for people; a raise that says something else is no fault of the numbers.
+                # Texts are for people; a raise that says something else is not a fault of the numbers.
                 if isinstance(child, ast.AST) and not docstring and not isinstance(child, (ast.JoinedStr, ast.Raise)):
                     yield from visit(child, function)
 

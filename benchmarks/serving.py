@@ -5,8 +5,8 @@
 
 Every contestant answers in a fresh process, and all take turns in each round; figures are the medians of the rounds.
 `predict` is Keras's, `optimized` is `predict_on_batch` of `optimize_for_inference`. Files are written by PyTorch's
-backend, but for those of TensorFlow, from random weights: int8 files calibrated with noise are as quick as any others.
-`--requests` measures four threads that ask for one image each, with and without batches.
+backend, except for those of TensorFlow, from random weights: int8 files calibrated with noise are as quick as any
+others. `--requests` measures four threads that ask for one image each, with and without batches.
 """
 
 import argparse

@@ -18,7 +18,7 @@ RECIPE = training.recipe("finetune/cifar10").replace(
     batch_size=32,
     learning_rate=0.03,
     image_size=32,
-    augmentation=training.Augmentation(crop="resize", flip=False),  # mirrored digits are no digits
+    augmentation=training.Augmentation(crop="resize", flip=False),  # mirrored digits are not digits
 )
 
 

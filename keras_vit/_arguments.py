@@ -196,7 +196,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Returns one string or several as a tuple; TypeError, which names `argument`, if one is no string."""
+    """Returns one string or several as a tuple; TypeError, which names `argument`, if one is not a string."""
     names: tuple[Any, ...] = (patterns,) if isinstance(patterns, str) else (None,)
     if not isinstance(patterns, str) and isinstance(patterns, Iterable):
         names = tuple(patterns)

@@ -23,7 +23,7 @@ PRIVATE: dict[str, str] = {
     "_trainable_variables": "A layer's own weights. Without it, what LoRA froze stays frozen when its layer trains.",
     "_run_through_graph": "Calls a functional model layer by layer. Without it, nobody can look inside a model.",
     "_remat_mode": "Whether a layer is computed again for its gradients. Without it, a flat call would not do so.",
-    "_value": "A weight's tensor in its own dtype. Without it, it is read and cast anew in every call.",
+    "_value": "A weight's tensor in its own dtype. Without it, it is read and cast again in every call.",
     "_clear_losses": "Keras does it in each call. Without it, losses of a call stay after what made them is gone.",
     "_get_own_metrics": "Metrics without those of layers. Without it, each update asks every layer three times.",
     "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
@@ -54,7 +54,7 @@ PRIVATE_IN_TORCH: dict[str, str] = {
     "torch._foreach_add_": "Adds to all weights at once. Without it, an update has thousands of calls.",
     "torch.ops.mkldnn._linear_pointwise": "What programs of `torch.compile` call for a linear layer. Without it, "
     "products take twice as long on processors that are not Intel's.",
-    "torch.ops.mkldnn._reorder_linear_weight": "What they call for its weights. Without it, oneDNN sorts a kernel anew "
+    "torch.ops.mkldnn._reorder_linear_weight": "What they call for its weights. Without it, oneDNN sorts a kernel "
     "in every call, a tenth of the time of ViT-B.",
 }
 

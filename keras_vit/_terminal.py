@@ -206,7 +206,7 @@ def as_text(renderable: "RenderableType", width: int | None = None) -> str:
 
 
 class ProgressBar:
-    """A bar with rate and time left, once there is progress to show; where standard error is no terminal, nothing.
+    """A bar with rate and time left, once there is progress to show; where standard error is not a terminal, nothing.
 
         with ProgressBar("Loading", total=size, in_bytes=True) as bar:
             bar.advance(piece)
@@ -255,7 +255,7 @@ class ProgressBar:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a bar: not where standard error is no terminal."""
+        """Whether there is a bar: not where standard error is not a terminal."""
         return self._bar is not None
 
     def __enter__(self) -> Self:

@@ -293,7 +293,7 @@ def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:
     """Returns a picture `(height, width, channels)` as sums of samples, of rows and then of columns; float32."""
-    # For parts of pictures in training: a matrix would be made anew for every crop.
+    # For parts of pictures in training: a matrix would be made again for every crop.
     # Columns are taken by flat index, which NumPy copies without a loop over pixels of three bytes.
     count = pixels.shape[-1]
     flat = np.ascontiguousarray(pixels).reshape(len(pixels), -1)

@@ -247,7 +247,7 @@ def _config_of(weights: Source, variant: str) -> Any:
         config = open_checkpoint(find_checkpoint(path)).config
     if config is None or not has_layers_of(config, variant):
         known = None if config is None else variant_of(config)
-        words = f"{weights} holds {known or 'a model that is no known variant'}, but {variant} was asked for"
+        words = f"{weights} holds {known or 'a model that is not a known variant'}, but {variant} was asked for"
         raise ValueError(f"{words}. Load it with keras_vit.load(path), which takes the model from the file.")
     return config
 
@@ -294,7 +294,7 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
         return model
 
     name = factory.__name__ = factory.__qualname__ = factory_name(variant)
-    but = ", but for what a ResNet has no use for" if kind is BiT else ""
+    but = ", except for what a ResNet has no use for" if kind is BiT else ""
     loaded = ""
     with contextlib.suppress(FileNotFoundError):  # where the package was packed without its data
         size = recommended_size(variant)

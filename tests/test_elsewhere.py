@@ -60,7 +60,7 @@ def names_and_calls(rows):
         try:
             code = ast.parse(snippet, mode="eval").body
         except SyntaxError:
-            assert re.match(r"[\w-]+ |\.?\w+=|[.:]\w|\w+://|\w+(/\w+)+\.py", snippet), f"{snippet!r} is no Python"
+            assert re.match(r"[\w-]+ |\.?\w+=|[.:]\w|\w+://|\w+(/\w+)+\.py", snippet), f"{snippet!r} is not Python"
             continue
         while isinstance(code, ast.Call) and isinstance(code.func, ast.Call):
             code = code.func  # f(x)(y): what f(x) gives is not known here
@@ -114,7 +114,7 @@ def peer(request, backend):
 
 
 def theirs(*names):
-    """For tests that run other packages, whose warnings are no errors of ours."""
+    """For tests that run other packages, whose warnings are not errors of ours."""
 
     def decorated(test):
         test = pytest.mark.parametrize("peer", names, indirect=True)(test)

@@ -260,7 +260,7 @@ def test_int8(tmp_path, model):
 
 @pytest.mark.once
 def test_quantized_weights_are_not_copied_into_another_model(tmp_path):
-    """An int8 kernel is no kernel without its scale; a name and names of classes may change."""
+    """An int8 kernel is not a kernel without its scale; a name and names of classes may change."""
     quantized = make(CONFIG.replace(depth=1))
     quantized.quantize("int8")
     for change in (

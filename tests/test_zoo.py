@@ -252,7 +252,7 @@ def test_weights_from_a_checkpoint(tiny, checkpoint):
 def test_weights_of_another_variant(checkpoint, golden):
     with pytest.raises(ValueError, match=r"mu.npz holds ViT-mu/16, but ViT-B/16 was asked for.*keras_vit.load\(path\)"):
         keras_vit.ViT_B16(weights=checkpoint)
-    with pytest.raises(ValueError, match="ckpt.npz holds a model that is no known variant, but ViT-B/16 was asked for"):
+    with pytest.raises(ValueError, match="holds a model that is not a known variant, but ViT-B/16 was asked for"):
         keras_vit.ViT_B16(weights=golden("mini_token").path)
 
 

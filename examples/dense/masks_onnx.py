@@ -84,6 +84,6 @@ if outputs == ["logits"]:
 else:
     run = lambda pixels: session.run(["classes", "masks"], {"images": pixels})  # noqa: E731
     found, segments = segments_of(run, photo, side)
-Image.fromarray((found + 1).astype("uint16")).save(sys.argv[3])  # 0 is no segment
+Image.fromarray((found + 1).astype("uint16")).save(sys.argv[3])  # 0 is not a segment
 for i, (label, score) in enumerate(segments):
     print(f"{i + 1}  {names[label] if names else label}  {score:.2f}  {(found == i).sum()} pixels")

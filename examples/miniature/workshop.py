@@ -16,7 +16,7 @@ from keras_vit.models import BiT, BiTConfig, VisionTransformer, ViTConfig
 from miniature.pictures import IMAGE_SIZE, Pictures, source_pictures, target_digits
 
 ARCHITECTURES = ("ViT", "hybrid", "ResNet")
-AS_IT_IS = training.Augmentation(crop="resize", flip=False)  # a mirrored 2 is no digit
+AS_IT_IS = training.Augmentation(crop="resize", flip=False)  # a mirrored 2 is not a digit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Plan:
         unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
         warnings: What was assumed, is unknown or unusual.
         image_size: The size at which the publisher uses the model, where that is another one.
-        is_grid_known: False where the number of patches is no square, so that the grid in `stored` is only a guess.
+        is_grid_known: False where the number of patches is not a square, so that the grid in `stored` is only a guess.
         head: The names of the head's arrays.
         unnamed: A sentence where the class names in the file were left out.
     """
@@ -217,7 +217,7 @@ class Plan:
             found.append(f"{len(self.unused)} arrays beside the model are not part of it, such as {example}")
         if not self.is_grid_known:
             patches = math.prod(self.stored.grid_size)
-            found.append(f"its {patches} patches are no square: image_size or grid_size has to be given")
+            found.append(f"its {patches} patches are not a square: image_size or grid_size has to be given")
         kinds = sorted({array.stored for array in self.arrays.values()})
         if kinds != ["float32"]:
             found.append(f"stored as {' and '.join(kinds)}, read as float32")

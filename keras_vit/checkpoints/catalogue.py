@@ -155,8 +155,9 @@ def _augreg_entry(stem: str) -> Entry:
     )
     if match is None:
         raise ValueError(
-            f"{printable(repr(stem), 200)} is no name of AugReg's. One is B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-"
-            "do_0.0-sd_0.0, and a fine-tuned file's goes on with --imagenet2012-steps_20k-lr_0.03-res_384. Models: "
+            f"{printable(repr(stem), 200)} is not a name of AugReg's. One is B_16-i21k-300ep-lr_0.001-aug_medium1-"
+            "wd_0.1-do_0.0-sd_0.0; that of a fine-tuned file goes on with --imagenet2012-steps_20k-lr_0.03-res_384. "
+            "Models: "
             f"{models}. Data: {pretraining}; fine-tuned: {fine_tuning}. aug: {', '.join(_AUGMENTATIONS)}. wd: 0.03, "
             "0.1. do, sd: 0.0, 0.1. res: 224, 384."
         )
@@ -315,7 +316,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
         `figures`, such as `{"PQ": 56.0}`. Printing it draws a table.
 
     Raises:
-        TypeError, ValueError: if `query` or `family` is no string, or nothing fits; the message says what might.
+        TypeError, ValueError: if `query` or `family` is not a string, or nothing fits; the message says what might.
         OSError: if the package's data are missing.
 
     Examples:
@@ -348,7 +349,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
         both with 1,000 classes at `image_size` pixels. Printing it draws a table.
 
     Raises:
-        TypeError, ValueError: if `query` or `family` is no string, or no variant fits.
+        TypeError, ValueError: if `query` or `family` is not a string, or no variant fits.
 
     Examples:
         >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
@@ -425,7 +426,7 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _accuracy(cell: str) -> float | None:
-    """Returns the number in a cell; None if it is no number from 0 to 1."""
+    """Returns the number in a cell; None if it is not a number from 0 to 1."""
     try:
         return float(cell) if 0 <= float(cell) <= 1 else None  # NaN is neither
     except ValueError:

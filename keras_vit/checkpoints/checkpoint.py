@@ -77,8 +77,8 @@ def open_checkpoint(
     """Returns the plan by which a checkpoint file is read: its layout, config and arrays. No weight is read.
 
     The arguments are those of `keras_vit.load`, except that `head` is a file. `image_size` is a size that the model may
-    have been trained at, which tells the grid where the number of patches is no square. What the arrays do not tell is
-    taken from the JSON files beside the file, else from `like`, else from the defaults of its family.
+    have been trained at, which tells the grid where the number of patches is not a square. What the arrays do not tell
+    is taken from the JSON files beside the file, else from `like`, else from the defaults of its family.
 
     Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
     ValueError if it is damaged or of no known format or layout; TypeError or ValueError for an argument of a wrong type
@@ -108,7 +108,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     try:
         plan = _plan_of_dense(file, sidecars)
     except ValueError as error:
-        raise ValueError(f"{source} is no dense model that is known here: {error}") from error
+        raise ValueError(f"{source} is not a dense model that is known here: {error}") from error
     if plan is not None:
         if sidecars.like is not None:
             check_like(plan.stored, sidecars.like, ("heads",), source)
@@ -128,7 +128,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     try:
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     except ValueError as error:
-        raise ValueError(f"{source} is no model of the layout {layout.name!r}: {error}") from error
+        raise ValueError(f"{source} is not a model of the layout {layout.name!r}: {error}") from error
     heads = getattr(plan.stored, "heads", None)
     if plan.layout.settled_by is None and sidecars.heads not in (None, heads):
         raise ValueError(f"heads={sidecars.heads} was given, but the arrays of {source} tell that it has {heads}.")
@@ -226,7 +226,7 @@ def load_model(
     source = str(path)
     check_arrays(plan, source)
     if not plan.is_grid_known:
-        words = f"are for {np.prod(plan.stored.grid_size)} patches, which is no square"
+        words = f"are for {np.prod(plan.stored.grid_size)} patches, which is not a square"
         advice = "Pass the image_size that it was trained at, or grid_size=(rows, columns)."
         raise ValueError(f"The position embeddings of {source} {words}. {advice}")
 
@@ -402,7 +402,7 @@ class CheckpointInfo:
         parameters: Number of weights of the model.
         bytes: Size of the file; of weights in several files, of all of them with their index.
         oddities: What is unusual about the file, and what was assumed because nothing tells it, in words.
-        unused: Names of the arrays that are no part of the model, such as those of a text tower.
+        unused: Names of the arrays that are not a part of the model, such as those of a text tower.
     """
 
     layout: str
@@ -439,7 +439,7 @@ def inspect_checkpoint(
 
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
-        grid_size: Rows and columns of its position embeddings, for grids that are no square.
+        grid_size: Rows and columns of its position embeddings, for grids that are not a square.
         heads: Deprecated; `like` says it.
         architecture: Deprecated; `like` says it.
         max_depth: As in `from_checkpoint`.

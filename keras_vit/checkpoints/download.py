@@ -280,7 +280,7 @@ def _expanded(folder: str) -> pathlib.Path:
 
 
 def _name_in_cache(address: str) -> str:
-    """Returns a relative path for an address alone, readable, `host/hash/name`; ValueError for what is no address."""
+    """A relative path for an address alone, readable, `host/hash/name`; ValueError for what is not an address."""
     parts = urllib.parse.urlsplit(without_password(address))
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
     mark = hashlib.sha256(address.encode()).hexdigest()[:32]
@@ -298,7 +298,7 @@ def _published(text: str) -> Entry | str:
         host = text.encode() and urllib.parse.urlsplit(text).hostname
     if scheme.lower() not in ("https", "http", "gs") or not host:
         given = printable(repr(without_password(text)), 300)
-        raise ValueError(f"{given} is no address to download from: https://, http:// or gs:// and a host are expected.")
+        raise ValueError(f"{given} is not an address to download from: expected https://, http:// or gs:// and a host.")
     plain = urllib.parse.unquote(text)
     name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
     for candidate in (name, name.removeprefix("vit_models/")):
@@ -450,7 +450,7 @@ def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | No
 
     Raises:
         TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is none of these, a name is unknown,
-            the file is damaged or of another kind, or a `classes.txt` is no list of names.
+            the file is damaged or of another kind, or a `classes.txt` is not a list of names.
         OSError: if a file cannot be read.
 
     Examples:

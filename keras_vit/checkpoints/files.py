@@ -108,7 +108,7 @@ def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
         with _ONE_HEADER_AT_A_TIME:
             shape, fortran, dtype = headers[min(version, (2, 0))](file)
     except Exception as error:  # NumPy and `ast` raise what the wrong bytes lead them to
-        raise ValueError(f"{where} is no array ({printable(error, 200)})") from None
+        raise ValueError(f"{where} is not an array ({printable(error, 200)})") from None
     if dtype.hasobject:
         raise ValueError(f"{where} is pickled Python objects, which can run code. Save plain arrays with numpy.savez")
     if dtype == np.dtype("V2"):  # what NumPy makes of the bfloat16 of others
@@ -116,7 +116,7 @@ def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
     if dtype.name not in READABLE:
         raise ValueError(f"it stores {where} as {printable(dtype, 60)}, expected one of {', '.join(READABLE)}")
     if not is_shape(shape):
-        raise ValueError(f"{where} is no array (its shape is {str(shape)[:100]})")
+        raise ValueError(f"{where} is not an array (its shape is {str(shape)[:100]})")
     offset, size = file.tell(), math.prod(shape) * dtype.itemsize
     if offset + size > extent.size:
         raise ValueError(f"it is truncated: {where} should have {size} bytes")
@@ -214,7 +214,7 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
         return {}
     files = parse_json(_read(path), str(path)).get("weight_map")
     if not isinstance(files, dict) or not files:
-        raise ValueError(f"{path} is no index of a model's files: it has no weight_map.")
+        raise ValueError(f"{path} is not an index of a model's files: it has no weight_map.")
     for file in files.values():
         if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
             raise ValueError(f"{path} names a shard {printable(file, 100)}, expected a file name beside it.")
@@ -253,7 +253,7 @@ def write_safetensors(
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata=metadata)
-        except SafetensorError as error:  # which is no OSError, though the disk is full
+        except SafetensorError as error:  # which is not an OSError, though the disk is full
             raise OSError(f"{path} cannot be written: {error}") from error
 
 

@@ -93,7 +93,7 @@ def parse_hub_address(text: str) -> HubAddress:
         if is_inside and f"{revision}{file}".isprintable() and revision[:1] != "/" and "\\" not in folders[-1]:
             return HubAddress(repository, revision or None, file)
     given = printable(repr(text), 200)
-    raise ValueError(f"{given} is no address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
+    raise ValueError(f"{given} is not an address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
 
 
 def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = ()) -> pathlib.Path:
@@ -167,7 +167,7 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
 
 
 def _shards(path: pathlib.Path, address: HubAddress) -> list[str]:
-    """Returns the names of the files that an index lists, sorted; none for a file that is no index."""
+    """Returns the names of the files that an index lists, sorted; none for a file that is not an index."""
     try:
         return sorted(set(shards_of(path).values()))
     except ValueError as error:

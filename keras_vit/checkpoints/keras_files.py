@@ -87,7 +87,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """Returns the model in a `.keras` file, not compiled, or in a `.weights.h5` that `save_model` wrote.
 
     The file must name a model of this package, whose weights fit into it. The HDF5 library reads the weights. It has
-    no checksums for them, so damage may go unnoticed in a `.weights.h5`, and it is no reader for files made to attack
+    no checksums for them, so damage may go unnoticed in a `.weights.h5`, and it is not a reader for files made to
+    attack
     it: take those as `.npz`. Raises OSError if the file cannot be opened, ValueError if it is damaged, does not name
     its model or holds one of another package.
     """

@@ -212,7 +212,7 @@ class ArrayFile(Mapping[str, StoredArray]):
 
     @property
     def grid_size(self) -> tuple[int, int] | None:
-        """Rows and columns of the position embeddings in the note; None without, ValueError if one is no int >= 1."""
+        """Rows and columns of the position embeddings in the note, or None; ValueError if one is not an int >= 1."""
         grid = self.note.get("grid_size")
         if grid is None:
             return None

@@ -141,7 +141,7 @@ def classify(options: Namespace) -> Result:
 
 
 def _names_in(options: Namespace) -> list[str]:
-    """Returns the names between the commas of `--names`, or the lines of the file `--names-from` but for empty ones."""
+    """Returns the names between the commas of `--names`, or the lines of the file `--names-from` that are not empty."""
     check_exists(options.names_from)
     if options.names is not None:
         return [name.strip() for name in options.names.split(",")]
@@ -156,7 +156,7 @@ MAPS = (
     option("--format", "of the files in a folder (default: png)", choices=("png", "npy")),
     switch("--flip", "average with the mirror image (not for masks of queries)"),
     switch("--plot", "write figures with names or a scale instead of maps"),
-    switch("--skip-unreadable", "leave out files that are no pictures, and say which"),
+    switch("--skip-unreadable", "leave out files that are not pictures, and say which"),
     OVERWRITE,
 )
 Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and for the table
@@ -393,7 +393,7 @@ def _shard(text: str) -> tuple[int, int]:
     only(
         [without("texts")],
         option("--features", "which, such as block_-1 or encoded (default: pre_logits)"),
-        switch("--skip-unreadable", "leave out files that are no images, and say which"),
+        switch("--skip-unreadable", "leave out files that are not images, and say which"),
         option("--shard", "the I-th slice of N of the images only, from 0 (default: 0/1)", type=_shard, metavar="I/N"),
     ),
     option("--batch-size", "images at a time", type=COUNT, default=32),

@@ -47,7 +47,7 @@ DATA_OPTIONS = (
         option("--separator", "of a table: what stands between the labels of an image", metavar="TEXT"),
         option("--target", "of a table: what the labels are", choices=("class", "multilabel", "number")),
     ),
-    option("--on-bad-image", "what to do about files that are no images", choices=("stop", "skip"), default="stop"),
+    option("--on-bad-image", "what to do about files that are not images", choices=("stop", "skip"), default="stop"),
 )
 
 
@@ -63,7 +63,7 @@ def start_keras() -> None:
 
 
 def _silence_libraries() -> None:
-    """Changes the process so that only Python can write to standard error from now on, for good."""
+    """Changes the process so that only Python can write to standard error from now on, permanently."""
     # Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
     # other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes

@@ -336,7 +336,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         uint8 `(height, width, 3)`.
 
     Raises:
-        TypeError: if the image is no uint8 array, the generator is none of NumPy's, or the magnitude is no number.
+        TypeError: if the image is not uint8 array, the generator is none of NumPy's, or the magnitude is not a number.
         ValueError: if the image is not `(height, width, 3)`, there is no layer, or the magnitude is out of its range.
 
     Examples:
@@ -381,7 +381,8 @@ def randaugment_operation(
         uint8 of the same shape, a new array. `Sharpness` returns images with a side under 3 pixels unchanged.
 
     Raises:
-        TypeError: if the image is no uint8 array, the magnitude is no number, or the centre is of other than integers.
+        TypeError: if the image is not uint8 array, the magnitude is not a number, or the centre is of other than
+            integers.
         ValueError: if the name is unknown, the shape or the magnitude is out of its range, the operation has no sign or
             no centre, or `Cutout` has no centre in the image.
 

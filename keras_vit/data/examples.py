@@ -458,7 +458,7 @@ def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> boo
 
     Args:
         source: As in `open_data`.
-        class_names: Of a folder: one that is called like one of them is no split.
+        class_names: Of a folder: one that is called like one of them is not a split.
 
     Returns:
         Whether a dict, a folder, a table or masks have a split to test or to validate on; True for `"tfds:NAME"`.
@@ -561,7 +561,7 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
 
     Args:
         folder: Where to look.
-        others: A list that the files which are no images by their names are added to.
+        others: A list that the files which are not images by their names are added to.
 
     Returns:
         The paths, each beginning with `folder`.

@@ -261,7 +261,7 @@ def augment_masks(
     Raises:
         ValueError: if a change of colours is unknown, a size is not positive, a place is negative, or masks are not as
             large as the picture.
-        TypeError: if a size is no integer or pair, or the picture is not uint8.
+        TypeError: if a size is not an integer or pair, or the picture is not uint8.
         KeyError: if the targets lack masks or labels.
 
     Examples:

@@ -53,7 +53,7 @@ class MaskedImages:
         classes: How many there are.
         class_names: In the order of the numbers; None where they are not known.
         ignore: The number in masks that stands for no class.
-        reduce_zero_label: Whether 0 is no class either, and the others count from 1.
+        reduce_zero_label: Whether 0 is not a class either, and the others count from 1.
         numbers: What the classes become, in their order (see `in_order`); None where they stay.
         target: `"mask"`.
 
@@ -150,7 +150,7 @@ class MaskedImages:
         For a model with `queries` it does if the masks are 0 and `ignore` alone.
 
         Also where there are no such pictures, and unless `on_bad_image` is `"skip"` at a mask that cannot be read.
-        OSError if a folder is missing (FileNotFoundError) or cannot be read, TypeError if the source is no folder or
+        OSError if a folder is missing (FileNotFoundError) or cannot be read, TypeError if the source is not a folder or
         pair, ImportError without Pillow. A pipeline is not looked through.
         """
         if self.pipeline is not None:
@@ -276,7 +276,7 @@ def open_masks(
     Raises:
         OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without classes also
             if it lacks one of the two, or they cannot be read.
-        ValueError, TypeError: if an argument makes no sense, or `classes.txt` is no UTF-8 or has no names of classes;
+        ValueError, TypeError: if an argument makes no sense, or `classes.txt` is not UTF-8 or has no names of classes;
             without classes also if a picture has no mask, or a mask is wrong. Otherwise that is reported when they are
             opened and read.
         ImportError: without classes, if Pillow is not installed.
@@ -332,7 +332,7 @@ def mask_targets(
     Args:
         labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
         ignore: The class of pixels that belong to no mask.
-        reduce_zero_label: Whether 0 is no class, and k stands for k - 1, as in ADE20K.
+        reduce_zero_label: Whether 0 is not a class, and k stands for k - 1, as in ADE20K.
         segments: What ids mean: `{"id", "label", "crowd"}` each. Pixels of other ids belong to no mask, and crowds are
             left out, as the authors do in training. None: `labels` are classes, of which each has one mask.
 
@@ -340,7 +340,7 @@ def mask_targets(
         `masks` `(T, height, width)` of booleans and `labels` int32 `(T,)`.
 
     Raises:
-        TypeError: if `labels` are no integers `(height, width)`.
+        TypeError: if `labels` are not integers `(height, width)`.
         ValueError: if `ignore` or `reduce_zero_label` is given beside `segments`.
         KeyError: if one of these lacks its id or its label.
 

@@ -64,7 +64,7 @@ class Labels:
 
 
 class PipelineStream(ImageStream):
-    """The batches of a pipeline, which goes forward only and starts anew for an earlier step.
+    """The batches of a pipeline, which goes forward only and starts again for an earlier step.
 
     It yields batches, which keep their size, or single examples of (images, labels), or dicts of these. Without an
     augmentation it is gone through once; without a transform, images are what a model takes, of any shape and unit.

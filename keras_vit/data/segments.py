@@ -104,7 +104,7 @@ class SegmentedImages:
     def part(self, numbers: Iterable[int]) -> Self:
         """Returns some of the pictures, by their numbers, which count from the end where they are negative.
 
-        Raises IndexError for one that there is not, TypeError for what is no whole number.
+        Raises IndexError for one that there is not, TypeError for what is not a whole number.
         """
         chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
         return dataclasses.replace(self, examples=self.examples.part(chosen))
@@ -211,7 +211,7 @@ def open_segments(
         OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
         ImportError: if Pillow is missing for files, or pycocotools for COCO's masks, when they are read.
         TypeError, ValueError: if the data has another form, other classes than are given, or a class that is unknown;
-            if a text file is no UTF-8; or if it has no use for an option. Wrong pictures and masks are when read.
+            if a text file is not UTF-8; or if it has no use for an option. Wrong pictures and masks are when read.
         KeyError: if a target in memory lacks its masks or labels.
 
     Examples:

@@ -181,7 +181,8 @@ class ImageStream(Stream):
 
         Raises:
             IndexError: if test data has no such batch, or the step is below 0.
-            TypeError: if the step is no integer, or a pipeline yields what is no numbers; its own errors are raised.
+            TypeError: if the step is not an integer, or a pipeline yields what is not numbers; its own errors are
+                raised.
             ValueError: if an image or label is bad and bad images are not skipped, single examples of a pipeline differ
                 in shape, or the stream is closed.
             RuntimeError: if a worker process has ended.

@@ -160,7 +160,7 @@ def open_table(
     Raises:
         OSError: if there is no such table (FileNotFoundError), or it cannot be read.
         TypeError: if the source is of another kind.
-        ValueError: if the file is no table in UTF-8, has no rows, two columns of one name or columns of different
+        ValueError: if the file is not a table in UTF-8, has no rows, two columns of one name or columns of different
             lengths; if a column is missing, a row has no file or label, or no row any label, cells lie beyond the
             columns or hold no such value, or two rows say different things of one file; or if an argument makes no
             sense.
@@ -319,7 +319,7 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
             reader = csv.reader(stream, delimiter=max(",;\t", key=header.count), strict=True)
             names, *rows = reader
     except (csv.Error, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"{printable(path)} is no table in UTF-8 with names of columns: {error}.") from error
+        raise ValueError(f"{printable(path)} is not a table in UTF-8 with names of columns: {error}.") from error
     _check_differ(names, printable(path))
     while rows and not rows[-1]:
         rows.pop()

@@ -77,7 +77,7 @@ class ViewAugmentation(Options):
             return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
         size = self.local_size
         if size[0] % patch[0] or size[1] % patch[1]:
-            raise ValueError(f"local_size={size} is no multiple of the patches of {patch} pixels: give one, or None.")
+            raise ValueError(f"local_size={size} is not a multiple of the patch of {patch} pixels: give one, or None.")
         return size
 
 

@@ -87,7 +87,7 @@ def main() -> None:
     """The program of a worker process: reads how examples are made, then requests, and writes pictures and targets."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
     replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
-    os.dup2(2, 1)  # What a library prints is no reply.
+    os.dup2(2, 1)  # What a library prints is not a reply.
     try:
         load, annotate, transform = _received(sys.stdin.buffer)
         while True:

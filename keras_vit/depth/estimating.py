@@ -60,7 +60,7 @@ class Depth:
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
-            TypeError: if `path` is no path.
+            TypeError: if `path` is not a path.
             ValueError: if `path` has another ending or there are no pixels; or, for `.png`, a value is NaN or
                 infinite, or lies beyond what a picture of metres holds.
         """
@@ -156,7 +156,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Raises:
         ImportError: if `picture` is a file and Pillow is not installed, or tifffile for a TIFF of other channels than
             three.
-        TypeError: if `model` is no depth model, `picture` no picture, or `flip` no bool.
+        TypeError: if `model` is not a depth model, `picture` no picture, or `flip` no bool.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
         ValueError: if the picture cannot be decoded, has another shape, no pixels or values that are none, or is
             prepared at a size that the model does not take, or the model has `include_preprocessing`.
@@ -207,7 +207,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
         ImportError: if matplotlib is not installed, or Pillow and `picture` is a file.
         TypeError: if `result` is no `Depth`, `picture` no picture, or `path` no path.
         OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
-        ValueError: if the picture cannot be decoded, holds values that are no pixels or is of another size, or `path`
+        ValueError: if the picture cannot be decoded, holds values that are not pixels or is of another size, or `path`
             has another ending.
 
     Examples:

@@ -442,7 +442,7 @@ def batches(
         `(batch, classes)`, for regression `(batch, 1)`.
 
     Raises:
-        TypeError: if `data` is none of these, or its labels are no numbers.
+        TypeError: if `data` is none of these, or its labels are not numbers.
         ValueError: if `data` is files, there are no images, or not as many as labels, a label does not fit the target,
             rows are not one-hot, or an argument makes no sense.
         OSError, ImportError: if a file of a stream cannot be read, or a package that reads it is missing.

@@ -107,7 +107,8 @@ def embed(
         What is in the file, and whether it was there already.
 
     Raises:
-        TypeError: if `model` is no model of this package, `images` or `output` are no paths, or `overwrite` is no bool.
+        TypeError: if `model` is not a model of this package, `images` or `output` are not paths, or `overwrite` is not
+            a bool.
         ValueError: if an argument makes no sense, an image cannot be read, features are not finite, or there is
             something else at `output` or beside it: features of other images, of another model or with other settings.
         FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
@@ -392,7 +393,7 @@ def _find(images: Any) -> dict[str, Path]:
         found += [((file.relative_to(path) if inner else file).as_posix(), file) for file in inside]
     if others:
         names = listing([Path(other).name for other in others])
-        warn_caller(f"{len(others)} files are no images by their names, and left out: {names}.")
+        warn_caller(f"{len(others)} files are not images by their names, and left out: {names}.")
     files = dict(sorted(found))
     if not files:
         raise ValueError(f"There are no images in {printable(images) if alone else 'the list'}.")

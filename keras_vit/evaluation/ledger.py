@@ -56,7 +56,7 @@ def smallest_checkpoints(count: int) -> list[str]:
         Names that `load` takes.
 
     Raises:
-        ValueError: if `count` is no integer from 1 on, or the catalogue has fewer.
+        ValueError: if `count` is not an integer from 1 on, or the catalogue has fewer.
 
     Examples:
         >>> evaluation.smallest_checkpoints(1)
@@ -78,7 +78,7 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerTable:
         The rows as dicts, in the order in which they were written.
 
     Raises:
-        ValueError: if a line is no row, or the file is not UTF-8.
+        ValueError: if a line is not a row, or the file is not UTF-8.
         OSError: if it cannot be read.
 
     Examples:
@@ -117,7 +117,7 @@ def write_ledger(names: str | Sequence[str], path: str | os.PathLike[str], *, da
         FileNotFoundError: if there is no folder for the ledger, or no `data`. All that goes wrong with a checkpoint is
             a row whose `result` begins with "failed", also if the ledger cannot be written.
         ValueError: if `path` is another file.
-        TypeError: if a name is no string or path.
+        TypeError: if a name is not a string or path.
         OSError: if the ledger is there and cannot be read.
 
     Examples:

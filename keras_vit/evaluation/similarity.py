@@ -39,7 +39,7 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
         float32.
 
     Raises:
-        ValueError: if the arrays are no rows of numbers of one length, a row has no direction (zero, infinite or NaN),
+        ValueError: if the arrays are not rows of numbers of one length, a row has no direction (zero, infinite or NaN),
             or k is less than 1 or larger than the number of features.
 
     Examples:
@@ -144,7 +144,7 @@ def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.n
         int64 `(pairs, 2)`, rows of `features`, the lower one first; float32 `(pairs,)`, their similarities.
 
     Raises:
-        ValueError: if the features are no rows of numbers, a row has no direction (zero, infinite or NaN), or the
+        ValueError: if the features are not rows of numbers, a row has no direction (zero, infinite or NaN), or the
             threshold is not in (-1, 1].
 
     Examples:
@@ -215,10 +215,10 @@ def find_similar(
     Raises:
         OSError: if there is no such file, image or model file (FileNotFoundError), one cannot be read, or weights
             cannot be fetched (DownloadError).
-        ValueError: if it is no file of `embed`, has no images, is of another model, or does not say which, if a `query`
-            has another length than the features, `k` is less than 1, or not one of `image` and `query` is given; if the
-            image cannot be decoded, or the name of a model is unknown or its file damaged.
-        TypeError: if `image` is no image, `model` none of this package, or the name of a file no path.
+        ValueError: if it is not a file of `embed`, has no images, is of another model, or does not say which, if a
+            `query` has another length than the features, `k` is less than 1, or not one of `image` and `query` is
+            given; if the image cannot be decoded, or the name of a model is unknown or its file damaged.
+        TypeError: if `image` is not an image, `model` none of this package, or the name of a file no path.
         ImportError: if the image is a file and Pillow is not installed.
 
     Examples:
@@ -262,8 +262,8 @@ def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: Path
 
     Raises:
         OSError: if there is no such file (FileNotFoundError), or it cannot be read.
-        ValueError: if it is no file of `embed` or has no images, a row has no direction (zero, infinite or NaN), or the
-            threshold is not in (-1, 1].
+        ValueError: if it is not a file of `embed` or has no images, a row has no direction (zero, infinite or NaN), or
+            the threshold is not in (-1, 1].
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path

@@ -42,7 +42,8 @@ from keras_vit.models import ViTConfig
 from keras_vit.zoo import load
 
 # Largest difference to the model in relation to the size of its outputs, or to 1 where they are smaller. That of
-# float32 files is 1e-5 or less: the order of sums. That of int8 is twice what docs/exports.md measures for good files.
+# float32 files is 1e-5 or less: the order of sums. That of int8 is twice what docs/exports.md measures permanently
+# files.
 TOLERANCES = {"float32": 1e-4, "float16": 5e-3, "dynamic_int8": 1e-1, "int8": 2e-1}
 """Largest difference between file and model that `export` accepts, by precision, in relation to the model's outputs.
 
@@ -266,7 +267,7 @@ def export(
             config to copy it by.
         ImportError: if a package is missing that the format needs, or Pillow for pictures.
         OSError: if the model or a folder of images cannot be read, or the file cannot be written or is there already
-            (FileExistsError; with `overwrite=True` for a folder that is no SavedModel).
+            (FileExistsError; with `overwrite=True` for a folder that is not a SavedModel).
         RuntimeError: if the conversion fails, the file does not run or needs operators that the runtime does not bring,
             outputs differ by more than the tolerance, or too many images change their class. No file is left.
 
@@ -477,7 +478,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
             raise FileExistsError(Message(f"{target} exists already. Pass ", Code("overwrite=True"), " to replace it."))
         is_folder = target.is_dir() and not target.is_symlink()
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
-            raise FileExistsError(f"{target} is a folder that is no SavedModel, which overwrite=True does not delete.")
+            raise FileExistsError(f"{target} is a folder, but not a SavedModel: overwrite=True does not delete it.")
     check_folder(path.parent)
     folder = _existing(path)
     if not folder.is_dir():

@@ -247,7 +247,7 @@ def plain_model(model: keras.Model) -> keras.Model:
     if any(map(has_adapters, layers)):
         if not ours:
             words = f"{model.name} has LoRA's adapters in layers of another model"
-            raise ValueError(f"{words}. Merge them, and make it anew: keras_vit.training.merge_lora(backbone).")
+            raise ValueError(f"{words}. Merge them, and make it again: keras_vit.training.merge_lora(backbone).")
         model = merge_lora(model)
     if all(layer.compute_dtype == "float32" for layer in (model.layers if ours else layers)):
         return model
@@ -506,7 +506,7 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
 
 def _from_data_set(source: Any, config: Config) -> np.ndarray:
     """Up to 300 images of labelled data as the config's pipeline resizes them, uint8; of pipelines the first."""
-    # A pipeline may begin anew as training data; in order, it ends when it has yielded all.
+    # A pipeline may begin again as training data; in order, it ends when it has yielded all.
     split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
     images: list[np.ndarray] = []
     options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "channels": config.channels}

@@ -31,8 +31,8 @@ def attention_maps(
         has one query.
 
     Raises:
-        TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
+        TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
             several models are inside, or the last block is read of one that was optimized for inference.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
@@ -59,8 +59,8 @@ def patch_attention(
         float32 `(batch, heads, rows, columns)`, parts of 1: what is missing went to the tokens before the patches.
 
     Raises:
-        TypeError: if the model has no attention, `block` is no number, or the images are no numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
+        TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
             several models are inside, or the last block is read of one that was optimized for inference.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
@@ -87,8 +87,8 @@ def patch_attention_of_blocks(
         By block, counted from 0: float32 `(batch, heads, rows, columns)`; empty for no blocks.
 
     Raises:
-        TypeError: if the model has no attention, a block is no number, or the images are no numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is no positive integer,
+        TypeError: if the model has no attention, a block is not a number, or the images are not numbers.
+        ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
             several models are inside, or the last block is read of one that was optimized for inference.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
@@ -122,9 +122,9 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
         float32 `(batch, rows, columns)`, parts of 1: what is missing is the share of the tokens before the patches.
 
     Raises:
-        TypeError: if the model has no attention, or the images are no numbers.
-        ValueError: if the images do not fit the model, `batch_size` is no positive integer, several models are inside,
-            or the one inside was optimized for inference.
+        TypeError: if the model has no attention, or the images are not numbers.
+        ValueError: if the images do not fit the model, `batch_size` is not a positive integer, several models are
+            inside, or the one inside was optimized for inference.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -164,9 +164,9 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
         float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
 
     Raises:
-        TypeError: if the model has no attention, or the images are no numbers.
-        ValueError: if the images do not fit the model, `batch_size` is no positive integer, several models are inside,
-            or the one inside was optimized for inference.
+        TypeError: if the model has no attention, or the images are not numbers.
+        ValueError: if the images do not fit the model, `batch_size` is not a positive integer, several models are
+            inside, or the one inside was optimized for inference.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -238,7 +238,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if `components` is no positive integer, there are not as many, or several models are inside.
+        ValueError: if `components` is not a positive integer, there are not as many, or several models are inside.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -277,7 +277,7 @@ def position_similarity(model: ModelSource) -> np.ndarray:
         `config.image_size`.
 
     Raises:
-        TypeError: if the model is no Vision Transformer with attention.
+        TypeError: if the model is not a Vision Transformer with attention.
         ValueError: if it has no position embeddings, or several models are inside.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 

@@ -28,9 +28,9 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         float32 `(batch, classes)`: logits; for a model around a Vision Transformer, its outputs as they are.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are no numbers.
+        TypeError: if the model has none of this package inside, or the images are not numbers.
         ValueError: if it has no head or several models inside, its output is not one number for each class, it does not
-            take such images, or `batch_size` is no positive integer.
+            take such images, or `batch_size` is not a positive integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -57,10 +57,10 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
         the image that the model takes (127.5 grey levels where it is scaled to [-1, 1]).
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are no numbers.
+        TypeError: if the model has none of this package inside, or the images are not numbers.
         ValueError: if the model has no head with one number for each class or several models inside, it does not take
-            such images, `classes` are no integers, one or one for each image, there is no such class, or `batch_size`
-            is no positive integer.
+            such images, `classes` are not integers, one or one for each image, there is no such class, or `batch_size`
+            is not a positive integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -95,10 +95,10 @@ def gradient_attention(
         head reads, as in `attention_rollout`.
 
     Raises:
-        TypeError: if the model has no attention, or the images are no numbers.
+        TypeError: if the model has no attention, or the images are not numbers.
         ValueError: if the model has no head with one number for each class, several models inside or was optimized for
-            inference, it does not take such images, `classes` are no integers, one or one for each image, there is no
-            such class, or `batch_size` is no positive integer.
+            inference, it does not take such images, `classes` are not integers, one or one for each image, there is no
+            such class, or `batch_size` is not a positive integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -150,10 +150,10 @@ def class_evidence(
         float32 `(batch, rows, columns)`, logits.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are no numbers.
+        TypeError: if the model has none of this package inside, or the images are not numbers.
         ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model has several models
-            inside, was optimized for inference or does not take such images, `classes` are no integers, one or one for
-            each image, there is no such class, or `batch_size` is no positive integer.
+            inside, was optimized for inference or does not take such images, `classes` are not integers, one or one for
+            each image, there is no such class, or `batch_size` is not a positive integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
     Examples:
@@ -256,7 +256,7 @@ def nearest_patches(
         `(count,)`: their cosines.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are no numbers.
+        TypeError: if the model has none of this package inside, or the images are not numbers.
         ValueError: if the model has several models inside or does not take such images, there is no such patch or
             layer, the layer has no places, it lacks patches because the model was optimized for inference, `count` is
             no positive integer below the number of patches, or `batch_size` is none.
@@ -311,9 +311,9 @@ def feature_map(
         patches do not differ are 0.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are no numbers.
+        TypeError: if the model has none of this package inside, or the images are not numbers.
         ValueError: if the model has several models inside or does not take such images, there is no such layer, it has
-            no places, it lacks patches because the model was optimized for inference, or `batch_size` is no positive
+            no places, it lacks patches because the model was optimized for inference, or `batch_size` is not a positive
             integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 
@@ -346,7 +346,7 @@ def _components(vectors: np.ndarray, count: int) -> np.ndarray:
     variances, axes = np.linalg.eigh(centred.T @ centred)
     variances, axes = variances[::-1][:count], axes[:, ::-1][:, :count]
     axes = axes * np.where(axes[np.abs(axes).argmax(0), range(axes.shape[1])] < 0, -1, 1)
-    # What float32 features leave of rounding errors is no component: their squares are below 1e-12 of the values'.
+    # What float32 features leave of rounding errors is not a component: their squares are below 1e-12 of the values'.
     real = variances > 1e-12 * max(float((vectors**2).sum()), 1e-30)
     result = np.zeros((len(vectors), count))
     result[:, : axes.shape[1]] = centred @ (axes * real)

@@ -1,4 +1,4 @@
-"""One page that shows a model: a single HTML file that needs no network and, but for its sliders, no JavaScript."""
+"""One page that shows a model: a single HTML file that needs no network and, except for its sliders, no JavaScript."""
 
 import math
 import os
@@ -86,7 +86,7 @@ def write_page(
 
     Raises:
         TypeError: if `model` is something else, `images` no dict, or one holds no integers or floats.
-        ValueError: if the path does not end with `.html` or `.htm`, the images are no pixels or not such as the model
+        ValueError: if the path does not end with `.html` or `.htm`, the images are not pixels or not such as the model
             takes, there are images and the model was optimized for inference, or its name is unknown or file damaged.
         ImportError: if Pillow is not installed.
         OSError: if the page cannot be written, or the model's file is missing, or cannot be read or fetched.

@@ -101,7 +101,7 @@ def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLik
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if the image holds no integers or floats.
-        ValueError: if shapes do not fit, the image is no pixels, or the path has another ending.
+        ValueError: if shapes do not fit, the image is not pixels, or the path has another ending.
         OSError: if the file cannot be written.
 
     Examples:
@@ -132,7 +132,7 @@ def plot_attention_rollout(
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, images are no pixels, or the path has another ending.
+        ValueError: if shapes do not fit, images are not pixels, or the path has another ending.
         OSError: if the file cannot be written.
 
     Examples:
@@ -183,7 +183,7 @@ def plot_class_evidence(
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if the images hold no integers or floats.
-        ValueError: if there is not a map and a name for each image, shapes do not fit, images are no pixels, or the
+        ValueError: if there is not a map and a name for each image, shapes do not fit, images are not pixels, or the
             path has another ending.
         OSError: if the file cannot be written.
 
@@ -219,7 +219,7 @@ def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = N
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, images are no pixels, or the path has another ending.
+        ValueError: if shapes do not fit, images are not pixels, or the path has another ending.
         OSError: if the file cannot be written.
 
     Examples:
@@ -368,7 +368,7 @@ def plot_nearest_patches(
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, a place lies outside of the images, these are no pixels, or the path has
+        ValueError: if shapes do not fit, a place lies outside of the images, these are not pixels, or the path has
             another ending.
         OSError: if the file cannot be written.
 
@@ -415,7 +415,7 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Raises:
         TypeError: if the image holds no integers or floats.
-        ValueError: if the image or the map has another shape, or the image values that are no pixels.
+        ValueError: if the image or the map has another shape, or the image values that are not pixels.
 
     Examples:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape

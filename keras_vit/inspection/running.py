@@ -35,7 +35,7 @@ class Probe:
 
     Raises:
         TypeError: if it is none of these, or with `attention` has none.
-        ValueError: if there are several inside, or it is no name that is known, or a damaged file.
+        ValueError: if there are several inside, or it is not a name that is known, or a damaged file.
         OSError: if its file is missing, or cannot be read or fetched.
     """
 
@@ -134,7 +134,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         uint8 `(batch, height, width, 3)`: the first three channels; of fewer, the first one three times.
 
     Raises:
-        TypeError: if the model has no config of ours, or the images are no numbers.
+        TypeError: if the model has no config of ours, or the images are not numbers.
         ValueError: if the images are none, no batch, or have other channels than the model takes.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
 

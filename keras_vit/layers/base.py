@@ -2,7 +2,7 @@
 
 In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for. So a
 call is *flat* where nobody could see the difference: in the place of each layer a `FlatLayer` runs the same method
-`call`, with weights that are tensors and inner layers that are flat as well. They are made once, and made anew after a
+`call`, with weights that are tensors and inner layers that are flat as well. They are made once, and made again after a
 change of any layer that has one, which `note_change` counts. On other backends and devices, layers are called as
 Keras does, and so is a layer that is watched, recomputed, quantized, adapted or regularized, or is somebody else's.
 """
@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 
 
 class LastChange:
-    """The number of the last change of a layer: what was made at another number is made anew."""
+    """The number of the last change of a layer: what was made at another number is made again."""
 
     number = 0
 
@@ -458,7 +458,7 @@ class _Unwritten(initializers.Initializer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
-        """Returns the initializer that this one stands for; itself anew inside `skip_initialization`."""
+        """Returns the initializer that this one stands for; itself again inside `skip_initialization`."""
         return initializer(**config)
 
 

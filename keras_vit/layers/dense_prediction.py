@@ -425,7 +425,7 @@ class DepthBins(CompositeLayer):
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         """Returns depth `(batch, height, width)`: the mean of the bins, weighted by their scores."""
-        # The original resizes before the linear function. The other way round is the same but for rounding, as the
+        # The original resizes before the linear function. The other way round is the same except for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
         x = widened(self.scores(x, training=training))
         x = resize(x, [n * self.factor for n in ops.shape(x)[1:3]], "half_pixel")

@@ -32,7 +32,7 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
         float32 `(1, rows * columns, width)`, row by row.
 
     Raises:
-        ValueError: if `width` is no multiple of 4 or less than 8.
+        ValueError: if `width` is not a multiple of 4 or less than 8.
 
     Examples:
         >>> layers.sincos2d(2, 3, 8).shape
@@ -66,7 +66,7 @@ class RotaryEmbedding(BaseLayer):
     """The sines and cosines by which `MultiHeadAttention` turns queries and keys (RoFormer, arXiv 2104.09864).
 
     They are the same for all images, heads and blocks, and are computed for any grid: nothing is ever resized. The
-    first half of a head's channels knows the row of a patch and the other its column, but for `"pe"`:
+    first half of a head's channels knows the row of a patch and the other its column, except for `"pe"`:
 
     - `"dinov3"`: a place is in (-1, 1), its angle `2 pi place / period`. Channel i is turned with channel i + d/2.
       The periods are a weight that does not train. It starts as the formula of timm and Hugging Face says; Facebook's
@@ -90,7 +90,7 @@ class RotaryEmbedding(BaseLayer):
     Output: float32 `(2, prefix_tokens + rows * columns, size)`, the sines and the cosines.
 
     Raises:
-        ValueError: if `kind` is unknown or `size` is no multiple of 4.
+        ValueError: if `kind` is unknown or `size` is not a multiple of 4.
 
     Examples:
         >>> tuple(layers.RotaryEmbedding("eva02", size=8)(np.zeros((1, 2, 3, 16), "float32")).shape)
@@ -105,7 +105,7 @@ class RotaryEmbedding(BaseLayer):
         reference_grid: tuple[int, int] | None = (16, 16),
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind, or a size that is no multiple of 4."""
+        """Keeps the arguments; ValueError for an unknown kind, or a size that is not a multiple of 4."""
         # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
         super().__init__(autocast=False, **kwargs)
         check_choice("kind", kind, ROTARY_EMBEDDINGS)

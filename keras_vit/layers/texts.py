@@ -26,7 +26,7 @@ class AddTextPositions(SameShape):
     """
 
     def build(self, input_shape: Shape) -> None:
-        """Computes the table of sines and cosines, float32 `(T, D)`, which is no weight. T has to be known."""
+        """Computes the table of sines and cosines, float32 `(T, D)`, which is not a weight. T has to be known."""
         length: Any = input_shape[1]
         width: Any = input_shape[2]
         omega = 10_000.0 ** -np.linspace(0, 1, width // 2)
@@ -102,7 +102,7 @@ class TextPooling(BaseLayer):
         self.pad_id = pad_id
 
     def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
-        """Returns one vector for each text, `(batch, D)`: a token, or the mean of those that are no padding.
+        """Returns one vector for each text, `(batch, D)`: a token, or the mean of those that are not padding.
 
         `"end_id"` takes the first token with that id, and the first of all where none has it.
         """
@@ -114,7 +114,7 @@ class TextPooling(BaseLayer):
         return ops.take_along_axis(tokens, place[:, None, None], axis=1)[:, 0]
 
     def _mean(self, tokens: Any, ids: Any) -> Any:
-        """Returns the mean of the tokens that are no padding, zeros where there are none; of all without a `pad_id`."""
+        """Returns the mean of the tokens that are not padding (zeros if all are); of all tokens without a `pad_id`."""
         if self.pad_id is None:
             return ops.mean(tokens, axis=1)
         there = ops.cast(ops.not_equal(ids, self.pad_id), tokens.dtype)[..., None]

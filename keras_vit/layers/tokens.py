@@ -92,7 +92,7 @@ class PatchEmbedding(BaseLayer):
 
         size, patch = tf.shape(images)[1:3], tf.constant(self.patch_size)
         whole = tf.reduce_all((size % patch == 0) & (size > 0))
-        message = f"The size of the input of {self.name!r} is no multiple of the patch size {self.patch_size}:"
+        message = f"The size of the input of {self.name!r} is not a multiple of the patch size {self.patch_size}:"
         with tf.control_dependencies([tf.debugging.Assert(whole, [message, size])]):
             # XLA drops the assertion, but no reshape to another number of values.
             return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
@@ -353,7 +353,7 @@ class AddSinCosPositionEmbedding(_AddTable):
     Call arguments and output: as there, `(batch, T, D)`; D is 8 or more and a multiple of 4.
 
     Raises:
-        ValueError: if D is no such number.
+        ValueError: if D is not such a number.
 
     Examples:
         >>> layer = layers.AddSinCosPositionEmbedding(grid_size=(2, 2))
@@ -370,7 +370,7 @@ class AddSinCosPositionEmbedding(_AddTable):
         self.seed_generator = seeds_for(dropout=dropout)
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
-        """Computes the table for `grid_size`, which is no weight; ValueError unless D is a multiple of 4, from 8 on."""
+        """Computes the table for `grid_size`, a constant; ValueError unless D is a multiple of 4 and at least 8."""
         self.width: Any = tokens_shape[-1]
         self.table = sincos2d(*self.grid_size, self.width)
 

@@ -87,7 +87,7 @@ class LoadOptions(ModelOptions, total=False):
         like: A model that stands for all that a bare file of PyTorch does not tell (heads, GELU, epsilon, resizing of
             positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of one, such as
             `"vit_base_patch16_clip_quickgelu_224"`. One that contradicts the arrays or the JSON files is an error.
-        grid_size: Rows and columns of a checkpoint's position embeddings, where they are no square. Not needed where
+        grid_size: Rows and columns of a checkpoint's position embeddings, where they are not a square. Not needed where
             `image_size` is the one that it was trained at, or for files written by `to_checkpoint`.
         heads: Deprecated: the number of attention heads. `like` says it.
         architecture: Deprecated: timm's name of the model. `like` takes it.
@@ -204,7 +204,7 @@ def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | Non
     return changes
 
 
-# The fields of a config that may change while the model keeps its weights, with the layers that have to start anew.
+# The fields of a config that may change while the model keeps its weights, with the layers that have to start again.
 # Any other field, such as width or depth, decides what all the weights are.
 CHANGES: dict[str, tuple[str, ...]] = {
     # Position embeddings and the patch embedding are resized, the first kernel is adapted to other channels.
@@ -235,7 +235,7 @@ def changed_fields(old: Config, new: Config) -> list[str]:
 
 
 def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
-    """Returns a config with some fields changed that describes a model with the same weights, but for its head."""
+    """Returns a config with some fields changed that describes a model with the same weights, except for its head."""
     changes = dict(changes)
     if "image_size" in changes and "dynamic" not in changes:
         changes["dynamic"] = isinstance(changes["image_size"], str) and changes["image_size"] == "dynamic"
@@ -276,23 +276,23 @@ def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
     """Raises ValueError where standardised kernels or a normalising patch embedding would have to be changed back."""
     for name in _FOLDED:
         if getattr(old, name, False) and not getattr(new, name):
-            raise ValueError(f"{name} cannot become False: the kernels of this model were standardised for good.")
+            raise ValueError(f"{name} cannot become False: the kernels of this model were standardised permanently.")
     if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
         return
     if new.stem_folded and new.stem_epsilons != old.stem_epsilons:
         words = f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r}"
-        raise ValueError(f"{words} once kernels are standardised for good. Change it first.")
+        raise ValueError(f"{words} once kernels are standardised permanently. Change it first.")
     if old.preprocessing_folded:
         for name in changed_fields(old, new):
             if name in _PIXELS:
-                words = f"{name} cannot change: the patch embedding normalises pixels for good"
+                words = f"{name} cannot change: the patch embedding normalises pixels permanently"
                 raise ValueError(f"{words}. Change the model that it was made from.")
     if new.preprocessing_folded and new.patch_size != old.patch_size:
         raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
 
 
 def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
-    """Raises ValueError for other channels than those of `old` unless it has three and no weights made for good."""
+    """Raises ValueError for other channels than those of `old` unless it has three and no weights made permanently."""
     if new.channels == old.channels:
         return
     words = f"channels cannot change from {old.channels} to {new.channels}"
@@ -300,7 +300,7 @@ def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
         raise ValueError(f"{words}: the rule is for weights of red, green and blue. Change the model with these.")
     for name in (*_FOLDED, "preprocessing_folded"):
         if getattr(new, name, False):
-            raise ValueError(f"{words} with {name}=True: those weights are made for good. Change channels first.")
+            raise ValueError(f"{words} with {name}=True: those weights are made permanently. Change channels first.")
 
 
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
@@ -333,7 +333,7 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
         values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name] & {*lost})
         words = f"{values} needs new weights in {' and '.join(lost)}"
         call = f"model.with_config(..., fresh={sorted({*fresh, *lost})})"
-        raise ValueError(f"{words}. {call} starts them anew.")
+        raise ValueError(f"{words}. {call} starts them again.")
     return (needed | set(fresh)) - absent
 
 
@@ -440,7 +440,7 @@ def inference_steps(model: Any) -> list[InferenceStep]:
     if keras_leaves_xla_out(model):  # Keras 3.15 does where TensorFlow sees CPUs only (docs/speed.md)
         slow = None
         if config.dynamic:
-            slow = "images of each size would be compiled anew"
+            slow = "images of each size would be compiled again"
         elif not xla_is_quicker(model):
             slow = "XLA is not quicker on this processor"
         effect = "predict is compiled with XLA, which takes some seconds at its first call"

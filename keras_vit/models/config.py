@@ -106,7 +106,7 @@ class ViTConfig(ModelConfig):
         stem_stages: Units of the stages of a hybrid's ResNet (section 3.1); () for its first convolution only; or None.
         stem_width: Channels of the ResNet's first convolution.
         stem_epsilons: What it adds where it divides: `"official"`, or `"timm"`, as timm computes the same weights.
-        stem_folded: Whether its kernels have been standardised for good (see `VisionTransformer.folded`).
+        stem_folded: Whether its kernels have been standardised permanently (see `VisionTransformer.folded`).
 
         patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
         class_token: Whether a class token stands before the patches.
@@ -401,7 +401,7 @@ class BiTConfig(ModelConfig):
         width: Channels of the first convolution: 64 times the factor in the paper's names (R50x3: 192).
         pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (a head reads every place).
         pool_padding: What pads the map before max pooling: `"-inf"` (big_vision), `"zeros"` (the older `big_transfer`).
-        folded: Whether the kernels have been standardised for good (see `BiT.folded`). Others are as in `ViTConfig`.
+        folded: Whether the kernels have been standardised permanently (see `BiT.folded`). Others are as in `ViTConfig`.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -493,7 +493,7 @@ class TextConfig(Config):
         layer_norm_epsilon: Added to the variance by every layer normalisation.
         pooling: Which token stands for the text: the `"last"` (SigLIP, LiT) or the `"first"` one; the first of the
             largest id (`"largest_id"`, CLIP); the first that is `end_id` (`"end_id"`); `"mean"`: the mean of those that
-            are no padding (TIPS); `"map"`: attention pooling.
+            are not padding (TIPS); `"map"`: attention pooling.
         position_embedding: `"learned"`, or `"sincos"`: computed, added to `sqrt(width)` times the token (TIPS).
         pad_id: The id of padding that neither attention nor the mean sees (TIPS); None: padding counts as other tokens.
         end_id: The id of the token that ends a text; only with pooling `"end_id"`.

@@ -75,8 +75,8 @@ class DenseModel(ImageModel):
 
     Raises:
         TypeError: if `config` is none of this model.
-        ValueError: if `input_tensor` is no input for the backbone, `dtype` is unknown, or Keras is set to images with
-            channels first.
+        ValueError: if `input_tensor` is not an input for the backbone, `dtype` is unknown, or Keras is set to images
+            with channels first.
     """
 
     config_type = DenseConfig

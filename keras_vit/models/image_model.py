@@ -63,8 +63,8 @@ _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDicti
 def _checking_images(method: Callable[..., Any]) -> Any:
     """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error."""
     # Of a `tf.data.Dataset`, shapes are those of its `element_spec`; values of generators and the like are those of the
-    # first batch. One thread at a time runs it for a model, but for `predict` and its like on TensorFlow and PyTorch,
-    # which keep no state.
+    # first batch. One thread at a time runs it for a model, except for `predict` and its like on TensorFlow and
+    # PyTorch, which keep no state.
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ class _Functions:
         quiet = ours and kept and not noted and not {"call", "forward"} & vars(model).keys()
         self.dtype = getattr(torch, dtype) if quiet else None
         clear_losses(model)  # of earlier calls
-        # Lists that Keras makes anew several times in each update; None where a layer with weights notes no changes.
+        # Lists that Keras makes again several times in each update; None where a layer with weights notes no changes.
         self.weights = self.variables = self.metrics = None
         self.tracked = False
         if all(isinstance(layer, BaseLayer) and [flat(layer)] or not layer.variables for layer in inside[1:]):
@@ -181,7 +181,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         return not known
 
     def _functions(self) -> _Functions:
-        """Returns what the program calls, made anew after a change."""
+        """Returns what the program calls, made again after a change."""
         if self._program is None or is_compiled():
             return _NOTHING
         known = vars(self).get("_flat")
@@ -275,8 +275,8 @@ class ImageModel(ConfiguredModel):
     ) -> None:
         """Builds the model on new or given inputs.
 
-        Raises TypeError for a config of another model; ValueError for an `input_tensor` that is no input or has another
-        shape or kind of numbers, for an unknown dtype or activation, and where Keras is set to channels first.
+        Raises TypeError for a config of another model; ValueError for an `input_tensor` that is not an input or has
+        another shape or kind of numbers, for an unknown dtype or activation, and where Keras is set to channels first.
         """
         if not isinstance(config, self.config_type):
             words = f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given"
@@ -396,7 +396,7 @@ class ImageModel(ConfiguredModel):
 
         Raises:
             OSError: if a file cannot be opened.
-            TypeError, ValueError: if an image cannot be decoded, or values are no pixels.
+            TypeError, ValueError: if an image cannot be decoded, or values are not pixels.
             ImportError: if Pillow is needed and not installed.
 
         Examples:
@@ -415,14 +415,14 @@ class ImageModel(ConfiguredModel):
         Position and patch embeddings are resized; other `classes` get a new, zero-initialised head; for other
         `channels` than three, the kernel that reads them is adapted by timm's rule: their sum for one, repeated in turn
         and scaled for more, with means and deviations in the same order. Name, dtype policy, adapters and what is
-        frozen stay; layers that start anew train, unless the model is frozen as a whole. A model for segmentation or
+        frozen stay; layers that start again train, unless the model is frozen as a whole. A model for segmentation or
         depth can change its image size and what its config lists as `SETTINGS`; a quantized model its name and these
         settings only, which for others are the `class_names`.
 
         Args:
             name: Name of the new model; None for this one's.
             dtype: Dtype policy of the new model; None for this one's.
-            fresh: Names of layers that start anew, such as `"head"`.
+            fresh: Names of layers that start again, such as `"head"`.
             changes: New values of fields of the config, such as `image_size=384, classes=37`. `image_size="dynamic"` is
                 for any size at run time, and a number for that size alone.
 
@@ -464,13 +464,14 @@ class ImageModel(ConfiguredModel):
         - `class_token_only`: with `pooling="token"`, the last block computes the class token alone (with a second head
           the distillation token as well). `feature_extractor` and `keras_vit.inspection` need all tokens: they ask for
           `model.with_config(class_token_only=False)`, which has the same weights.
-        - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised for good, as `folded` does.
+        - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised permanently, as `folded`
+        does.
         - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
-          patch embedding do it for good.
+          patch embedding do it permanently.
         - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, which Keras
-          leaves out there, if a trial of a block is quicker with it. No file keeps it, and `compile` decides anew.
+          leaves out there, if a trial of a block is quicker with it. No file keeps it, and `compile` decides again.
         - `kernels_packed`: in PyTorch on CPUs, dense layers have their kernels a second time in memory, in oneDNN's
-          own order, if a trial is quicker with it. Kernels that are assigned or trained are packed anew (not what is
+          own order, if a trial is quicker with it. Kernels that are assigned or trained are packed again (not what is
           written into `.data` of a tensor). No file and no copy of the model keeps it;
           `model.kernels_packed = False` gives the memory back.
 
@@ -547,7 +548,7 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
 
 
 def _check_input(tensor: Any, shape: tuple[int | None, ...], takes_pixels: bool) -> None:
-    """Raises ValueError unless a tensor is what `keras.Input` returns, of this shape, and of floats but for pixels."""
+    """Raises ValueError unless a tensor is a `keras.Input` of this shape and, except for pixels, of floats."""
     if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
         words = f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given"
         raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")

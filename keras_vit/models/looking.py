@@ -109,7 +109,7 @@ def _generator(batches: Any, look: Callable[[Any], None]) -> Iterator[Any]:
 
 
 class _WatchedDataset(keras.utils.PyDataset):
-    """A `PyDataset` that is another one, but for `look`, which is called with each batch."""
+    """A `PyDataset` that is another one, except for `look`, which is called with each batch."""
 
     def __init__(self, data: keras.utils.PyDataset, look: Callable[[Any], None]) -> None:
         super().__init__(workers=data.workers, max_queue_size=data.max_queue_size)

@@ -67,7 +67,7 @@ class TextEncoder(ConfiguredModel):
 
     Raises:
         TypeError: if `config` is no `TextConfig`.
-        ValueError: if `dtype` is unknown; at call time, if the ids are no integers of 0 to `vocabulary - 1`, or not
+        ValueError: if `dtype` is unknown; at call time, if the ids are not integers of 0 to `vocabulary - 1`, or not
             `context` of them.
 
     Examples:

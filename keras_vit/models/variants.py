@@ -130,7 +130,7 @@ VARIANTS: dict[str, Variant] = {
     "ViT-L/16": Variant(1024, 24, 16, 4096, 16, dropout=0.1),
     "ViT-L/32": Variant(1024, 24, 16, 4096, 32),
     "ViT-H/14": Variant(1280, 32, 16, 5120, 14, dropout=0.1),
-    # The names tell the stride of the whole, but for the first: its patches are 32 pixels wide.
+    # The names tell the stride of the whole, except for the first: its patches are 32 pixels wide.
     "R+ViT-Ti/16": Variant(192, 12, 3, 768, 8, stem_stages=()),
     "R26+ViT-S/32": Variant(384, 12, 6, 1536, 1, stem_stages=(2, 2, 2, 2)),
     "R26+ViT-B/32": Variant(768, 12, 12, 3072, 1, stem_stages=(2, 2, 2, 2)),
@@ -290,7 +290,7 @@ def variant_config(
 ) -> ViTConfig | BiTConfig:
     """Returns the config of a variant as in the official `configs/models.py`, without pre-logits, or as in its family.
 
-    An `image_size` of None is the variant's, 224 for a BiT; `classes` of None are no head. Raises TypeError or
+    An `image_size` of None is the variant's, 224 for a BiT; `classes` of None are not a head. Raises TypeError or
     ValueError for an unknown name, and for a size or classes that make no sense.
     """
     name = find_variant(name)

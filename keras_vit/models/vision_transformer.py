@@ -288,7 +288,7 @@ class VisionTransformer(ImageModel):
             class_names: What the outputs stand for.
 
         Raises:
-            TypeError, ValueError: if `classes` is no positive integer, there are not as many names, the model has
+            TypeError, ValueError: if `classes` is not a positive integer, there are not as many names, the model has
                 neither head nor pooling, or its weights are quantized.
         """
         heads = ("head", "head_dist") if self.config.distillation_head else ("head",)
@@ -300,7 +300,7 @@ class VisionTransformer(ImageModel):
         )
 
     def folded(self) -> "VisionTransformer":
-        """Returns a new model with the same outputs, for inference: kernels of a ResNet are standardised for good.
+        """Returns a new model with the same outputs, for inference: kernels of a ResNet are standardised permanently.
 
         Raises ValueError where the weights are quantized and there is a ResNet.
         """
@@ -363,5 +363,5 @@ class BiT(ImageModel):
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":
-        """Returns a new model with the same outputs and kernels standardised for good; ValueError if quantized."""
+        """Returns a new model with the same outputs and kernels standardised permanently; ValueError if quantized."""
         return self.with_config(folded=True)

@@ -35,7 +35,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
         reaches 16 (standardised).
 
     Raises:
-        ValueError: if images have another shape or values that are no pixels, `mean` or `std` is neither one number
+        ValueError: if images have another shape or values that are not pixels, `mean` or `std` is neither one number
             nor three, or not finite, or `std` is not above 0.
         TypeError: if images, `mean` or `std` hold no integers or floats.
 
@@ -196,7 +196,7 @@ class LabelSet:
     Attributes:
         names: What they are called.
         colours: `(red, green, blue)` of each, 0..255, as its publishers draw it.
-        stuff: Which of them are no countable things: their segments are one in panoptic maps.
+        stuff: Which of them are not countable things: their segments are one in panoptic maps.
 
     Examples:
         >>> len(segmentation.label_set("ade20k").stuff)

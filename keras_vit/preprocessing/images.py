@@ -133,7 +133,7 @@ class Pipeline:
         size = self.prepared_size
         target = self.uncropped_size
         if self.resize == "shortest":
-            # torchvision cuts off the fraction; timm, which has a class of its own for what is no square, rounds it.
+            # torchvision cuts off the fraction; timm, which has a class of its own for what is not a square, rounds it.
             target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
         images = _centre(filtered(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
         return images[:, : self.image_size[0], : self.image_size[1]]  # without `trim`, which the model does not see
@@ -471,7 +471,7 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
 
     Raises:
         ValueError: if images have another shape, no pixels or different sizes, or an argument an unknown value.
-        TypeError: if they hold no integers or floats, or `image_size` is no integer or pair.
+        TypeError: if they hold no integers or floats, or `image_size` is not an integer or pair.
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
@@ -524,7 +524,7 @@ def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[f
 
 def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
     """Returns the size of which a crop of the centre that keeps `fraction` of each side has `size`, rounded down."""
-    # The margin is for fractions such as 384 / 438, which are no float64.
+    # The margin is for fractions such as 384 / 438, which are not float64.
     return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)
 
 
@@ -548,8 +548,8 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
         Height and width in pixels.
 
     Raises:
-        ValueError: if an argument is no positive integer, or the picture is so long and narrow that more than `patches`
-            patches are left at the smallest scale.
+        ValueError: if an argument is not a positive integer, or the picture is so long and narrow that more than
+            `patches` patches are left at the smallest scale.
 
     Examples:
         >>> keras_vit.preprocessing.naflex_size(480, 640)

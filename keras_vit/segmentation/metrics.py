@@ -86,8 +86,9 @@ class MeanIoU:
         class_names: What the classes are called.
 
     Raises:
-        ValueError: if there are not as many names as classes, `classes` is no integer of at least 1, or `ignore` none.
-        TypeError: if `class_names` is no collection.
+        ValueError: if there are not as many names as classes, `classes` is not an integer of at least 1, or `ignore`
+            none.
+        TypeError: if `class_names` is not a collection.
 
     Examples:
         >>> metric = segmentation.MeanIoU(classes=3)
@@ -99,7 +100,7 @@ class MeanIoU:
     def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
         """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, with as many names.
 
-        ValueError also where `ignore` is no integer, TypeError where `class_names` is no collection.
+        ValueError also where `ignore` is not an integer, TypeError where `class_names` is not a collection.
         """
         self.classes = whole_number("classes", classes, 1)
         if ignore is not None and not isinstance(ignore, numbers.Integral):
@@ -121,8 +122,8 @@ class MeanIoU:
             label: Likewise, of the same shape; `ignore` where a pixel does not count.
 
         Raises:
-            TypeError: if they are no integers.
-            ValueError: if they are no such maps or have no pixels, their shapes differ, or one has a class that does
+            TypeError: if they are not integers.
+            ValueError: if they are not such maps or have no pixels, their shapes differ, or one has a class that does
                 not exist.
         """
         maps = {"prediction": to_numpy(prediction), "label": to_numpy(label)}
@@ -222,7 +223,7 @@ def evaluate(
         data: What `open_masks` takes or returns, whose test pictures count where it has such; or a stream of them.
             Where both have names of classes, they are matched by name.
         ignore: The value of pixels that have no class and do not count.
-        reduce_zero_label: Whether 0 is no class and the others are one lower, as in ADE20K's files.
+        reduce_zero_label: Whether 0 is not a class and the others are one lower, as in ADE20K's files.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         distribution: None: all processes that the program was started in share the pictures, and each gets the result
             for all. `"alone"`: this process evaluates by itself.

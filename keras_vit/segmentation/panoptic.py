@@ -29,7 +29,7 @@ class PanopticQualityResult(TableResult):
         invented: int64 `(classes,)`: predicted segments that match none (false positives).
         missed: int64 `(classes,)`: labelled segments that match none (false negatives).
         overlap: float64 `(classes,)`: the sum of the intersections over unions of those that were found.
-        stuff: Which classes are no countable things.
+        stuff: Which classes are not countable things.
 
     Examples:
         >>> segmentation.PanopticQuality(classes=2).result().pictures
@@ -94,15 +94,15 @@ class PanopticQuality:
     """Adds up matched, invented and missed segments picture by picture.
 
     A predicted and a labelled segment of one class match where they overlap by more than half of their union, of which
-    pixels without a label are no part. A predicted segment that lies mostly on such pixels, or on a crowd of its class,
-    is no mistake; a crowd need not be found. As panopticapi's `evaluation.py`.
+    pixels without a label are not a part. A predicted segment that lies mostly on such pixels, or on a crowd of its
+    class, is not a mistake; a crowd need not be found. As panopticapi's `evaluation.py`.
 
     Args:
         classes: How many there are.
-        stuff: Which of them are no countable things, for the table.
+        stuff: Which of them are not countable things, for the table.
 
     Raises:
-        ValueError: if `classes` is no integer of at least 1, or `stuff` holds anything but integers below it.
+        ValueError: if `classes` is not an integer of at least 1, or `stuff` holds anything but integers below it.
 
     Examples:
         >>> metric = segmentation.PanopticQuality(classes=3, stuff=[2])
@@ -140,7 +140,7 @@ class PanopticQuality:
                 a mistake, as in COCO's evaluation of instances. None: such pixels have no label, as in panopticapi.
 
         Raises:
-            TypeError: if `prediction` is no panoptic `Segmentation`, or `label` holds no integers.
+            TypeError: if `prediction` is not a panoptic `Segmentation`, or `label` holds no integers.
             ValueError: if their sizes differ, a class does not exist, an id of `segments` or `crowd` has no pixel, or
                 `background` is the id of a segment.
         """

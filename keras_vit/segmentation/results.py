@@ -82,7 +82,7 @@ class Segmentation:
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
-            TypeError: if `path` is no path.
+            TypeError: if `path` is not a path.
             ValueError: if `path` has another ending, or for `.png` an id is above 65534.
         """
         ending = pathlib.Path(path).suffix.lower()
@@ -164,7 +164,7 @@ def plot(
         TypeError: if `result` is no `Segmentation`, `picture` no picture, `path` no path, or `colours` no collection.
         OSError: if the picture cannot be opened, or the file not written.
         ValueError: if the picture cannot be decoded, has no pixels of 0..255 or another size, a class has no colour,
-            `colours` is no data set, `opacity` is no number in 0..1, or `path` has another ending.
+            `colours` is not data set, `opacity` is not a number in 0..1, or `path` has another ending.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")

@@ -76,7 +76,7 @@ def segment(
 
     Raises:
         ImportError: if `picture` is a file and Pillow is missing, or tifffile for a TIFF of other channels than three.
-        TypeError: if `model` is no such model, `picture` no picture, `scales` no collection, or `flip` no bool.
+        TypeError: if `model` is not such a model, `picture` no picture, `scales` no collection, or `flip` no bool.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
         ValueError: if another argument makes no sense, or the picture cannot be decoded, has no pixels, values that are
             none, other channels, one side that is more than 50 times as long as the other, or is prepared at a size

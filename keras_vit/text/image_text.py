@@ -73,7 +73,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     Raises:
         ValueError: if the lengths of the embeddings differ, `averaging` is unknown, `scale` or `temperature` is not
             above 0, or one of these or `bias` is NaN, infinite or beyond float32.
-        TypeError: if one of these is no number.
+        TypeError: if one of these is not a number.
 
     Examples:
         >>> both.logits(small_images, ["cat", "dog"]).shape
@@ -97,7 +97,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
         Raises ValueError for an unknown `averaging`, an image tower that does not return one vector an image, towers
         whose embeddings differ in length, a `scale` or `temperature` that is not above 0 or that float32 does not hold,
-        or a `bias` that is not finite; TypeError where one of these is no number.
+        or a `bias` that is not finite; TypeError where one of these is not a number.
         """
         super().__init__(**kwargs)
         check_choice("averaging", averaging, tuple(AVERAGINGS))
@@ -171,7 +171,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         with all texts. On several devices and in several processes of JAX, with `training.data_parallel()`, that is the
         whole batch. Raises ValueError in replicas of `tf.distribute` and in connected processes without a distribution,
         which would compare their own parts; for unknown token ids, sentences without a tokenizer, and no sentences.
-        Raises TypeError for texts that are no strings, OSError, ValueError or ImportError for image files that cannot
+        Raises TypeError for texts that are not strings, OSError, ValueError or ImportError for image files that cannot
         be read, ImportError without the library that the tokenizer needs.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
@@ -220,7 +220,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return images, texts
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the config for Keras's files: both towers, serialized, and what is no weight; no tokenizer."""
+        """Returns the config for Keras's files: both towers, serialized, and what is not a weight; no tokenizer."""
         return {
             "image_encoder": keras.saving.serialize_keras_object(self.image_encoder),
             "text_encoder": keras.saving.serialize_keras_object(self.text_encoder),
@@ -250,7 +250,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             batch_size: How many are computed at a time.
 
         Raises:
-            ValueError: if `batch_size` is no positive integer, the model does not take such images, a file cannot be
+            ValueError: if `batch_size` is not a positive integer, the model does not take such images, a file cannot be
                 decoded, or it is nothing that `predict` takes.
             OSError: if a file is not there (FileNotFoundError) or cannot be opened.
             TypeError: for a list or tuple that holds what is neither pixels nor a file, and for bytes.
@@ -308,10 +308,10 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.
 
         Raises:
-            TypeError: if names are no strings, or templates neither a string nor several.
+            TypeError: if names are not strings, or templates neither a string nor several.
             ValueError: unless there are two names or more, each a line of text, all different also where the rule drops
                 capitals and punctuation, and templates are strings with one `{}` each; if `averaging` is unknown,
-                `batch_size` is no positive integer, or there is no tokenizer.
+                `batch_size` is not a positive integer, or there is no tokenizer.
             ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
         """
         names = checked_names(class_names)
@@ -357,9 +357,9 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             A `LinearSegmenter`, whose logits are cosines.
 
         Raises:
-            TypeError, ValueError: if the model is no TIPS, another argument is out of its range, or `stride` is above
-                `image_size`; names or templates as in `zero_shot_classifier`; ValueError if there is no tokenizer, or
-                its file is damaged by now.
+            TypeError, ValueError: if the model is not a TIPS, another argument is out of its range, or `stride` is
+                above `image_size`; names or templates as in `zero_shot_classifier`; ValueError if there is no
+                tokenizer, or its file is damaged by now.
             OSError: if the tokenizer's file is gone by now.
             ImportError: if the tokenizer needs a library of the extra `text`.
 
@@ -444,7 +444,7 @@ def load_image_text(
         OSError: if there is no such file (FileNotFoundError), also of the tokenizer, it cannot be read or fetched
             (DownloadError), or a folder has no weights (IsADirectoryError).
         ImportError: if the tokenizer needs a library of the extra `text`.
-        TypeError: if `source` or `tokenizer` is no path, or `image_size` neither an integer nor a pair.
+        TypeError: if `source` or `tokenizer` is not a path, or `image_size` neither an integer nor a pair.
         ValueError: if a name is unknown, a file is damaged or has no text tower, or one that is not computed here, the
             tokenizer does not fit, or no official code is like the model.
 

@@ -39,7 +39,7 @@ class OpenVocabularyDetector(WithTexts):
         detector: Image tower and heads, with one class of zeros.
         text_encoder: Token ids to embeddings `(batch, E)`.
         tokenizer: Texts to token ids; None where its file is missing.
-        extras: Arrays of the file that are no part of detection, by name; they are written back.
+        extras: Arrays of the file that are not a part of detection, by name; they are written back.
         lowers: Whether texts lose capitals and punctuation first, as in Scenic's evaluation.
         notes: What a user should know of the weights, in sentences.
 

@@ -213,7 +213,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     try:
         words = _from_merges(path) if path.name == VOCABULARY else library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
-        raise ValueError(f"{path} is no tokenizer that can be read: {printable(error, 200)}.") from error
+        raise ValueError(f"{path} is not a tokenizer that can be read: {printable(error, 200)}.") from error
     stated = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
 
     def id_of(role: str, default: str) -> int:
@@ -264,7 +264,7 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | N
     try:
         pieces = library.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
-        raise ValueError(f"{path} is no model of SentencePiece: {printable(error, 200)}.") from error
+        raise ValueError(f"{path} is not a model of SentencePiece: {printable(error, 200)}.") from error
     if kind == TIPS:  # no end, and padding with id 0
         tokenizer = Tokenizer(pieces.encode, config.context, None, 0, clean=_FLAX["big_vision"], files=(path,))
         return _checked(tokenizer, pieces.get_piece_size(), config)
@@ -340,7 +340,7 @@ def find_tokenizer(
         if not (found.is_file() and found.suffix in (".json", ".model")):
             found = _tokenizer_file(found, words)
         if found is None:
-            raise FileNotFoundError(f"tokenizer={str(given)!r} is no tokenizer.json, no .model and no folder with one.")
+            raise FileNotFoundError(f"tokenizer={str(given)!r} is not a tokenizer.json, a .model or a folder with one.")
     if found.suffix == ".model":
         return from_sentencepiece(found, config, kind, clean), None
     made, lowers = from_json(found, config, kind, clean)

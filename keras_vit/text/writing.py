@@ -65,7 +65,7 @@ def save_image_text(
             range; if a tower is quantized or has adapters (LoRA).
         FileExistsError: if there is a file already and `overwrite` is false.
         OSError: if a file cannot be written, or one of the tokenizer's cannot be read.
-        TypeError: if `path` is no path.
+        TypeError: if `path` is not a path.
 
     Examples:
         >>> text.save_image_text(both, "towers.npz", "big_vision")
@@ -295,7 +295,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
         "proj_type": None if config.projection else "none",
         "act_kwargs": {"approximate": "tanh"} if config.gelu == "tanh" else None,
         "norm_kwargs": None if config.layer_norm_epsilon == 1e-5 else {"eps": config.layer_norm_epsilon},
-        # Any name says that the words are no CLIP's; that of a repository is not known here.
+        # Any name says that the words are not CLIP's; that of a repository is not known here.
         "hf_tokenizer_name": "." if both.tokenizer is not None and both.tokenizer.files else None,
         "tokenizer_kwargs": _cleaning_of(both),
     }

@@ -115,7 +115,7 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
         What `finetune` takes as `task`.
 
     Raises:
-        TypeError: if the teacher is no Keras model.
+        TypeError: if the teacher is not a Keras model.
         ValueError: as `DistillationLoss`; in `finetune`, if teacher and student do not fit each other.
 
     Examples:
@@ -133,7 +133,7 @@ class Distillation(FineTuning):
     targets = ("class",)
 
     def __init__(self, teacher: keras.Model, kind: str, alpha: float, temperature: float) -> None:
-        """Keeps the arguments; TypeError for a teacher that is no Keras model, ValueError as `DistillationLoss`."""
+        """Keeps the arguments; TypeError for a teacher that is not a Keras model, ValueError as `DistillationLoss`."""
         self.loss = DistillationLoss(kind, alpha, temperature)  # checks them
         if not isinstance(teacher, keras.Model):
             raise TypeError(f"teacher must be a Keras model, such as load(...) returns, but {teacher!r} was given.")

@@ -138,7 +138,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
     for name, size in split_sizes(config).items():
         if size % shards:
             raise ValueError(
-                f"Weights cannot be split over {shards} devices: {name}={size} is no multiple of {shards}."
+                f"Weights cannot be split over {shards} devices: {name}={size} is not a multiple of {shards}."
             )
     result = keras.distribution.LayoutMap(device_mesh)
     for path, axes in SPLIT.items():
@@ -217,7 +217,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
         saved = [(tuple(array.shape), str(array.dtype)) for array in checkpoint.metadata(path).metadata]
     except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
         hint = "One with files named part-*.npz is of keras-vit 0.2 or older, which reads it."
-        raise ValueError(f"{path} is no checkpoint of save_sharded, or damaged. {hint}") from error
+        raise ValueError(f"{path} is not a checkpoint of save_sharded, or damaged. {hint}") from error
     if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
         raise ValueError(f"{path} is of another model or optimizer: make both as they were when it was saved.")
     for number, variable in enumerate(variables):

@@ -88,7 +88,7 @@ def predictions(
         For each place, in order, `{"masks": (N, Q, rows, columns), "classes": (N, Q, classes + 1)}`, logits.
 
     Raises:
-        TypeError: if `model` is no EoMT.
+        TypeError: if `model` is not an EoMT.
         ValueError: as `EoMT.predictions`, so where a probability between 0 and 1 has no `draws`.
 
     Examples:

@@ -313,7 +313,7 @@ class BatchFigures(BaseLayer):
         self.loss, self.seed_generator = loss, SeedGenerator()
 
     def call(self, embeddings: Any) -> Any:
-        """Returns the figures, without a gradient but for the loss and its terms; slices are drawn anew."""
+        """Returns the figures, without a gradient except for the loss and its terms; slices are drawn again."""
         terms = self.loss.terms(ops.transpose(embeddings, (1, 0, 2)), seed=self.seed_generator.next())
         fixed = ops.stop_gradient(embeddings)
         deviation = ops.sqrt(ops.mean(ops.var(fixed, axis=0)))

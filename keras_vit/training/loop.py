@@ -286,7 +286,8 @@ class RunFolder:
     Only the first of the run's processes reads and writes the folder.
 
     Raises:
-        ValueError: if the folder holds a run with other settings or of an older version, or something that is no run.
+        ValueError: if the folder holds a run with other settings or of an older version, or something that is not a
+            run.
         OSError: if `run.json` cannot be read.
     """
 

@@ -211,7 +211,7 @@ class MaskClassificationLoss:
         points: P, at how many points masks are compared.
         oversample: How many candidates there are for each point.
         importance: The share of the points that are those candidates which the prediction is least sure of; the others
-            are drawn anew.
+            are drawn again.
         mask_weight: Factor of the cross-entropy of masks.
         dice_weight: Factor of the Dice loss of masks.
         class_weight: Factor of the cross-entropy of classes.

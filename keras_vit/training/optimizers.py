@@ -351,7 +351,7 @@ class Muon(AdamW):
     by which it takes the learning rate and the weight decay of AdamW. `torch.optim.Muon` with
     `adjust_lr_fn="match_rms_adamw"` computes the same, its iterations in bfloat16: here they are in float32.)
     `keras.optimizers.Muon` makes the head orthogonal as well and counts batches where this counts updates.
-    The arguments that are not listed here are those of `AdamW`, and are for the rest, but for `weight_decay`,
+    The arguments that are not listed here are those of `AdamW`, and are for the rest, except for `weight_decay`,
     `momentum_dtype` and `rate_multipliers`, which are for all weights.
 
     Args:
@@ -380,7 +380,7 @@ class Muon(AdamW):
         self.momentum = RATE("momentum", momentum)
 
     def has_velocity(self, variable: keras.Variable) -> bool:
-        """Whether Adam moves a weight, because it is no matrix of a block."""
+        """Whether Adam moves a weight, because it is not a matrix of a block."""
         return not is_moved_by_muon(variable)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

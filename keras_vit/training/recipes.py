@@ -93,7 +93,7 @@ class Recipe(Options):
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of all.
         end: Last rate of a cosine, linear or polynomial decay.
         optimizer: `"sgd"` with momentum, `"adam"` and `"adamw"`, which are the same: decay is always decoupled, or
-            `"muon"` with AdamW for what is no matrix of a block.
+            `"muon"` with AdamW for what is not a matrix of a block.
         momentum: SGD's.
         momentum_dtype: dtype of the optimizer's momentum; None for the weights'.
         beta_1: Adam's.
@@ -281,7 +281,7 @@ def recipe(name: str) -> Recipe:
         The recipe; its method `replace` changes fields in a copy.
 
     Raises:
-        TypeError: if `name` is no string.
+        TypeError: if `name` is not a string.
         ValueError: if there is none of that name; the message has those nearest to it.
 
     Examples:
@@ -342,7 +342,7 @@ def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "
         A `SoftmaxLoss` or a `SigmoidLoss`.
 
     Raises:
-        ValueError: if a weight of a class is no number of at least 0.
+        ValueError: if a weight of a class is not a number of at least 0.
 
     Examples:
         >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
@@ -366,7 +366,7 @@ def build_optimizer(
         steps: As in `build_schedule`.
 
     Returns:
-        The optimizer, not yet built, but for a `TwoStageAdamW`.
+        The optimizer, not yet built, except for a `TwoStageAdamW`.
 
     Raises:
         ValueError: as in `build_schedule`; if the recipe has `layer_decay` or `backbone_warmup_steps` and `model` is
@@ -415,8 +415,8 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
         The schedule: called with the number of an update, from 0, a float32 scalar.
 
     Raises:
-        ValueError: if nothing says how many steps there are, `steps` is no positive integer, the warm-up takes all of
-            the recipe's own steps (a share of them never does), or the recipe has an `end` or a `power` that its
+        ValueError: if nothing says how many steps there are, `steps` is not a positive integer, the warm-up takes all
+            of the recipe's own steps (a share of them never does), or the recipe has an `end` or a `power` that its
             schedule does not read.
 
     Examples:

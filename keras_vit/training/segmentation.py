@@ -70,14 +70,14 @@ def finetune_segmentation(
         reduce_zero_label: Likewise.
         layers: How many of the last blocks a new head reads, 1 or 4.
         pictures: Whose rules bring pictures to size where it is measured, `"dinov2"` or `"dinov3"`.
-        frozen: Whether the layers below a new head do not train, but for adapters.
+        frozen: Whether the layers below a new head do not train, except for adapters.
         stuff_classes: Of an EoMT: numbers of the classes without single things, for the panoptic quality; where none
             are given, those that the data names.
         **options: Those of `RunOptions`, and fields of the recipe.
 
-    With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts anew for other classes, and whose task
-    becomes that of the data (panoptic, where there are stuff classes); a `VisionTransformer` becomes one, all of which
-    trains, unless `freeze="backbone"`. `data` and `validation` are what
+    With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts again for other classes, and whose
+    task becomes that of the data (panoptic, where there are stuff classes); a `VisionTransformer` becomes one, all of
+    which trains, unless `freeze="backbone"`. `data` and `validation` are what
     `data.open_segments` returns or takes; `layers`, `pictures` and `frozen` are not used.
 
     Returns:

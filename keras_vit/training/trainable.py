@@ -53,7 +53,7 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
     """Lets layers train again, all where no patterns are given; arguments are those of `freeze`.
 
-    Kernels with adapters stay frozen. Raises TypeError for a pattern that is no string, ValueError for one that fits
+    Kernels with adapters stay frozen. Raises TypeError for a pattern that is not a string, ValueError for one that fits
     nothing.
 
     Returns:
@@ -262,7 +262,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         about = json.loads(arrays.pop(_ABOUT).tobytes())
         rank, alpha, targets = about["rank"], about["alpha"], about["targets"]
     except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is no file of adapters written by save_adapters().") from error
+        raise ValueError(f"{os.fspath(path)!r} is not a file of adapters written by save_adapters().") from error
     layers, adapted = layers_by_path(model), adapted_layers(model)
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     for name, array in arrays.items():

@@ -132,7 +132,7 @@ def test_pickles_are_never_loaded(reader, arrays, tmp_path):
     with pytest.raises(ValueError, match="file.npz .*'head/bias' is pickled Python objects, .*numpy.savez"):
         reader(tmp_path / "file.npz")
     zipped(tmp_path / "bare.npz", **{"head/bias.npy": pickle.dumps(Bomb(tmp_path / "boom"))})
-    with pytest.raises(ValueError, match="bare.npz cannot be read .*'head/bias' is no array"):
+    with pytest.raises(ValueError, match="bare.npz cannot be read .*'head/bias' is not an array"):
         reader(tmp_path / "bare.npz")
     assert not (tmp_path / "boom").exists()
 
@@ -254,7 +254,7 @@ HEADERS = [
 @pytest.mark.parametrize("text", HEADERS, ids=range(len(HEADERS)))
 def test_hostile_headers(tmp_path, text):
     path = zipped(tmp_path / "file.npz", **{"head/bias.npy": npy_header(text) + bytes(100)})
-    with pytest.raises(ValueError, match="file.npz .* (stores 'head/bias' as .*float32|'head/bias' is no array)"):
+    with pytest.raises(ValueError, match="file.npz .* (stores 'head/bias' as .*float32|'head/bias' is not an array)"):
         load_all(path)
 
 

@@ -165,7 +165,7 @@ def published(arrays):
 
 
 def renamed(arrays, beginning, new):
-    """The arrays with some of their modules named anew, if their names begin so."""
+    """The arrays with some of their modules named again, if their names begin so."""
     names = {name: "/".join(new.get(part, part) for part in name.split("/")) for name in arrays}
     return {names[n] if n.startswith(beginning) else n: values for n, values in arrays.items()}
 
@@ -297,7 +297,7 @@ def test_on_other_grids_the_position_is_added_to_the_token(golden, tmp_path):
         ("bv_gap", {"head/kernel": (40, 11)}, r"head/kernel is \(40, 11\), expected \(48, 11\)"),
         ("bv_gap", {POSITION: (16, 48)}, r"'pos_embedding' has the shape \(16, 48\); 3 axes"),
         ("bv_gap", {"embedding/kernel": (192, 48)}, "has no rows and columns of patches"),
-        ("bv_gap", {POSITION: (1, 15, 48)}, "15 patches, which is no square.*image_size"),
+        ("bv_gap", {POSITION: (1, 15, 48)}, "15 patches, which is not a square.*image_size"),
         ("bv_scan_map", {f"{STACK}LayerNorm_0/bias": (2, 48)}, "missing: .*encoderblock_0/LayerNorm_0/bias"),
         ("bv_scan_map", {f"{STACK}LayerNorm_0/bias": None}, "missing: .*encoderblock_0/LayerNorm_0/bias"),
         ("bv_scan_map", {f"{STACK}LayerNorm_0/scale": (0, 48)}, "no array 'Transformer/encoderblock_0/Multi"),

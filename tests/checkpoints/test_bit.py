@@ -139,7 +139,7 @@ def test_bad_files(golden, tmp_path, what):
 
 def test_a_head_for_depth_is_refused(golden, tmp_path):
     head = save(tmp_path / "head.npz", {"decode_head.conv_depth.weight": np.ones((9, 512, 1, 1), "f4")})
-    with pytest.raises(ValueError, match="its backbone is no Vision Transformer"):
+    with pytest.raises(ValueError, match="its backbone is not a Vision Transformer"):
         keras_vit.load(golden("bit_mini_tf").path, head=head, max_depth=10)
 
 

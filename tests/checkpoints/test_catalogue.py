@@ -107,7 +107,7 @@ def test_find_entry():
         ("facebook/dinov2-base", "Did you mean 'hf://facebook/dinov2-base'"),
         ("nothing like it", r"list_weights\(\) and list_models\(\)"),
         ("ViT-B_16", "may be any of .*imagenet21k/ViT-B_16.*imagenet21k[+]imagenet2012.*sam/ViT-B_16.*gsam/"),
-        *(("augreg/B_16-i21k" + tail * 50_000, "'B_16-i21k.* is no name of AugReg's") for tail in "x-\x08"),
+        *(("augreg/B_16-i21k" + tail * 50_000, "'B_16-i21k.* is not a name of AugReg's") for tail in "x-\x08"),
     ],
 )
 def test_unknown_names(name, message):
@@ -269,7 +269,7 @@ def test_augreg_names_of_the_catalogue_are_parsed_alike():
     ],
 )
 def test_a_wrong_augreg_name(old, new):
-    with pytest.raises(ValueError, match="is no name of AugReg's. One is B_16-.* aug: none, light0.* res: 224, 384"):
+    with pytest.raises(ValueError, match="is not a name of AugReg's. One is B_16-.* aug: none, light0.* res: 224, 384"):
         find_entry(B16_FINE_TUNED.replace(old, new))
 
 

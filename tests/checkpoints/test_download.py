@@ -181,7 +181,7 @@ WRONG = {
     "another kind": (Page(b"version https://git-lfs.github.com/spec/v1"), None, "starts with b'version '", 1),
     "denied": (Page(DENIED, 403), None, "answered 403 Forbidden", 1),
     "always busy": (Page(b"overloaded", 503), None, "answered 503 Service Unavailable", 3),
-    "a length that is no number": (Page(length=False, headers={"Content-Length": "x\x1b[2J"}), None, "literal", 1),
+    "a length that is not a number": (Page(length=False, headers={"Content-Length": "x\x1b[2J"}), None, "literal", 1),
 }
 
 
@@ -365,7 +365,7 @@ def test_a_path_is_given_back(tmp_path, monkeypatch):
     assert fetch(path) == fetch(str(path)) == fetch("~/model.npz") == path
 
 
-NO_ADDRESS = "is no address to download from"
+NO_ADDRESS = "is not an address to download from"
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
     else:
         assert config.resize == prepared["size"].partition(" ")[0]
 
-    # Without what lies beside it the same, once the user has said what nothing tells; but for the pictures.
+    # Without what lies beside it the same, once the user has said what nothing tells; except for the pictures.
     path = alone(case, tmp_path)
     if expected["heads"] * 64 != expected["width"]:
         with pytest.raises(ValueError, match="Pass like="):
@@ -195,7 +195,7 @@ def test_translated(name, tmp_path):
 
 @ASSUMED
 def test_stored_periods_are_kept(tmp_path):
-    """Facebook's DINOv3 was trained with rounded periods, which timm and transformers compute anew."""
+    """Facebook's DINOv3 was trained with rounded periods, which timm and transformers compute again."""
     shapes = timm(rows=None, registers=2, register_name="storage_tokens", scales=LS, qkv="masked")
     path = write(tmp_path / "old", shapes | {"rope_embed.periods": (16,)} | norm("local_cls_norm"))
     model = keras_vit.from_checkpoint(path, grid_size=(4, 4))

@@ -120,7 +120,7 @@ FIELDS = (
 
 
 def fields(config, expected):
-    """The fields of a config that differ from a plain ViT's in the same names, but for sizes and pictures."""
+    """The fields of a config that differ from a plain ViT's in the same names, except for sizes and pictures."""
     plain = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in FIELDS}
     plain |= {"gelu": "exact", "interpolation": "bicubic"}
     assert expected.keys() <= plain.keys()
@@ -341,7 +341,7 @@ REFUSED = {
     ),
     "patches of no square": (
         tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 190)},
-        "190 values, which are no squares of three channels",
+        "190 values, which are not squares of three channels",
     ),
     "foreign tower": (tower("clip") | {"language_model.embed.weight": (8, 8)}, "language_model.embed.weight"),
     "Hugging Face with more": (transformers("vit") | {"vit.embeddings.rel": (8,)}, "vit.embeddings.rel"),
@@ -506,7 +506,7 @@ def test_what_model_args_tell_of_a_mixer(tmp_path):
 @DEPRECATED
 def test_heads_that_nothing_tells(tmp_path):
     path = write(tmp_path, timm(width=48))
-    with pytest.raises(ValueError, match=r"width 48 is no multiple of 64. Pass like="):
+    with pytest.raises(ValueError, match=r"width 48 is not a multiple of 64. Pass like="):
         open_checkpoint(path)
     with pytest.raises(ValueError, match="It is 48 wide, but like='DINOv2-S/14' is 384 wide"):
         open_checkpoint(path, like="DINOv2-S/14")

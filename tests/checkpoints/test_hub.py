@@ -77,7 +77,7 @@ hf://a/b/c\\d hf://a/b@../x hf://a/b@%2e%2e hf://a/b?x=1 hf://a/b#c hf://ä/b hf
     "text", [*NO_ADDRESSES.split(), "hf://a b/c", "hf://a/b\n", "hf://a/b/\x1b[2J", f"hf://a/{'b' * 97}"]
 )
 def test_what_is_no_address(text):
-    with pytest.raises(ValueError, match="is no address of the Hub, expected hf://owner/name") as error:
+    with pytest.raises(ValueError, match="is not an address of the Hub, expected hf://owner/name") as error:
         find_checkpoint(text)
     assert str(error.value).isprintable()
 
@@ -158,7 +158,7 @@ def test_a_file_in_parts(server):
     server.down = False
     for bad in (b"{}", b"{", b'{"weight_map": {"w": "../../x"}}'):
         repository.files["model.safetensors.index.json"] = bad
-        with pytest.raises(DownloadError, match="is no index|names a shard|is damaged"):
+        with pytest.raises(DownloadError, match="is not an index|names a shard|is damaged"):
             find_checkpoint("hf://me/large")
 
 
@@ -182,7 +182,7 @@ def test_a_wrong_hash(server, repository, name):
     repository.etags[name] = wrong
     with pytest.raises(DownloadError, match=f"{name} arrived damaged: its hash is .*, expected {wrong}"):
         find_checkpoint("hf://me/model")
-    repository.etags[name] = "v1"  # mirrors may have their own, which are no hashes
+    repository.etags[name] = "v1"  # mirrors may have their own, which are not hashes
     assert first(find_checkpoint("hf://me/model")) == 1
 
 

@@ -197,7 +197,7 @@ REFUSED = {
     ),
     "a ViT's name": (
         lambda folder: renamed_to_timm(folder, "vit_base_patch16_224"),
-        "is no NaFlex, and its arrays are",
+        "is not a NaFlex, and its arrays are",
     ),
 }
 

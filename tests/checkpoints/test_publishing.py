@@ -88,7 +88,7 @@ def test_a_bit(server):
 
 def test_what_is_refused(server, model):
     for arguments, error, message in (
-        ({"repository": "pets"}, ValueError, "is no address of the Hub, expected hf://owner/name"),
+        ({"repository": "pets"}, ValueError, "is not an address of the Hub, expected hf://owner/name"),
         ({"repository": "me/pets/model.npz"}, ValueError, "must be 'owner/name', but 'me/pets/model.npz' was given"),
         ({"repository": "me/pets@main"}, ValueError, "A branch is revision="),
         ({"repository": None}, TypeError, "repository must be text such as 'owner/name', but None was given"),

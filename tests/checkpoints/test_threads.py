@@ -1,4 +1,4 @@
-"""Several threads at once: what one of them loads or writes is no business of the others."""
+"""Several threads at once: what one of them loads or writes is not a business of the others."""
 
 import asyncio
 import sys
@@ -64,7 +64,7 @@ def test_a_context_is_no_other_tasks_business():
 
 
 def test_models_loaded_in_four_threads(golden, often):
-    """Each model is right, and new ones are initialized: what leaves that out is no other thread's business."""
+    """Each model is right, and new ones are initialized: what leaves that out is not an other thread's business."""
     path = golden("mini_token").path
     wanted = values(keras_vit.from_checkpoint(path))
     with ThreadPoolExecutor(4) as pool:

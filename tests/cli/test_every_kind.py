@@ -116,7 +116,7 @@ def test_a_folder_of_pictures_is_predicted_in_parts(run, files, colours, monkeyp
 
 
 def test_a_folder_of_pictures_for_every_pixel(run, files, colours, tmp_path):
-    """What is no picture ends the command or, where that is asked for, is said; a mistyped folder is not made."""
+    """What is not a picture ends the command or, where that is asked for, is said; a mistyped folder is not made."""
     photos = tmp_path / "photos"
     photos.mkdir()
     for number, path in enumerate(sorted((colours / "train").rglob("*.png"))[:2]):

@@ -350,7 +350,7 @@ def fails(monkeypatch, run):
         (ValueError(Message("Pass ", Code("batch_size=32"), ", or less.")), "Pass --batch-size 32, or less."),
         (ValueError(Message(Code("list_weights('B/16')"), " shows all.")), "`keras-vit list` shows all."),
         (ValueError(Message(Code("list_models()"))), "`keras-vit list --models`"),
-        (ValueError(Message(Code("nonsense=3"), " is no option here.")), "nonsense=3 is no option here."),
+        (ValueError(Message(Code("nonsense=3"), " is not an option here.")), "nonsense=3 is not an option here."),
         (ValueError("/photos/batch_size=32/a.png"), "/photos/batch_size=32/a.png"),
     ],
 )

@@ -144,7 +144,7 @@ def same_distribution(ours, theirs):
 
 
 def timm_cutmix_box(height, width, alpha, random):
-    """`rand_bbox` of timm's `data/mixup.py`, read anew: rows and columns, first and end."""
+    """`rand_bbox` of timm's `data/mixup.py`, read again: rows and columns, first and end."""
     lam = random.beta(alpha, alpha)
     sizes = np.array([height, width])
     cut = np.floor(sizes * np.sqrt(1 - lam)).astype(int)
@@ -189,7 +189,7 @@ def test_a_coin_decides_between_mixup_and_cutmix():
 
 
 def timm_erased_box(height, width, random):
-    """`_erase` of timm's `data/random_erasing.py`, read anew: rows and columns, first and end."""
+    """`_erase` of timm's `data/random_erasing.py`, read again: rows and columns, first and end."""
     for _ in range(10):
         area, aspect = random.uniform(0.02, 1 / 3) * height * width, random.uniform(np.log(0.3), -np.log(0.3))
         h, w = np.rint(np.sqrt(area * np.exp([aspect, -aspect]))).astype(int)

@@ -165,10 +165,10 @@ def test_what_is_no_data(root):
     with train(root) as stream:
         assert stream.examples == 14 and stream.class_names == NAMES
     (root / "train" / "ant" / "notes.txt").write_text("x")
-    with pytest.warns(UserWarning, match="1 file is no picture of a class, by name or by place, and .*notes.txt"):
+    with pytest.warns(UserWarning, match="1 file is not a picture of a class, by name or by place, and .*notes.txt"):
         train(root).close()
     picture(0).save(root / "train" / "loose.png")
-    with pytest.warns(UserWarning, match="2 files are no picture of a class.*loose.png"):
+    with pytest.warns(UserWarning, match="2 files are not a picture of a class.*loose.png"):
         train(root).close()
 
 

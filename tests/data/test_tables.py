@@ -116,7 +116,7 @@ def test_numbers_and_splits(photos):
         ({"label": ["a", "b\u2028c"] * 6}, {}, "cannot be the name of a class"),
         ({"text": "file,label\n"}, {}, "has no rows"),
         ({"text": "file,label,label\na,b,c\n"}, {}, "two columns of one name"),
-        ({"text": 'file,label\n"a,b\n'}, {}, "is no table in UTF-8"),
+        ({"text": 'file,label\n"a,b\n'}, {}, "is not a table in UTF-8"),
         ({"label": ["a"] * 12}, {}, "two classes or more"),
         ({"label": ["z", *"ab" * 5, "a"], "split": ["test", *["train"] * 11]}, {}, "No training row of .* has 'z'"),
         ({"file": ["0.png", "gone.png"] * 6, "label": [*"ab"] * 6}, {}, r"gone.png \(.*csv, row 3\): not a .*No such"),

@@ -1,4 +1,4 @@
-"""From a picture to its depth: each publisher's way, and what is no picture or no depth model."""
+"""From a picture to its depth: each publisher's way, and what is not a picture or no depth model."""
 
 from pathlib import Path
 

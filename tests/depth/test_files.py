@@ -259,7 +259,7 @@ def test_saved_and_copied_models_answer_the_same(models, golden, tmp_path):
 
 @pytest.mark.once
 def test_written_for_transformers(models, golden, tmp_path):
-    """Every array comes back bit for bit, but for those that compute nothing, which are zeros."""
+    """Every array comes back bit for bit, except for those that compute nothing, which are zeros."""
     keras_vit.to_checkpoint(models[HUB], tmp_path / "back")
     before = arrays_of(golden(HUB).folder / "model.safetensors")
     after = arrays_of(tmp_path / "back" / "model.safetensors")

@@ -71,7 +71,7 @@ def test_a_folder_of_nyu(tmp_path, monkeypatch):
     Image.fromarray(np.zeros((3, 4), "u1")).save(tmp_path / "depth/b.png")
     with pytest.raises(ValueError, match="must have 16 bits"):
         list(read_nyu(tmp_path))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)  # one of Pillow's errors that are no OSError
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)  # one of Pillow's errors that are not OSError
     with pytest.raises(ValueError, match="a.png' could not be read as a picture"):
         list(read_nyu(tmp_path))
     (tmp_path / "depth/a.png").unlink()

@@ -191,7 +191,7 @@ def test_files_that_are_no_images(model, photos, tmp_path):
     (bad / "link.png").symlink_to("gone.png")
     (bad / "notes.txt").write_text("a text")
     with (
-        pytest.warns(UserWarning, match="1 files are no images by their names, and left out: .*notes.txt"),
+        pytest.warns(UserWarning, match="1 files are not images by their names, and left out: .*notes.txt"),
         pytest.raises(ValueError, match='a1.jpg cannot be read: .*on_bad_image="skip"'),
     ):
         embed(model, bad, output, **QUIET)

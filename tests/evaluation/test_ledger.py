@@ -62,7 +62,7 @@ def test_the_workflow(catalogue, tmp_path, monkeypatch, capsys):
 
 
 def test_errors_beside_the_publishers_code(catalogue, tmp_path, monkeypatch):
-    """Of a package that answers as ours does, but for one class, and whose pictures are two grey levels off."""
+    """Of a package that answers as ours does, except for one class, and whose pictures are two grey levels off."""
     model = small_vit(image_size=16, patch_size=8, classes=5)
     off = 0.0
 

@@ -88,7 +88,7 @@ def test_answers(answers, server, tmp_path):
     table = verify(["me/model"], answers=[answers[0], wrong, shifted])
     assert [row["result"] for row in table] == ["agrees", "differs", "differs"] and not table.agrees
     np.testing.assert_allclose(table[1]["difference"], 0.01, rtol=1e-3)  # of 0.01 in float32 numbers of order 1
-    # An answer that is no number.
+    # An answer that is not a number.
     path = tmp_path / "nan.safetensors"
     nan = np.full((1, 3, 16, 16), np.nan, "float32")
     write_safetensors(path, [("input", nan), ("output", np.zeros((1, 5), "float32"))])

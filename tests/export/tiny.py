@@ -51,7 +51,7 @@ def skip_without(format):
 
 
 def fake_export(monkeypatch, difference=0.0, select=(), write=None):
-    """Lets `export` write something else, and lets that answer as the model does but for a difference."""
+    """Lets `export` write something else, and lets that answer as the model does except for a difference."""
 
     def write_anywhere(model, job, calibration, path):
         for target in FORMATS[job.format].files(path):

@@ -45,7 +45,7 @@ def test_figures_and_files(name, tmp_path):
     assert figure.texts[0].get_text() == headline
     assert len(figure.axes) == axes
     assert all(one.images or one.lines or one.collections for one in figure.axes)
-    # Without a file, with another headline; formulas in it are no formulas.
+    # Without a file, with another headline; formulas in it are not formulas.
     figure = function(*arguments, title="costs $5 and $6")
     assert figure.texts[0].get_text() == r"costs \$5 and \$6"
     figure.canvas.draw()

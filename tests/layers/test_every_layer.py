@@ -10,7 +10,7 @@ import pytest
 from keras_vit import layers
 from tests.compute import forward
 
-# Arguments that are no defaults, and the shape of the input without its batch.
+# Arguments that are not defaults, and the shape of the input without its batch.
 EXAMPLES = {
     "MixerBlock": (
         {"tokens_mlp_width": 3, "mlp_width": 20, "dropout": 0.1, "drop_path": 0.2}

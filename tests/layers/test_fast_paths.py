@@ -138,7 +138,7 @@ def wide(x):
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow's is Keras's")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gelu(dtype):
-    # Zero, both tails, what overflows when cubed, and a length that is no multiple of anything.
+    # Zero, both tails, what overflows when cubed, and a length that is not a multiple of anything.
     values = np.concatenate([np.linspace(-12, 12, 300_001), [0.0, 1e15, -1e15]])
     x = keras.ops.cast(keras.ops.convert_to_tensor(values.astype("f4")), dtype)
     grad = keras.ops.cast(keras.ops.linspace(-1.0, 2.0, len(values)), dtype)

@@ -67,7 +67,7 @@ def test_less_memory():
 
         return jax.jit(jax.grad(loss)).lower(*state).compile().memory_analysis().temp_size_in_bytes
 
-    # Of four blocks, three are not kept but for their inputs.
+    # Of four blocks, three are not kept except for their inputs.
     assert planned(True) < 0.6 * planned(False)
 
 

@@ -72,7 +72,7 @@ def test_what_is_refused():
     pixels = make(VIT.replace(include_preprocessing=True))
     for model, changes, words in (
         (grey, {"channels": 3}, "channels cannot change from 1 to 3: the rule is for weights of red, green and blue"),
-        (folded, {"channels": 4}, "from 3 to 4 with stem_folded=True: those weights are made for good"),
+        (folded, {"channels": 4}, "from 3 to 4 with stem_folded=True: those weights are made permanently"),
         (pixels, {"channels": 4, "preprocessing_folded": True}, "from 3 to 4 with preprocessing_folded=True"),
         (make(VIT), {"channels": 2, "pixel_mean": (0.1, 0.2, 0.3)}, "pixel_mean must be a number or 2"),
     ):

@@ -149,7 +149,7 @@ def test_nothing_is_lost(tmp_path):
 def test_what_is_folded_cannot_change(tmp_path):
     quick = optimized(make(PIXELS))
     for name, value in (("include_preprocessing", False), ("preprocessing_folded", False), ("patch_size", 4)):
-        with pytest.raises(ValueError, match="preprocessing_folded=True needs|normalises pixels for good"):
+        with pytest.raises(ValueError, match="preprocessing_folded=True needs|normalises pixels permanently"):
             quick.with_config(**{name: value})
     with pytest.raises(ValueError, match="normalises pixels itself, by optimize_for_inference"):
         keras_vit.to_checkpoint(quick, tmp_path / "model.npz")

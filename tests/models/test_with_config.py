@@ -1,4 +1,4 @@
-"""One way to change a model: what stays, what is resized, what starts anew, and what is refused."""
+"""One way to change a model: what stays, what is resized, what starts again, and what is refused."""
 
 import dataclasses
 

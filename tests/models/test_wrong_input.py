@@ -131,7 +131,7 @@ def test_threads_take_turns(method):
         np.testing.assert_allclose(call.result(), expected, rtol=1e-6)
 
 
-# Models for any image size refuse images that are no whole patches, also where a compiled graph takes them.
+# Models for any image size refuse images that are not whole patches, also where a compiled graph takes them.
 
 
 def zeros(*size):

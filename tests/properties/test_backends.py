@@ -66,7 +66,7 @@ def check_paths(config, with_gradients):
         wanted, plain_grads = computed()
     for name, value in wanted.items():
         assert deviations(found[name], value) <= SAME_FUNCTION, name
-    # A key's bias has none, but for rounding: softmax does not see it.
+    # A key's bias has none, except for rounding: softmax does not see it.
     sizes = {name: np.linalg.norm(value) for name, value in plain_grads.items()}
     plain_grads = {name: value for name, value in plain_grads.items() if sizes[name] > 1e-6 * max(sizes.values())}
     close({name: grads[name] for name in plain_grads}, plain_grads, GRADIENTS)

@@ -44,7 +44,7 @@ def options(draw):
 
 
 def changed(config, dtype, frozen, adapted, quantized):
-    """A model under these options, but for those of which it says that it does not take them."""
+    """A model under these options, except for those of which it says that it does not take them."""
     model = made(config, dtype)
     if quantized:
         model.quantize(quantized)

@@ -39,7 +39,7 @@ def little_memory():
 
 
 def with_config(source, target, config):
-    """A file as another one, but for what it says of its config."""
+    """A file as another one, except for what it says of its config."""
     if source.suffix == ".npz":
         file = open_file(source)
         arrays = sorted((name, array.read()) for name, array in file.items())

@@ -266,7 +266,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 
 @pytest.mark.once
 def test_classes_in_another_order_are_refused():
-    """The class head would begin anew, and nobody would notice."""
+    """The class head would begin again, and nobody would notice."""
     sorted_, other = (data.open_segments(scenes(), class_names=names) for names in (["a", "b"], ["b", "a"]))
     first = training.finetune_segmentation(small(), sorted_, RUN, steps=1, verbose=False).model
     with pytest.raises(ValueError, match="model has the classes 'a', 'b', and the data the same in another order"):

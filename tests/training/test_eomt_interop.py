@@ -46,7 +46,7 @@ def scenes(task):
         yield picture.astype("uint8"), values[regions]
 
 
-# COCO's categories of the segments above: two people, a book, a car; the last but one is a crowd, 0 is no segment.
+# COCO's categories of the segments above: two people, a book, a car; the last but one is a crowd, 0 is not a segment.
 CATEGORIES = {5: 1, 300: 1, 70000: 84, 9: 3, 70001: 3}
 CROWDS = {number: number == 9 for number in CATEGORIES}
 

@@ -570,7 +570,7 @@ def test_a_file_of_other_channels_trains_on_such_images(tmp_path, monkeypatch):
 
 
 def spoilt(number, batches=6):
-    """Batches of noise, of which one is no pixels."""
+    """Batches of noise, of which one is not pixels."""
     pixels = np.random.default_rng(0).uniform(0, 255, (batches, 2, 8, 8, 3)).astype("float32")
     pixels[number, 0, 0, 0, 0] = np.nan
     return [(one, np.array([0, 1])) for one in pixels]

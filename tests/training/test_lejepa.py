@@ -212,7 +212,7 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: pretrained(iter([])), ValueError, "the pipeline has none"),
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is none at nowhere"),
         (lambda: pretrained(loss="sigmoid"), ValueError, "loss='sigmoid' is for the target"),
-        (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is no multiple"),
+        (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is not a multiple"),
         (lambda: training.LeJEPA(projector=()), ValueError, "projector must have a width"),
         (lambda: training.LeJEPA(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
         (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
@@ -345,7 +345,7 @@ def test_slices_are_drawn_by_the_seed():
     first, second, other = (training.LeJEPALoss(slices=4, seed=seed) for seed in (1, 1, 2))
     drawn = float(first(embeddings))
     assert drawn == float(second(embeddings)) != float(other(embeddings))
-    assert drawn != float(first(embeddings)), "drawn anew in each call"
+    assert drawn != float(first(embeddings)), "drawn again in each call"
     seed = ops.convert_to_tensor(np.array([3, 4], "uint32" if keras.backend.backend() == "jax" else "int32"))
     assert float(first.terms(embeddings, seed=seed)["sigreg"]) == float(other.terms(embeddings, seed=seed)["sigreg"])
 

@@ -131,7 +131,7 @@ def muon(gradients, weight, schedule, decay):
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "global_clipnorm": 1.0, "learning_rate": 1e-2}])
 def test_adamw_in_place_is_adamw(options, monkeypatch, backend):
-    """PyTorch's update, written over weights and momentum, is the definition's but for rounding."""
+    """PyTorch's update, written over weights and momentum, is the definition's except for rounding."""
     if backend != "torch":
         pytest.skip("other backends have no such form")
     import torch

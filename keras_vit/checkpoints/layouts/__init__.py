@@ -11,8 +11,8 @@ from keras_vit.models import DPTConfig, EoMTConfig
 DENSE = (eomt.LAYOUT, dense.DEPTH, dense.LINEAR)
 # By their configs, those that other libraries read: the layout in which a model is written, or a ValueError.
 WRITTEN: dict[type[Any], Callable[[Any], Layout]] = {EoMTConfig: eomt.to_write, DPTConfig: dense.depth_to_write}
-# Models for segmentation that are no plain ViT with a head: what they are called, by how names of their arrays begin,
-# or by how the `model_type` in their config.json does.
+# Models for segmentation that are not a plain ViT with a head: what they are called, by how names of their arrays
+# begin, or by how the `model_type` in their config.json does.
 FOREIGN_TYPES: dict[str, str] = {"tipsv2_dpt": "a TIPS with dense heads"}
 FOREIGN: dict[str, str] = {
     "model.pixel_level_module.": "Mask2Former",

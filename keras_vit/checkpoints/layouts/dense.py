@@ -71,7 +71,7 @@ def _with_head(
 def _without_top(backbone: Plan) -> ViTConfig:
     """Returns the config of a backbone without pooling and head, for pictures of any size."""
     if not isinstance(backbone.stored, ViTConfig):
-        raise ValueError("its backbone is no Vision Transformer.")
+        raise ValueError("its backbone is not a Vision Transformer.")
     return backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
 
 
@@ -359,7 +359,7 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     if sidecars.backbone is None:
         backbone = _backbone(inside, sidecars, start, kind == "transformers")
     elif inside or kind not in ("linear", "dinov2"):
-        raise ValueError("it is no head, but a whole depth model: leave head=... out.")
+        raise ValueError("it is not a head, but a whole depth model: leave head=... out.")
     else:
         backbone = sidecars.backbone
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}

@@ -161,7 +161,7 @@ def _config(
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an EoMT is read."""
     if sidecars.backbone is not None:
-        raise ValueError("it is no head, but a whole EoMT: leave head=... out.")
+        raise ValueError("it is not a head, but a whole EoMT: leave head=... out.")
     if sidecars.grid_size is not None:
         raise ValueError(f"grid_size={sidecars.grid_size!r} makes no sense for an EoMT: leave it out.")
     if sidecars.architecture:
@@ -205,7 +205,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
     """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas)."""
     if names.masking not in file:
-        raise ValueError(f"it has no array {names.masking!r}: do its blocks still mask attention? Convert it anew.")
+        raise ValueError(f"it has no array {names.masking!r}: do its blocks still mask attention? Convert it again.")
     probabilities = file[names.masking].read()
     last = file.get(f"{family.module}{family.norm}.weight")
     if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
@@ -268,7 +268,7 @@ def _backbone(
     if not gated and activation not in huggingface.ACTIVATIONS.values():
         raise ValueError(f"its config.json says hidden_act={activation!r}, which the blocks of a ViT do not have here.")
     if not trunk.is_grid_known:
-        raise ValueError("the number of its position embeddings is no square.")
+        raise ValueError("the number of its position embeddings is not a square.")
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,

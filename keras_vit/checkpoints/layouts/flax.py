@@ -335,7 +335,7 @@ def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
     kernel = dataclasses.replace(arrays[_PATCHES], shape=(*square_patch(values), 3, width))  # that of a convolution
     found = _config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**_NAFLEX)
     if not is_naflex(found):
-        raise ValueError("its patches go through a matrix, but it is no NaFlex: a class token, or no 'MAPHead_0'.")
+        raise ValueError("its patches go through a matrix, but it is not a NaFlex: a class token, or no 'MAPHead_0'.")
     return found
 
 
@@ -448,7 +448,7 @@ BIG_VISION = _layout(
 
 
 # BiT, the ResNet that the first paper compares with, in the names of the TensorFlow code that trained the published
-# `bit_models/*.npz` (`bit_tf`), or of big_vision's `models/bit_paper.py` (`bit_bv`). The arrays are the same but for
+# `bit_models/*.npz` (`bit_tf`), or of big_vision's `models/bit_paper.py` (`bit_bv`). The arrays are the same except for
 # axes of length 1.
 
 _CONV = "standardized_conv2d"

@@ -208,7 +208,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
         names = dataclasses.replace(names, mlp=MLPS["packed"])
     width, module = config.width, names.module
     if family is None and not (config.classes or names.flat):
-        module = ""  # models without a head are published without their module's name, but for those of two towers
+        module = ""  # models without a head are published without their module's name, except for those of two towers
     rows = pytorch.trunk_rows(config, names)
     if family is None and names.mask_token is not None:  # only training uses it, but transformers misses it
         rows.append(Row("embeddings.mask_token", None, (*names.mask_token, width)))

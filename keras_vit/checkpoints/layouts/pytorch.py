@@ -105,7 +105,7 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
 
 
 def _is_count(array: StoredArray, prefix: str) -> bool:
-    """Whether an array without a row is no weight: integers, such as `n_averaged`, and numbers beside a model."""
+    """Whether an array without a row is not a weight: integers, such as `n_averaged`, and numbers beside a model."""
     return array.dtype.kind in "iub" or (array.shape == () and not array.name.startswith(prefix or " "))
 
 
@@ -168,7 +168,7 @@ class Family:
     """Who publishes models, what they call the parts, and what they do where nothing says it.
 
     Attributes:
-        module: What stands before the names of the arrays, but for the head's.
+        module: What stands before the names of the arrays, except for the head's.
         flat: Whether class token and positions have no first axis of length 1.
         blocks: What stands before the number of a block; `norms` to `scales` are in a block.
         attention: The projections to queries, keys, values, and the output; or the beginning of the name of the matrix
@@ -257,7 +257,7 @@ def norm(name: str, path: str, size: int) -> list[Row]:
 
 
 def attention_pooling(config: ViTConfig, probe: str, out: str, normalisation: str, mlp: tuple[str, str]) -> list[Row]:
-    """Returns the rows of attention pooling but for queries, keys and values, which are packed differently."""
+    """Returns the rows of attention pooling except for queries, keys and values, which are packed differently."""
     width, hidden = config.width, config.pooling_mlp_width or config.mlp_width
     rows = [Row(probe, "pooling/probe", (1, 1, width)), *linear(out, "pooling/attention/out", width, width)]
     rows += norm(normalisation, "pooling/norm", width) + linear(mlp[0], "pooling/mlp/fc1", hidden, width)
@@ -344,7 +344,7 @@ class Trunk:
     Attributes:
         fields: Of the config.
         remarks: What was assumed or is unusual.
-        is_grid_known: False where the number of patches is no square.
+        is_grid_known: False where the number of patches is not a square.
     """
 
     fields: Fields
@@ -426,7 +426,7 @@ def square_patch(values: int) -> tuple[int, int]:
     """Returns height and width of a square patch of three channels with so many values; ValueError for no square."""
     side = math.isqrt(values // 3)
     if side < 1 or 3 * side * side != values:
-        raise ValueError(f"its patches have {values} values, which are no squares of three channels.")
+        raise ValueError(f"its patches have {values} values, which are not squares of three channels.")
     return side, side
 
 
@@ -459,7 +459,7 @@ def _heads(
             if like is not None and like.config is not None:
                 raise ValueError(f"It is {width} wide, but like={like.name!r} is {like.config.width} wide.")
             words = "Nothing tells its number of attention heads: no config.json is beside it"
-            raise ValueError(f"{words}, and its width {width} is no multiple of 64. Pass like=...")
+            raise ValueError(f"{words}, and its width {width} is not a multiple of 64. Pass like=...")
         text = f"no config.json says how many attention heads it has; {heads} are assumed"
         remarks.append(assumption("heads", text, is_named))
     elif given is not None and stated is not None and given != stated:
@@ -502,7 +502,7 @@ def _positions(
         grid = (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
         size = f"{stated[0]} x {stated[1]} pixels"
         if stated[0] % patch[0] or stated[1] % patch[1]:
-            words = "are no whole number of patches; the rest at the right and lower edge had no effect and is left out"
+            words = "are not a whole number of patches; the rest at the right and lower edge has no effect"
             remarks.append(Remark(f"its images of {size} {words}"))
     if rows is None:
         if grid is None:

@@ -23,7 +23,7 @@ from keras_vit.models import TextConfig
 
 Fields = dict[str, Any]  # of a `TextConfig`
 
-# Both towers of a file call their parts the same, but for the last normalisation.
+# Both towers of a file call their parts the same, except for the last normalisation.
 _OPENAI = dataclasses.replace(clip.FAMILY, norm="ln_final")
 _HUGGINGFACE = dataclasses.replace(huggingface.FAMILIES["clip"], title="Hugging Face", norm="final_layer_norm")
 _FLAX = Family(title="Flax", blocks="Encoder_0/encoderblock_", norm="Encoder_0/encoder_norm")

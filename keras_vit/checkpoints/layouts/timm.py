@@ -1,6 +1,6 @@
 """The layout of timm's Vision Transformers, and of Facebook's own files (DINO, DINOv2, DINOv3, MAE, DeiT-III, I-JEPA).
 
-They have the same names but for a few. open_clip's files whose image tower is timm's (SigLIP, EVA-02-CLIP) have them
+They have the same names except for a few. open_clip's files whose image tower is timm's (SigLIP, EVA-02-CLIP) have them
 under `visual.trunk.`. What no array tells is told by `architecture` in a repository's config.json. timm's MLP-Mixers
 and SigLIP 2 NaFlex have names of their own.
 """
@@ -233,7 +233,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     arrays, stated = found.arrays, timm_stated(sidecars, False)
     if stated.architecture and "mixer" not in stated.architecture:
         name = printable(stated.architecture, 100)
-        raise ValueError(f"{name} is no MLP-Mixer, and its arrays are those of one.")
+        raise ValueError(f"{name} is not an MLP-Mixer, and its arrays are those of one.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
@@ -325,9 +325,9 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
 
 
 def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
-    """Raises ValueError for what is no SigLIP 2 NaFlex but has the array of its patches."""
+    """Raises ValueError for what is not a SigLIP 2 NaFlex but has the array of its patches."""
     if architecture and not re.search(r"^naflexvit_\w+_siglip$", architecture):
-        why = "is no NaFlex, and its arrays are those of one"
+        why = "is not a NaFlex, and its arrays are those of one"
         if architecture.startswith("naflexvit_"):
             why = "is a NaFlex with another table of positions, tokens or pooling than SigLIP 2's"
         raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")

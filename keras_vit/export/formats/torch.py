@@ -78,7 +78,7 @@ class Torch(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Writes the file anew, with the metadata as extra files; ImportError or PyTorch's errors if it cannot."""
+        """Writes the file again, with the metadata as extra files; ImportError or PyTorch's errors if it cannot."""
         import torch
 
         torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))

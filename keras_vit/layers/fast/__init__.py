@@ -1,7 +1,7 @@
 """The table of faster forms of what `layers.ops` defines, by operation and device; `layers.ops` looks them up.
 
-A form returns what its definition does, but for rounding, with the same derivatives; NotImplemented for arguments that
-it is not made for. It is pure; one of an operation "... in place" writes over its argument. Each says what it
+A form returns what its definition does, except for rounding, with the same derivatives; NotImplemented for arguments
+that it is not made for. It is pure; one of an operation "... in place" writes over its argument. Each says what it
 gains, in ms of the definition and of the form: ViT-B/16, batch 8, unless a comment names another; g: with gradients
 (docs/speed.md).
 """

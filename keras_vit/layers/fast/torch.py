@@ -518,7 +518,7 @@ def is_packed(kernel: Any) -> bool:
 
 
 def _packed_copy(kernel: Any) -> Any:
-    """Returns the packed copy of a kernel, made anew where the kernel has changed; None where it has none."""
+    """Returns the packed copy of a kernel, made again where the kernel has changed; None where it has none."""
     if not _packed_kernels() or not is_packed(kernel):  # most programs pack nothing, and a search takes a microsecond
         return None
     state, packed = _packed_kernels()[kernel]
