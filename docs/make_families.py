@@ -161,7 +161,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def arrays_of(model: keras_vit.VisionTransformer) -> dict[str, np.ndarray]:
-    """A copy of what a model trains, but for biases that no answer depends on."""
+    """A copy of what a model trains, except for biases that no answer depends on."""
     trainable = {id(weight) for weight in model.trainable_weights}
     turned = model.config.rotary_embedding is not None
     weights = keras_vit.models.weights_by_path(model)

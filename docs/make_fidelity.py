@@ -59,7 +59,7 @@ WORDS_AND_MAPS = """## Texts, masks and depth
 In the same unit: CLIP, SigLIP 1 and 2 and LiT with their texts (`txt_*`, whose ids are equal), EoMT and a linear head
 for masks, Depth Anything V2 and a linear head for depth (`dense_*`), beside big_vision, transformers 5.23.0, open_clip
 and Facebook's DINOv2; depth of DINOv2 in metres, up to 7. Classes of pixels and segments are compared one by one in
-`tests/segmentation`: those of EoMT are equal, DINOv2's but for pixels where two classes are level within 1e-3.
+`tests/segmentation`: those of EoMT are equal, DINOv2's except for pixels where two classes are level within 1e-3.
 
 """
 PUBLISHED = """## Published weights
@@ -79,8 +79,8 @@ _ANSWERS = ("logits", "projection", "pooled")
 BACKWARD = """## Backward
 
 Largest relative error of a gradient, over all arrays: the Euclidean norm of the difference, divided by that of the
-reference. Allowed are 1e-4. The gradients of key biases, which are zero but for rounding, are divided by those of the
-query biases.
+reference. Allowed are 1e-4. The gradients of key biases, which are zero except for rounding, are divided by
+those of the query biases.
 
 """
 

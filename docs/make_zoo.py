@@ -116,8 +116,8 @@ def _mebibytes(params: int) -> str:
 def _macs(row: dict[str, Any]) -> str:
     """Of the model that the file holds, at its size.
 
-    Empty where `create_model` does not know the variant, or where the size is the publisher's and is no multiple of the
-    patch: SigLIP's 384 pixels in patches of 14 are really 378.
+    Empty where `create_model` does not know the variant, or where the size is the publisher's and is not a multiple of
+    the patch: SigLIP's 384 pixels in patches of 14 are really 378.
     """
     try:
         config = variant_config(row["variant"], classes=row["classes"], image_size=row["image_size"])

@@ -92,7 +92,7 @@ class Processes:
         return np.concatenate([rows[k][batch] for batch in range(len(pieces)) for k in range(self.count)])
 
     def from_first(self, value: Any = None) -> Any:
-        """Returns the `value` of process 0, plain data for JSON, in every process; those of the others are ignored."""
+        """Returns the `value` of process 0, plain data for JSON, in every process; other values are ignored."""
         if self.count == 1:
             return value
         return json.loads(self._exchange(json.dumps(value).encode() if self.first else b"")[0])
@@ -111,7 +111,7 @@ class Processes:
                 raise ValueError(f"Process {index} has other {what} than process 0: call all of them in the same way.")
 
     def broadcast(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the arrays of process 0 in every process; those of the others must have their shapes and types."""
+        """Returns the arrays of process 0 in every process; all must give the same shapes and types."""
         if self.count == 1:
             return list(arrays)
         flat = [np.array(array).reshape(-1).view("uint8") for array in arrays]

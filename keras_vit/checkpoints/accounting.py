@@ -99,7 +99,7 @@ class Layout:
             ValueError for a model that is not computed here.
         restate: Takes the config of a model and a function that reads a weight by its path. Returns the config
             of a model that computes the same and has rows for everything, and by path the weights that differ.
-        stacked: The name of the array that holds a block's array stacked with those of the others; None for none.
+        stacked: The name of the array that holds the arrays of all blocks, stacked; None where they are not stacked.
         computed: The weights of a model that are computed and not stored, by path.
         sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
         constants: Arrays that are written beside the weights because other code misses them, by name.

@@ -43,7 +43,7 @@ PIECES = 4  # that each worker's share of a batch is divided into, because image
 
 
 class EndOfData(IndexError):
-    """Test data has no such batch. A class of its own: an `IndexError` that a pipeline raises is no end of data."""
+    """Test data has no such batch. A class of its own: an `IndexError` that a pipeline raises does not end the data."""
 
 
 class Stream(Protocol):

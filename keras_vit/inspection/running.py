@@ -34,7 +34,7 @@ class Probe:
         grid: Rows and columns of patches; they depend on the images where sizes are free.
 
     Raises:
-        TypeError: if it is none of these, or with `attention` has none.
+        TypeError: if it is another type, or with `attention` has no attention.
         ValueError: if there are several inside, or it is not a name that is known, or a damaged file.
         OSError: if its file is missing, or cannot be read or fetched.
     """
