@@ -6,9 +6,9 @@
 # %% [markdown]
 # # Fine-tune on your photos
 #
-# A folder with one folder of pictures per class is all that is needed. Here it holds scans of handwritten digits, and
-# the model is the small checkpoint that comes along with the package, so that it takes a minute on two cores and no
-# download. With photos of yours, put `"ViT-B/16"` instead of `"glyphs"` and leave out the arguments about size.
+# You need a folder with one folder of pictures per class. Here it holds scans of handwritten digits. The model is the
+# small checkpoint of the package, so that training takes a minute on two cores and no download. With your own photos,
+# use `"ViT-B/16"` instead of `"glyphs"` and leave out the arguments about size.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
@@ -25,7 +25,7 @@ import keras_vit
 from keras_vit import training
 
 # %% [markdown]
-# Pictures as they might lie on your disk: `photos/train/3/0017.png`.
+# This block writes pictures as they might be on your disk: `photos/train/3/0017.png`.
 
 # %%
 photos = pathlib.Path(tempfile.mkdtemp()) / "photos"
@@ -39,8 +39,7 @@ for number, (scan, digit) in enumerate(zip(digits.images, digits.target, strict=
 print(sorted(path.name for path in (photos / "train").iterdir()))
 
 # %% [markdown]
-# A recipe is a row of the paper's Table 4. Digits must not be mirrored or cut, so the pictures are only brought to
-# size.
+# A recipe is a row of the paper's Table 4. Digits must not be mirrored or cropped, so the pictures are only resized.
 
 # %%
 recipe = training.recipe("finetune/cifar10").replace(
@@ -50,7 +49,7 @@ done = training.finetune("glyphs", photos, recipe, output=photos.parent / "run",
 print(f"{done.accuracy:.1%} of the test pictures are named rightly.")
 
 # %% [markdown]
-# What the run left behind: called again in the same way, it would go on from there, or give the same model once more.
+# The run wrote these files. The same call would resume the run, or return the finished model.
 
 # %%
 print(sorted(path.name for path in (photos.parent / "run").iterdir()))
@@ -62,7 +61,7 @@ print(result)
 # %% [markdown]
 # ## Name a picture
 #
-# What a model wants of a picture comes with it, and so do the names of its classes.
+# The model contains its preprocessing and the names of its classes.
 
 # %%
 images = done.model.preprocess(next((photos / "test" / "7").iterdir()))
@@ -74,7 +73,7 @@ for _, name, score in keras_vit.decode_predictions(probabilities, top=3, class_n
 # %% [markdown]
 # ## Keep it
 #
-# As a file of Keras, and as one that the original JAX code reads.
+# Save it as a Keras file, and as a file that the original JAX code reads.
 
 # %%
 done.model.save(photos.parent / "digits.keras")

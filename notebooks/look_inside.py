@@ -6,8 +6,9 @@
 # %% [markdown]
 # # Look inside a ViT
 #
-# What each head looks at, what an answer is made of, and what the weights alone tell. Every function gives a NumPy
-# array; drawing it is a second call. The model is the small checkpoint that comes along; any other works alike.
+# This notebook shows where each head looks, which patches decide a prediction, and what the weights contain. Every
+# function returns a NumPy array; a second call draws it. The model is the small checkpoint of the package. Any other
+# model works in the same way.
 #
 # Runs on JAX and PyTorch (and TensorFlow). `pip install "keras-vit-zoo[torch,demo]"`.
 
@@ -46,7 +47,7 @@ inspection.plot_attention_heads(heads, shown[3])
 # %% [markdown]
 # ## What speaks for a class
 #
-# Attention times its gradient (Chefer et al., arXiv 2103.15679) depends on the class that is asked about.
+# Attention times its gradient (Chefer et al., arXiv 2103.15679) depends on the chosen class.
 
 # %%
 inspection.plot_attention_rollout(
@@ -56,7 +57,7 @@ inspection.plot_attention_rollout(
 # %% [markdown]
 # ## How far each head looks
 #
-# Figure 7 of the paper, on the right: the mean distance between a patch and what it reads, in pixels.
+# Figure 7 of the paper, on the right: the mean distance between a patch and the patches it attends to, in pixels.
 
 # %%
 distances = inspection.mean_attention_distance(model, images)
@@ -66,7 +67,7 @@ inspection.plot_mean_attention_distance(distances)
 # %% [markdown]
 # ## What the weights alone tell
 #
-# The similarity of position embeddings (Figure 7, centre): each place is most like itself and its neighbours.
+# The similarity of position embeddings (Figure 7, centre): each place is most similar to itself and its neighbours.
 
 # %%
 inspection.plot_position_similarity(inspection.position_similarity(model))

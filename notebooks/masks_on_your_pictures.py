@@ -6,9 +6,10 @@
 # %% [markdown]
 # # Masks on your own pictures
 #
-# A class for every pixel, from a plain Vision Transformer: one matrix on its patches, which is how DINOv2 and DINOv3
-# measure their features. Trained here on notes in three pens: **which pen wrote it?** The pictures are made of scans of
-# handwritten digits, and the model is the small one that comes along; with a published one, only its name changes.
+# A plain Vision Transformer predicts a class for every pixel with one linear layer on its patches, as DINOv2 and
+# DINOv3 do to evaluate their features. Here it learns notes in three pens: **which pen wrote it?** The pictures are
+# made of scans of handwritten digits. The model is the small checkpoint of the package; for a published model, change
+# the name.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
@@ -58,9 +59,9 @@ for column, (picture, mask, _) in enumerate(notes[:6]):
 # %% [markdown]
 # ## Train
 #
-# Pictures and masks are arrays here; a folder of `images/` and `masks/` goes as well (`data.open_masks`). The recipe is
-# that of DINOv2's published heads, made short. The backbone is frozen; then it gets adapters (LoRA). The colour is the
-# class, so that augmentation leaves the hue alone.
+# Pictures and masks are arrays here; a folder of `images/` and `masks/` also works (`data.open_masks`). The recipe is
+# that of DINOv2's published heads, with fewer steps. First the backbone is frozen; then it gets adapters (LoRA). The
+# colour is the class, so the augmentation keeps the hue.
 
 # %%
 recipe = training.recipe("segmentation/dinov2_linear").replace(
@@ -79,9 +80,9 @@ print(adapted.log)
 # %% [markdown]
 # ## A picture of any size
 #
-# The shorter side becomes as long as it was in training, 48 pixels; `scales=(2.0,)` looks at this page, which is twice
-# as high, twice as closely. A window slides over it, and every pixel of the picture gets its class. These digits were
-# not trained on.
+# The shorter side is resized to 48 pixels, as in training. This page is twice as high, so `scales=(2.0,)` restores
+# the scale of the digits. A window slides over the page, and every pixel of the picture gets a class. These digits
+# were not in the training data.
 
 # %%
 page, truth, _ = note(rng, scans[1000:], height=96, width=216, digits=12)
@@ -93,7 +94,7 @@ segmentation.plot(result, page, colours=[(190, 190, 180), *pens.values()])
 # %% [markdown]
 # ## How good is it?
 #
-# The mean IoU is exact over any number of pictures: intersections and unions are summed before they are divided.
+# The mean IoU is exact over any number of pictures: intersections and unions are summed before the division.
 
 # %%
 metric = segmentation.MeanIoU(classes=len(classes))
@@ -105,10 +106,10 @@ print(metric.result())
 # %% [markdown]
 # ## Digits told apart
 #
-# Two digits of one pen are one mask so far. An EoMT finds each of them: queries go through the last blocks beside the
-# patches, and each answers with a mask and its class. `mask_targets` makes masks of a map of ids; a folder of
-# `images/` and `instances/`, or COCO's annotations, goes as well (`data.open_segments`). All weights train, by the
-# authors' recipe, made short: two minutes on two cores.
+# So far, two digits of one pen are one mask. An EoMT finds each digit: queries go through the last blocks together
+# with the patches, and each query predicts a mask and its class. `mask_targets` makes masks of a map of ids. A folder
+# of `images/` and `instances/`, or COCO's annotations, also works (`data.open_segments`). All weights are trained,
+# with the authors' recipe in fewer steps: two minutes on two cores.
 
 
 # %%
@@ -138,8 +139,8 @@ apart = training.finetune_segmentation(
 print(apart.log)
 
 # %% [markdown]
-# The panoptic quality counts a digit as found if its mask overlaps by more than half, and is 1 where all are found with
-# the right pixels. Each digit has a colour of its own below.
+# The panoptic quality counts a digit as found if the IoU of its mask is above a half. It is 1 if all digits are found
+# with the right pixels. Below, each digit has its own colour.
 
 # %%
 figure, axes = plt.subplots(2, 6, figsize=(9, 3), layout="constrained", subplot_kw={"xticks": [], "yticks": []})
@@ -156,7 +157,7 @@ for column, picture in enumerate(others[0][:6]):
 #
 #     done = training.finetune_segmentation("hf://facebook/dinov2-base", "scenes/", "segmentation/dinov2_linear")
 #
-# trains the same head on DINOv2. Masks without any training, of 133 kinds of things and stuff:
+# trains the same head on DINOv2. This gives masks without training, of 133 classes of things and stuff:
 #
 #     model = keras_vit.load("hf://tue-mps/coco_panoptic_eomt_large_640")
 #     result = segmentation.segment(model, "photo.jpg", task="panoptic")

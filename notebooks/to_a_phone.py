@@ -6,9 +6,9 @@
 # %% [markdown]
 # # From a checkpoint to a phone
 #
-# Load weights, write a `.tflite` of a quarter of the size, and run it without Keras, as a phone would. `"glyphs"` comes
-# along and needs no download; `"hf://timm/vit_small_patch16_224.augreg_in21k_ft_in1k"` or a file of yours goes the same
-# way.
+# This notebook loads weights, writes a `.tflite` of a quarter of the size, and runs it without Keras, as a phone
+# would. `"glyphs"` is installed with the package and needs no download. Your own file, or
+# `"hf://timm/vit_small_patch16_224.augreg_in21k_ft_in1k"`, works in the same way.
 #
 # Runs on TensorFlow (on JAX and PyTorch as well, where TensorFlow writes the file in a second process).
 # `pip install "keras-vit-zoo[export,demo]"`.
@@ -33,8 +33,8 @@ pixels = keras_vit.inspection.shown_pixels(model, model.preprocess(pixels))  # u
 # %% [markdown]
 # ## Write and check
 #
-# Each file is run by its own runtime in a fresh process and compared with the model before it appears. int8 needs some
-# pictures like those of later, to see the ranges of values; here 200 of the scans.
+# Each file is run by its own runtime in a new process and compared with the model before it is saved. int8 needs some
+# pictures similar to those in use, to measure the ranges of values; here 200 of the scans.
 
 # %%
 options = {"uint8_input": True, "softmax": True, "images": pixels[200:], "measure": False}
@@ -48,7 +48,7 @@ for precision, report in reports.items():
 # %% [markdown]
 # ## Run it without Keras
 #
-# This is all that an app needs: the interpreter, the file, and the names of the classes that lie in it.
+# An app needs only the interpreter, the file, and the class names in the file.
 
 # %%
 from ai_edge_litert.interpreter import Interpreter

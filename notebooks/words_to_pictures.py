@@ -6,9 +6,9 @@
 # %% [markdown]
 # # Words to pictures
 #
-# Two towers put pictures and sentences into one space: words find pictures, and classes are sentences. Published ones
-# are a download away, `keras_vit.load_image_text("hf://openai/clip-vit-base-patch32")`. Here both towers learn on the
-# spot, from scans of handwritten digits in six colours. One thing is kept from them: **no red seven is ever shown**.
+# An image tower and a text tower map pictures and sentences into one space: text finds pictures, and sentences serve
+# as classes. `keras_vit.load_image_text("hf://openai/clip-vit-base-patch32")` downloads published towers. Here both
+# towers learn from scans of handwritten digits in six colours. The training data **contain no red seven**.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
@@ -37,7 +37,7 @@ print(len(set(texts)), "sentences, such as:", *texts[:4], sep="\n  ")
 # %% [markdown]
 # ## Two towers
 #
-# The image tower begins as the small checkpoint that comes along; the text tower begins with random weights and reads
+# The image tower starts from the small checkpoint of the package. The text tower starts from random weights and reads
 # letters. A tokenizer is any function from a sentence to numbers.
 
 # %%
@@ -51,8 +51,8 @@ images = pictures.preprocess(pixels)  # resized to 24 x 24, scaled to [-1, 1]
 # %% [markdown]
 # ## Learn from pairs
 #
-# In each batch, the loss asks which sentence belongs to which picture (CLIP, arXiv 2103.00020). The last 300 scans and
-# all red sevens are for the test.
+# In each batch, the loss asks which sentence belongs to which picture (CLIP, arXiv 2103.00020). The last 300 scans
+# and all red sevens are kept for the test.
 
 # %%
 unseen = texts == "a red seven"
@@ -65,7 +65,7 @@ print(f"loss {history.history['loss'][0]:.2f} -> {history.history['loss'][-1]:.2
 # %% [markdown]
 # ## Find pictures by words
 #
-# Every picture is embedded once; a question is one row, and the answer the pictures with the largest cosine.
+# Every picture is embedded once. A query is one row, and the answer is the pictures with the largest cosine.
 
 # %%
 found = both.embed_images(images[test])
@@ -88,8 +88,8 @@ print(search("a red seven"))
 # %% [markdown]
 # ## Name pictures with words
 #
-# A classifier of sentences is an ordinary model: its head holds the embeddings of the texts. The same two towers tell
-# digits, or colours, as they are asked.
+# A classifier of sentences is an ordinary model: its head holds the embeddings of the texts. The same two towers
+# classify digits or colours, depending on the sentences.
 
 # %%
 by_digit = both.zero_shot_classifier(digits, [f"a {name} {{}}" for name in colours], progress=False)
