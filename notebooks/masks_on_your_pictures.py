@@ -6,10 +6,10 @@
 # %% [markdown]
 # # Masks on your own pictures
 #
-# A plain Vision Transformer predicts a class for every pixel with one linear layer on its patches, as DINOv2 and
-# DINOv3 do to evaluate their features. Here it learns notes in three pens: **which pen wrote it?** The pictures are
+# A plain Vision Transformer predicts a class for every pixel with one linear layer on its patches. DINOv2 and DINOv3
+# evaluate their features in this way. Here it learns notes in three pens: **which pen wrote it?** The pictures are
 # made of scans of handwritten digits. The model is the small checkpoint of the package; for a published model, change
-# the name.
+# its name.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
