@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._arguments import Code, Message, check_choice, check_flag, check_patterns, did_you_mean, listing, pair
 
 Check = Callable[[str, Any], Any]  # from the name and the value of a field to the value that is kept
-GIVEN = object()  # in `when`: a field applies where the other one is not None
+GIVEN = object()  # in `when`: a field applies where the other one is not None or 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +32,17 @@ class Options:
     given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        self = super().__new__(cls)
-        positional = [field.name for field in dataclasses.fields(cls)][: len(values)]
-        object.__setattr__(self, "given", frozenset((*positional, *named)))
+        self, fields = super().__new__(cls), dataclasses.fields(cls)
+        written = dict(zip([field.name for field in fields], values, strict=False)) | named
+        if len(written) == len(fields):  # as `dataclasses.replace` does: a person wrote what is not the default
+            written = [field.name for field in fields if as_python(written[field.name]) != field.default]
+        object.__setattr__(self, "given", frozenset(written))
         return self
 
     def __post_init__(self) -> None:
-        for name, check in _checks(type(self)).items():
-            object.__setattr__(self, name, check(name, as_python(getattr(self, name))))
+        for name, check_field in _checks(type(self)).items():
+            object.__setattr__(self, name, check_field(name, as_python(getattr(self, name))))
+        check(self, {})
         self._check_together()
 
     def _check_together(self) -> None:
@@ -48,13 +51,27 @@ class Options:
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed; TypeError or ValueError for names or values that make no sense."""
         refuse_unknown(changes, (field.name for field in dataclasses.fields(self)), type(self).__name__)
-        return self.adapted(self.given.union(changes), **changes)
+        taken_back = {
+            name
+            for name, field in _placed(type(self)).items()
+            if name in changes and as_python(changes[name]) == field.default != getattr(self, name)
+        }
+        new = self.adapted(self.given.union(changes) - taken_back, **changes)
+        check(new, {})
+        return new
 
     def adapted(self, given: Iterable[str] | None = None, **changes: Any) -> Self:
         """Returns a copy with values in some fields that nobody gave; `given` is what the copy says of itself."""
         new = dataclasses.replace(self, **changes)
         object.__setattr__(new, "given", self.given if given is None else frozenset(given))
         return new
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the options of a dictionary, also of JSON; without `given`, a person wrote all that are there."""
+        named = {name: value for name, value in fields.items() if name != "given"}
+        refuse_unknown(named, (field.name for field in dataclasses.fields(cls)), cls.__name__)
+        return cls(**named).adapted(fields.get("given", named))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain data for JSON: tuples as lists, options inside as their own dictionaries."""
@@ -104,28 +121,41 @@ def option(default: Any = None, *, when: Mapping[str, Any], **settings: Any) -> 
     return dataclasses.field(default=default, metadata={"when": when}, **settings)
 
 
+@functools.cache
+def _placed(cls: type[Options]) -> dict[str, Any]:
+    """Returns the fields of a class that do not apply everywhere, by name."""
+    return {field.name: field for field in dataclasses.fields(cls) if "when" in field.metadata}
+
+
 def check(options: Options, situation: Mapping[str, Any]) -> None:
-    """Raises ValueError for an option that differs from its default and does not apply in a situation."""
-    refuse({field.name: field for field in dataclasses.fields(options)}, vars(options), situation)
-    for value in vars(options).values():
+    """Raises ValueError for an option that is given, or not the default, and does not apply in a situation.
+
+    The other fields of the options are a part of the situation.
+    """
+    values = vars(options)
+    refuse(_placed(type(options)), values, {**values, **situation}, options.given)
+    for value in values.values():
         if isinstance(value, Options):
             check(value, situation)
 
 
-def refuse(declared: Mapping[str, Any], values: Mapping[str, Any], situation: Mapping[str, Any]) -> None:
+def refuse(
+    declared: Mapping[str, Any], values: Mapping[str, Any], situation: Mapping[str, Any], given: Iterable[str] = ()
+) -> None:
     """Raises ValueError as `check` for values by name, of which `declared` has the fields; unknown axes pass."""
     for name, field in declared.items():
-        for axis, allowed in field.metadata.get("when", {}).items():
-            if axis not in situation or values[name] == field.default:
+        is_default = values[name] == field.default
+        for axis, allowed in field.metadata["when"].items():
+            if axis not in situation or (is_default and name not in given):
                 continue
             found, words = situation[axis], ""
-            if allowed is GIVEN and found is None:
+            if allowed is GIVEN and not found:
                 words = f"runs with {axis}: give {axis}= as well, or "
             elif allowed is not GIVEN and found not in allowed:
-                words = f"the {axis} {listing(allowed)}, but the {axis} is {found!r}: give "
+                words = f"the {axis} {listing(allowed)}, but the {axis} is {found!r}: "
             if words:
-                code = (Code(f"{name}={values[name]!r}"), Code(f"{name}={field.default!r}"))
-                raise ValueError(Message(code[0], f" is for {words}", code[1], "."))
+                advice = ("leave it out",) if is_default else ("give ", Code(f"{name}={field.default!r}"))
+                raise ValueError(Message(Code(f"{name}={values[name]!r}"), f" is for {words}", *advice, "."))
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: str) -> None:

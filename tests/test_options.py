@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data, evaluation, preprocessing, training
-from keras_vit._options import Number, Options, _anything, _checks, refuse
+from keras_vit._options import GIVEN, Number, _anything, _checks, _placed, refuse
 from tests.small_models import (
     small_depth_model_config,
     small_eomt_config,
@@ -91,18 +92,35 @@ def test_every_place_is_said_in_full():
     """A field that is declared for some situations is refused in others, by its name, with what would be right."""
     seen = 0
     for one in OPTIONS:
-        for field in dataclasses.fields(one):
-            assert isinstance(one, Options)
-            for axis, allowed in field.metadata.get("when", {}).items():
-                if not isinstance(allowed, tuple):
-                    continue
-                values = {one.name: one.default for one in dataclasses.fields(one)} | {field.name: "changed"}
-                declared = {one.name: one for one in dataclasses.fields(one)}
-                refuse(declared, values, {axis: allowed[0]})
-                with pytest.raises(ValueError, match=f"^{field.name}='changed' is for the {axis} .*'other'"):
-                    refuse(declared, values, {axis: "other"})
+        declared = _placed(type(one))
+        for name, field in declared.items():
+            for axis, allowed in field.metadata["when"].items():
+                place, wrong = ("anywhere", None) if allowed is GIVEN else (allowed[0], "other")
+                for value, given in (("changed", ()), (field.default, (name,))):
+                    values = {one: field.default for one, field in declared.items()} | {name: value}
+                    refuse(declared, values, {axis: place}, given)
+                    with pytest.raises(ValueError, match=f"^{name}={re.escape(repr(value))} is for .*{axis}"):
+                        refuse(declared, values, {axis: wrong}, given)
                 seen += 1
-    assert seen > 20
+    assert seen > 30
+
+
+def test_what_is_given_is_refused_where_it_does_not_apply():
+    """Also where it is the default: momentum=0.9 asks for momentum. What is put back to its default is not given."""
+    for make in (
+        lambda: training.Recipe(optimizer="adamw", momentum=0.9),
+        lambda: training.Recipe().replace(optimizer="adamw", momentum=0.9),
+        lambda: training.Recipe(momentum=0.9).replace(optimizer="adamw"),
+        lambda: training.Recipe.from_dict({"optimizer": "adamw", "momentum": 0.9}),
+    ):
+        with pytest.raises(ValueError, match="^momentum=0.9 is for the optimizer 'sgd', .* 'adamw': leave it out"):
+            make()
+    assert "momentum" not in training.Recipe(momentum=0.5).replace(optimizer="adamw", momentum=0.9).given
+    assert "momentum" not in dataclasses.replace(training.Recipe(steps=3), optimizer="adamw").given
+    with pytest.raises(ValueError, match=r"^min_area=0.1 is for the crop .* give min_area=0.05\."):
+        data.Augmentation(crop="resize", min_area=0.1)
+    with pytest.raises(ValueError, match="^erasing_std=0.5 is for runs with erasing: .* or leave it out"):
+        data.Augmentation(erasing_std=0.5)
 
 
 def test_a_recipe_keeps_the_size_that_a_person_gave():

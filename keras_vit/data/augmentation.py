@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from keras_vit._arguments import Code, Message, whole_number
-from keras_vit._options import FROM_0, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
+from keras_vit._options import FROM_0, GIVEN, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
 from keras_vit.preprocessing import Pipeline, bring_to_size
 
@@ -40,6 +40,7 @@ def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
     return layers, magnitude
 
 
+_ERASED = {"erasing": GIVEN}
 OF_CLASSES = {"target": ("class", "multilabel")}  # what mixes images has to mix their labels, too
 
 
@@ -76,15 +77,15 @@ class Augmentation(Options):
     """
 
     crop: Annotated[str, OneOf(CROPS)] = "inception"
-    min_area: Part = 0.05
+    min_area: Part = option(0.05, when={"crop": ("inception",)})
     flip: bool = True
     mixup: Share = option(0.0, when=OF_CLASSES)
     randaugment: Annotated[tuple[int, int], _layers_and_magnitude] | None = None
     cutmix: Share = option(0.0, when=OF_CLASSES)
     erasing: Share = 0.0
-    erasing_fill: Annotated[str, OneOf(("pixel", "const"))] = "pixel"
-    erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = 0.5
-    erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = 0.5
+    erasing_fill: Annotated[str, OneOf(("pixel", "const"))] = option("pixel", when=_ERASED)
+    erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = option(0.5, when=_ERASED)
+    erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = option(0.5, when=_ERASED)
 
     targets: ClassVar[tuple[str, ...]] = ("class", "multilabel", "number", "none")  # of the data that it is for
 

@@ -24,6 +24,7 @@ from keras_vit._arguments import (
     whole_number,
 )
 from keras_vit._files import at_home
+from keras_vit._options import option, refuse
 from keras_vit.data.coco import (
     instance_targets,
     panoptic_targets,
@@ -220,49 +221,51 @@ def open_segments(
         'instance'
     """
     source, annotations = at_home(source), at_home(annotations)
-    given, count = check_class_names(class_names, classes)
-    names, count = None if given is None else tuple(given), None if count is None else whole_number("classes", count, 1)
+    names, count = check_class_names(class_names, classes)
+    names, count = None if names is None else tuple(names), None if count is None else whole_number("classes", count, 1)
     check_choice("split", split, tuple(SPLITS))
     of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
+    given = {"annotations": annotations, "split": split, **of_masks}
     if isinstance(source, SegmentedImages):
-        _refuse_unused({"annotations": annotations, "split": split, **of_masks}, "segments that are open")
+        refuse(_OF_KINDS, given, {"data": "segments that are open"})
         return _with_classes(source, count, names)
     if annotations is not None:
-        _refuse_unused({"split": split, **of_masks}, "COCO's annotations")
+        refuse(_OF_KINDS, given, {"data": "COCO's annotations"})
         listed = names or names_beside(source)
         return _with_classes(_coco(Path(source), Path(annotations), listed), count, names)
     if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
-        _refuse_unused({"split": split, **of_masks}, "arrays of masks with labels")
+        refuse(_OF_KINDS, given, {"data": "arrays of masks with labels"})
         return _arrays(*source, count, names)
     if isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
-        _refuse_unused(of_masks, "ADE20K's folder")
+        refuse(_OF_KINDS, given, {"data": "ADE20K's folder"})
         return _with_classes(_ade20k(Path(source), split), count, names)
     folders = _instance_folders(source)
     if folders:
-        _refuse_unused(of_masks if len(folders) > 1 else {"split": split, **of_masks}, "a folder of instances")
+        refuse(_OF_KINDS, given, {"data": _INSTANCES[len(folders) > 1]})
         return _with_classes(_instances(folders, names or names_beside(source), split), count, names)
     is_table = isinstance(source, (MaskedImages, LabelTable, str, os.PathLike, Mapping))
     if not is_table and is_pipeline(source) and not hasattr(source, "__next__"):
         _, first = _pair(next(iter(one_pass(source)), ()))
         if isinstance(first, Mapping) or isinstance(first[0], Mapping):
-            _refuse_unused({"split": split, **of_masks}, "pipelines of masks with labels")
+            refuse(_OF_KINDS, given, {"data": "pipelines of masks with labels"})
             if count is None:
                 raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
             return SegmentedImages(None, count, names, "instance", pipeline=source)
     masks = open_masks(source, classes=classes, class_names=class_names, **of_masks)
     if masks.pipeline is None:
         return _semantic(masks, split)
+    refuse({"split": _OF_KINDS["split"]}, given, {"data": "a pipeline of masks"})
     return SegmentedImages(None, masks.classes, masks.class_names, "semantic", pipeline=masks.pipeline, masks=masks)
 
 
-_DEFAULTS = {"annotations": None, "ignore": 255, "reduce_zero_label": False, "split": "train"}
-
-
-def _refuse_unused(options: Mapping[str, Any], kind: str) -> None:
-    """Raises ValueError where an option is given that this kind of data has no use for."""
-    for name, value in options.items():
-        if value != _DEFAULTS[name]:
-            raise ValueError(f"{name}={value!r} is not used by {kind}. Leave it out.")
+_INSTANCES = ("a folder of instances", "train/ and val/ with instances")
+# Options that are not for every kind of data.
+_OF_KINDS = {
+    "annotations": option(when={"data": ("COCO's annotations",)}),
+    "ignore": option(255, when={"data": ("masks",)}),
+    "reduce_zero_label": option(False, when={"data": ("masks",)}),
+    "split": option("train", when={"data": ("masks", "ADE20K's folder", _INSTANCES[1])}),
+}
 
 
 def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str, ...] | None) -> SegmentedImages:

@@ -63,7 +63,7 @@ _SEGMENTATION: dict[str, Any] = {
     "learning_rate": 1e-3,
     "warmup_steps": 1500,
     "optimizer": "adamw",
-    "augmentation": {"scale": (0.5, 2.0), "one_class": 0.75},
+    "augmentation": {"kind": "MaskAugmentation", "scale": (0.5, 2.0), "one_class": 0.75},
 }
 _SEGMENTATION_LACKS = "There, the warm-up begins at a millionth of the rate, and all weights decay"
 
@@ -89,19 +89,19 @@ _EOMT_COCO = {
     "dataset": "COCO",
     "queries": 200,
     "image_size": 640,
-    "augmentation": {"scale": (0.1, 2.0), "jitter": False},
+    "augmentation": {"kind": "SegmentAugmentation", "scale": (0.1, 2.0), "jitter": False},
 }
 _EOMT_ADE20K = {
     "dataset": "ADE20K",
     "queries": 100,
     "image_size": 512,
-    "augmentation": {"scale": (0.5, 2.0), "jitter": True},
+    "augmentation": {"kind": "SegmentAugmentation", "scale": (0.5, 2.0), "jitter": True},
 }
 _EOMT_ADE20K_PANOPTIC = {
     **_EOMT_ADE20K,
     "queries": 200,
     "image_size": 640,
-    "augmentation": {"scale": (0.1, 2.0), "jitter": True},
+    "augmentation": {"kind": "SegmentAugmentation", "scale": (0.1, 2.0), "jitter": True},
 }
 _EOMT_CITYSCAPES = {**_EOMT_ADE20K, "dataset": "Cityscapes", "image_size": 1024}
 _EOMT_LACKS = "Pictures of 1280 pixels: image_size=1280. There, 4 GPUs compute in float16: dtype='mixed_float16' here"
@@ -331,7 +331,7 @@ ROWS: tuple[dict[str, Any], ...] = (
         "schedule": "linear_whole",
         "weight_decay": 1e-4,
         "image_size": 640,
-        "augmentation": {"scale": (1.0, 3.0), "one_class": 0.75},
+        "augmentation": {"kind": "MaskAugmentation", "scale": (1.0, 3.0), "one_class": 0.75},
         "source": f"configs beside DINOv2's published heads, mmsegmentation's schedule_40k. {_SEGMENTATION_LACKS}",
     },
     {
@@ -341,7 +341,7 @@ ROWS: tuple[dict[str, Any], ...] = (
         "schedule": "cosine_whole",
         "weight_decay": 1e-3,
         "dropout": 0.1,
-        "augmentation": {"scale": (0.5, 2.0), "one_class": 0.75, "hue": 0.5},
+        "augmentation": {"kind": "MaskAugmentation", "scale": (0.5, 2.0), "one_class": 0.75, "hue": 0.5},
         "source": f"facebookresearch/dinov3, dinov3/eval/segmentation. {_SEGMENTATION_LACKS}",
     },
     *_eomt_rows(),

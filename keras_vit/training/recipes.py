@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from keras_vit._arguments import Code, Message, did_you_mean, pair
@@ -22,7 +22,6 @@ from keras_vit._options import (
     Positive,
     Rate,
     Whole,
-    check,
     option,
 )
 from keras_vit._terminal import Table
@@ -41,7 +40,8 @@ _LABELS = {**_CLASSES, "task": ("labels",)}
 _QUERIES = {"target": ("segments",)}
 _RATES = {"model": ("VisionTransformer", "LinearSegmenter")}
 _ADAM = {"optimizer": ("adam", "adamw", "muon")}
-_SCHEDULES = ("cosine", "linear", "polynomial", "rsqrt", "stair", "constant", "cosine_whole", "linear_whole")
+_FALLING = ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")  # to an end
+_SCHEDULES = (*_FALLING, "rsqrt", "stair", "constant")
 Steps = Annotated[
     int | float,
     Number("a number of steps, or a share of all below 1", lambda n: n >= 0 and (isinstance(n, int) or n < 1)),
@@ -66,9 +66,12 @@ def _size(name: str, value: Any) -> int | tuple[int, int]:
     return size if isinstance(value, tuple) else size[0]
 
 
+_AUGMENTATIONS = {kind.__name__: kind for kind in (Augmentation, MaskAugmentation, SegmentAugmentation)}
+
+
 def _augmentation(name: str, value: Any) -> Any:
     """Returns how training images are changed."""
-    if not isinstance(value, (Augmentation, MaskAugmentation, SegmentAugmentation)):
+    if not isinstance(value, tuple(_AUGMENTATIONS.values())):
         raise TypeError(f"{name} must be an Augmentation, but {value!r} was given.")
     return value
 
@@ -155,7 +158,7 @@ class Recipe(Options):
     sweep: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict, hash=False)
     schedule: Annotated[str, OneOf(_SCHEDULES)] = "cosine"
     warmup_steps: Steps = 0
-    end: From0 = 0.0
+    end: From0 = option(0.0, when={"schedule": _FALLING})
     optimizer: Annotated[str, OneOf(("sgd", "adam", "adamw", "muon"))] = "sgd"
     momentum: Rate = option(0.9, when={"optimizer": ("sgd",)})
     momentum_dtype: str | None = None
@@ -184,7 +187,7 @@ class Recipe(Options):
     )
     keep: Annotated[str, OneOf(("last", "best"))] = "last"
     patience: Positive | None = None
-    power: Above0 = 1.0
+    power: Above0 = option(1.0, when={"schedule": ("polynomial",)})
     backbone_warmup_steps: Count | None = option(None, when={**_QUERIES, "optimizer": ("adam", "adamw")})
     decay_query_blocks: bool = option(True, when=_QUERIES)
     queries: Positive | None = option(None, when=_QUERIES)
@@ -192,7 +195,6 @@ class Recipe(Options):
     first_mask_steps: Positive | None = option(None, when=_QUERIES)
 
     def _check_together(self) -> None:
-        check(self, {"lora_rank": self.lora_rank})
         if self.batch_size % self.accumulate:
             found = f"{self.batch_size} is none of {self.accumulate}"
             raise ValueError(f"batch_size must be a multiple of accumulate, but {found}.")
@@ -206,11 +208,9 @@ class Recipe(Options):
         `warmup_steps` is among the changes, and without the backbone's if that is. Raises TypeError for an unknown
         field; TypeError or ValueError for a field out of its range, or fields that do not go together.
         """
-        given = self.given.union(changes)
-        for one, other in (("steps", "epochs"), ("epochs", "steps")):
-            if changes.get(one) is not None and changes.get(other) is None:
-                changes[other] = None
-        new = self.adapted(given, **changes)
+        others = (("steps", "epochs"), ("epochs", "steps"))
+        gone = {two: None for one, two in others if changes.get(one) is not None and changes.get(two) is None}
+        new = super(Recipe, self.adapted(**gone)).replace(**changes)
         if new.steps is None or new.steps == self.steps or "warmup_steps" in changes:
             return new
         names, warmup, most = ["warmup_steps"], new.warmup_steps, max(new.steps / 2, 1)
@@ -220,24 +220,24 @@ class Recipe(Options):
         return new.adapted(**dict.fromkeys(names, new.steps // 10)) if warmup > most else new
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields, and the names that are `given`, as plain data that JSON can hold."""
-        return {**super().to_dict(), "given": sorted(self.given)}
+        """Returns all fields, the kind of the augmentation, and the names that are `given`, as plain data for JSON."""
+        how = self.augmentation
+        described = {"kind": type(how).__name__, **how.to_dict(), "given": sorted(how.given)}
+        return {**super().to_dict(), "augmentation": described, "given": sorted(self.given)}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Recipe":
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
         """Returns the recipe of what `to_dict` returned, also after it was JSON.
 
-        Fields that are missing have their defaults; without `given`, a person wrote all that are there. Raises
-        TypeError for unknown ones; TypeError or ValueError for a field out of its range, or fields that do not go
-        together.
+        Fields that are missing have their defaults; without `given`, a person wrote all that are there. The `kind` of
+        an augmentation is the name of its class, `"Augmentation"` where it has none. Raises TypeError for unknown
+        fields; TypeError or ValueError for a field out of its range, or fields that do not go together.
         """
-        fields = {"given": tuple(fields), **fields}
-        given = fields.pop("given")
+        how = {"kind": "Augmentation", **fields.get("augmentation", {})}
+        kind = OneOf(tuple(_AUGMENTATIONS))("augmentation kind", how.pop("kind"))
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
-        augmentation = fields.get("augmentation", {})
-        kind = MaskAugmentation if "one_class" in augmentation else Augmentation
-        kind = SegmentAugmentation if "jitter" in augmentation else kind
-        return cls(**{**fields, "sweep": sweep, "augmentation": kind(**augmentation)}).adapted(given)
+        changed = {"sweep": sweep, "augmentation": _AUGMENTATIONS[kind].from_dict(how)}
+        return super().from_dict({"given": tuple(fields), **fields, **changed})
 
     def total_steps(self, examples: int | None = None) -> int:
         """Returns the updates of the whole training: `steps`, or those of `epochs` over `examples` images, at least 1.
@@ -379,7 +379,6 @@ def build_optimizer(
     from keras_vit.training.optimizers import AdamW, MomentumSGD, Muon
     from keras_vit.training.trainable import eomt_optimizer, rate_multipliers
 
-    check(recipe, {"optimizer": recipe.optimizer})
     multipliers = None
     if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None):
         if model is None:

@@ -230,6 +230,6 @@ def test_no_field_is_forgotten():
 def test_a_field_that_is_dropped_would_be_seen(monkeypatch):
     """Without its declaration, label smoothing of numbers passes, and nothing comes of it."""
     field = next(field for field in dataclasses.fields(training.Recipe) if field.name == "label_smoothing")
-    monkeypatch.setattr(field, "metadata", {})
+    monkeypatch.setattr(field, "metadata", {"when": {}})
     base, changed = recipe_of("numbers", "label_smoothing")
     assert not differ(CASES["numbers"].run(changed()), result("numbers", base))
