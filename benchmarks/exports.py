@@ -34,14 +34,14 @@ HEAD = """# Exports
 Exported files compared with their models: accuracy, size and speed.
 
 Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} CPU cores, with the versions of
-`constraints.txt`. `glyphs` is the checkpoint in the wheel. The other models have random weights; head, class token and
-biases are random, too, not zero. Every file was run by its runtime in a fresh process, with batches of 1 and 7.
+`constraints.txt`. `glyphs` is the checkpoint in the wheel. The other models have random weights, including head, class
+token and biases. Every file was run by its runtime in a new process, with batches of 1 and 7.
 
 - `error` is the largest difference between the logits of file and model.
 - `size` is relative to the float32 weights.
-- `time` is the runtime's for a batch of 1, divided by the Keras model's on that backend in the same run: below 1 the
-  file is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
-- `load` includes the first answer.
+- `time` is the time of the file for a batch of 1, divided by that of the Keras model on that backend in the same run.
+  Below 1 the file is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
+- `load` is the time to load the file and to run it once.
 """
 
 

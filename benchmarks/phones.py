@@ -148,13 +148,13 @@ HEAD = "## On a phone's GPU\n"
 TEXT = """
 Made by `SOFTWARE_VULKAN=FOLDER python benchmarks/phones.py --output docs/exports.md`: LiteRT's own GPU accelerator
 (WebGPU, ai-edge-litert {version}) over a Vulkan driver that computes on the CPU, in float32. The models are small and
-have random weights; the files are those of `target="gpu"`.
+have random weights; the files were written with `target="gpu"`.
 
-- `error` is the largest difference from the interpreter, in relation to the largest output.
-- `float16` is that from the model where the file is computed in float16, operator by operator, in NumPy.
-- `loud` is the same where each normalisation reads a channel that is louder by 300.
+- `error` is the largest difference from LiteRT's interpreter, relative to the largest output.
+- `float16` is the difference from the model if NumPy computes the file in float16, operator by operator.
+- `loud` is the same with 300 added to one channel before each normalisation.
 
-[On a phone](export/litert.md#on-a-phone) says what this cannot tell.
+[On a phone](export/litert.md#on-a-phone) lists the limits of this measurement.
 
 | kind | operators on the GPU | error | float16 | loud |
 |---|---|---|---|---|

@@ -107,9 +107,9 @@ print(metric.result())
 # ## Digits told apart
 #
 # So far, two digits of one pen are one mask. An EoMT finds each digit: queries go through the last blocks together
-# with the patches, and each query predicts a mask and its class. `mask_targets` makes masks of a map of ids. A folder
-# of `images/` and `instances/`, or COCO's annotations, also works (`data.open_segments`). All weights are trained,
-# with the authors' recipe in fewer steps: two minutes on two cores.
+# with the patches, and each query predicts a mask and its class. `mask_targets` converts a map of instance ids. A
+# folder of `images/` and `instances/`, or COCO's annotations, also works (`data.open_segments`). All weights are
+# trained, with the authors' recipe in fewer steps: two minutes on two cores.
 
 
 # %%
