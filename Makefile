@@ -78,6 +78,7 @@ lint: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check .
 	@$(TOOLS)/bin/python -m ruff format --check .
 	@$(TOOLS)/bin/python -m ty check --python $(TOOLS)
+	@$(TOOLS)/bin/python .ci/words.py
 
 format: $(TOOLS)/.installed
 	@$(TOOLS)/bin/python -m ruff check --fix . || true
@@ -140,7 +141,7 @@ $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/peers.txt
 
 $(TOOLS)/.installed: pyproject.toml constraints.txt
 	$(call new_environment,the style checks and the build tools; a moment)
-	$(PIP_INSTALL) -e . build hatchling ruff twine ty
+	$(PIP_INSTALL) -e . build hatchling proselint ruff twine ty
 	@touch $@
 
 $(DOCS)/.installed: pyproject.toml constraints.txt

@@ -11,7 +11,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
@@ -42,7 +42,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
     if name == "image_size" and isinstance(value, str) and value == "native":
         words = "='native' would be another size for each picture; a model here has one size. Pass (height, width): "
         advice = "preprocessing.naflex_size(height, width, patch, patches) returns what NaFlex takes for a picture."
-        raise ValueError(Message(Code(name), words + advice))
+        raise ValueError(f"{name}{words + advice}")
     values = (value, value) if isinstance(value, numbers.Integral) else value
     try:
         height, width = values
@@ -51,9 +51,9 @@ def pair(name: str, value: Any) -> tuple[int, int]:
         sizes = (int(height), int(width))
     except (TypeError, ValueError, OverflowError):  # of infinities
         expected = "an integer or a pair (height, width) of integers"
-        raise TypeError(Message(Code(name), f" must be {expected}, but {value!r} was given.")) from None
+        raise TypeError(f"{name} must be {expected}, but {value!r} was given.") from None
     if sizes != (height, width) or min(sizes) < 1:
-        raise ValueError(Message(Code(name), f" must be positive integers, but {value!r} was given."))
+        raise ValueError(f"{name} must be positive integers, but {value!r} was given.")
     return sizes
 
 
@@ -62,7 +62,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_whole or value < least:
         words = f" must be a whole number of at least {least}, but {value!r} was given."
-        raise (ValueError if is_whole else TypeError)(Message(Code(name), words))
+        raise (ValueError if is_whole else TypeError)(f"{name}{words}")
     return int(value)
 
 
@@ -70,14 +70,14 @@ def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
     """Returns one integer or several as a tuple of int."""
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
     if not values:
-        raise ValueError(Message(Code(name), " must be one or more integers, but got none."))
+        raise ValueError(f"{name} must be one or more integers, but got none.")
     return tuple(whole_number(name, value, least) for value in values)
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raises ValueError unless the argument `name` has one of the values that it can take."""
     if value not in choices:
-        raise ValueError(Message(Code(name), f" must be one of {choices}, but {value!r} was given."))
+        raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -132,8 +132,10 @@ def is_class_name(name: str) -> bool:
 def check_class_name(name: str, where: str) -> None:
     """Raises ValueError unless `is_class_name(name)`; `where` is how the message begins."""
     if not is_class_name(name):
-        fault = "it is empty, or has line breaks, control characters, bytes that are not UTF-8 or space around it"
-        raise ValueError(f"{printable(where)} cannot be the name of a class: {fault}. Rename it.")
+        raise ValueError(
+            f"{printable(where)} cannot be the name of a class: it is empty, or has line breaks, control "
+            "characters, bytes that are not UTF-8 or space around it. Rename it."
+        )
 
 
 def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
@@ -201,7 +203,7 @@ def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, .
     if not isinstance(patterns, str) and isinstance(patterns, Iterable):
         names = tuple(patterns)
     if not all(isinstance(name, str) for name in names):
-        raise TypeError(Message(Code(argument), f" must be a string or several, but {patterns!r} was given."))
+        raise TypeError(f"{argument} must be a string or several, but {patterns!r} was given.")
     return names
 
 
@@ -237,24 +239,4 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 # Messages
 
 
-class Code(str):
-    """A part of a message that is Python code: the name of an argument, an argument with a value, or a call."""
-
-
-class Message(str):
-    """The text of an error or a warning, which keeps its parts: the command line writes `Code` as options.
-
-    Examples:
-        >>> str(Message("Pass ", Code("overwrite=True"), "."))
-        'Pass overwrite=True.'
-    """
-
-    parts: tuple[str, ...]
-
-    def __new__(cls, *parts: str) -> Self:
-        message = super().__new__(cls, "".join(parts))
-        message.parts = parts
-        return message
-
-
-SKIP = Code('on_bad_image="skip"')  # what to do about images that cannot be read
+SKIP = 'on_bad_image="skip"'  # what to do about images that cannot be read

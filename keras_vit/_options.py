@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from keras_vit._arguments import Code, Message, check_choice, check_flag, check_patterns, did_you_mean, listing, pair
+from keras_vit._arguments import check_choice, check_flag, check_patterns, did_you_mean, listing, pair
 
 Check = Callable[[str, Any], Any]  # from the name and the value of a field to the value that is kept
 GIVEN = object()  # in `when`: a field applies where the other one is not None or 0
@@ -154,8 +154,8 @@ def refuse(
             elif allowed is not GIVEN and found not in allowed:
                 words = f"the {axis} {listing(allowed)}, but the {axis} is {found!r}: "
             if words:
-                advice = ("leave it out",) if is_default else ("give ", Code(f"{name}={field.default!r}"))
-                raise ValueError(Message(Code(f"{name}={values[name]!r}"), f" is for {words}", *advice, "."))
+                advice = "leave it out" if is_default else f"give {name}={field.default!r}"
+                raise ValueError(f"{name}={values[name]!r} is for {words}{advice}.")
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: str) -> None:
@@ -165,7 +165,7 @@ def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: s
         if name not in spellings.values():
             keras_says = {"input_shape": "image_size"} if "image_size" in spellings else {}
             hint = did_you_mean(name, spellings | keras_says)
-            raise TypeError(Message(f"{function} has no argument ", Code(f"{name}={value!r}"), f".{hint}"))
+            raise TypeError(f"{function} has no argument {name}={value!r}.{hint}")
 
 
 def keywords(function: str, options: Mapping[str, Any], declared: Any) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Number:
         value = as_python(value)
         is_number = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
         if not is_number or not self.fits(value):
-            message = Message(Code(name), f" must be {self.expected}, but {value!r} was given.")
+            message = f"{name} must be {self.expected}, but {value!r} was given."
             raise ValueError(message) if is_number else TypeError(message)
         return value
 

@@ -296,8 +296,9 @@ def placement(environment: Mapping[str, str]) -> Place | None:
     def number(name: str, default: int | None = None, least: int = 0) -> int:
         text = environment.get(name, "" if default is None else str(default))
         if not text.isdecimal() or int(text) < least:
-            wanted = f"a whole number of at least {least}"
-            raise ValueError(f"The environment variable {name} must be {wanted}, but it is {text!r}.")
+            raise ValueError(
+                f"The environment variable {name} must be a whole number of at least {least}, but it is {text!r}."
+            )
         return int(text)
 
     if all(environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 from keras_vit import models
-from keras_vit._arguments import Code, Message, Source, Tensor, warn_caller
+from keras_vit._arguments import Source, Tensor, warn_caller
 from keras_vit._options import keywords, refuse_unknown
 from keras_vit.checkpoints import (
     config_in_file,
@@ -194,9 +194,10 @@ def _variant_called(name: str) -> str:
         rows = repositories_called(name)
         if not rows:
             raise
-    of_file = f"keras_vit.load({rows[0]['name']!r})"
-    words = f"There is no variant {name!r}. Did you mean {rows[0]['variant']!r}, or for its weights {of_file}? "
-    raise ValueError(Message(words, Code("list_models()"), " shows all."))
+    raise ValueError(
+        f"There is no variant {name!r}. Did you mean {rows[0]['variant']!r}, or for its weights "
+        f"keras_vit.load({rows[0]['name']!r})? list_models() shows all."
+    )
 
 
 def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Source | None) -> VisionTransformer | BiT:
@@ -247,8 +248,10 @@ def _config_of(weights: Source, variant: str) -> Any:
         config = open_checkpoint(find_checkpoint(path)).config
     if config is None or not has_layers_of(config, variant):
         known = None if config is None else variant_of(config)
-        words = f"{weights} holds {known or 'a model that is not a known variant'}, but {variant} was asked for"
-        raise ValueError(f"{words}. Load it with keras_vit.load(path), which takes the model from the file.")
+        raise ValueError(
+            f"{weights} holds {known or 'a model that is not a known variant'}, but {variant} was asked for. Load "
+            "it with keras_vit.load(path), which takes the model from the file."
+        )
     return config
 
 

@@ -333,8 +333,10 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         )
     for path, values in computed.items():
         if not np.array_equal(read(path).ravel(), values.ravel()):  # Facebook's files store rounded ones
-            words = f"does not store {path!r}, which is computed, but this model has other values there"
-            raise ValueError(f"The layout {layout.name!r} {words}. Save it as .keras.")
+            raise ValueError(
+                f"The layout {layout.name!r} does not store {path!r}, which is computed, but this model has other "
+                "values there. Save it as .keras."
+            )
 
     groups: dict[str, list[Row]] = {}
     for row in rows:

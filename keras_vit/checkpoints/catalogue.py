@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from keras_vit._arguments import Code, Message, did_you_mean, printable
+from keras_vit._arguments import did_you_mean, printable
 from keras_vit._files import weights_folder
 from keras_vit._terminal import Table
 from keras_vit.models import BIT_VARIANTS, VARIANTS
@@ -105,10 +105,13 @@ def find_entry(name: str) -> Entry:
     variants = [row["name"] for row in rows if plain_variant(row["variant"]) == plain_variant(stem)]
     if variants:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
-        words = f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see "
-        raise ValueError(Message(words, Code(f"list_weights({name!r})"), ")."))
-    words = f"There is no checkpoint or model {name!r}.{_suggestion(name)} See "
-    raise ValueError(Message(words, Code("list_weights()"), " and ", Code("list_models()"), "."))
+        raise ValueError(
+            f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see list_weights({name!r}))."
+        )
+    raise ValueError(
+        f"There is no checkpoint or model {name!r}.{_suggestion(name)} See list_weights() (`keras-vit list`) and "
+        "list_models()."
+    )
 
 
 def _suggestion(name: str) -> str:
@@ -193,8 +196,10 @@ def recommended(variant: str) -> Entry:
     others = [row for row in (*map(_row, catalogue().values()), *_repository_rows())]
     others = [row for row in others if plain_variant(row["variant"]) == plain]
     if not others:
-        words = f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. Others: "
-        raise ValueError(Message(words, Code("list_weights()"), "."))
+        raise ValueError(
+            f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. Others: "
+            "list_weights() (`keras-vit list`)."
+        )
     others = [row for row in others if row["classes"] != 1000] or others
     weights = " or ".join(f"weights={row['name']!r}" for row in others[:_NAMES_LISTED])
     raise ValueError(

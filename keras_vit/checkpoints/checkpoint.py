@@ -119,12 +119,16 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
         raise ValueError(f"head={source!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
     grid = sidecars.grid_size or file.grid_size
     if any(".lora_A." in name for name in file):
-        words = "holds adapters of PEFT (LoRA), and not the model that they are for"
-        raise ValueError(f"{source} {words}: merge_and_unload() of peft makes a whole model to save.")
+        raise ValueError(
+            f"{source} holds adapters of PEFT (LoRA), and not the model that they are for: merge_and_unload() of "
+            "peft makes a whole model to save."
+        )
     layout = next((layout for layout in _in_order(file, sidecars) if layout.recognise(file, sidecars)), None)
     if layout is None:
-        words = f"holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)})"
-        raise ValueError(f"{file.path} {words}. Its arrays are: {listed(list(file))}.")
+        raise ValueError(
+            f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its "
+            f"arrays are: {listed(list(file))}."
+        )
     try:
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     except ValueError as error:
@@ -226,9 +230,10 @@ def load_model(
     source = str(path)
     check_arrays(plan, source)
     if not plan.is_grid_known:
-        words = f"are for {np.prod(plan.stored.grid_size)} patches, which is not a square"
-        advice = "Pass the image_size that it was trained at, or grid_size=(rows, columns)."
-        raise ValueError(f"The position embeddings of {source} {words}. {advice}")
+        raise ValueError(
+            f"The position embeddings of {source} are for {np.prod(plan.stored.grid_size)} patches, which is not a "
+            "square. Pass the image_size that it was trained at, or grid_size=(rows, columns)."
+        )
 
     if isinstance(config, ViTConfig) and config.tokens_mlp_width is not None:
         models.check_tokens(plan.stored, config)
@@ -295,14 +300,17 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
             lost = [name for name in ours if theirs.get(name, getattr(back, name)) != ours[name]]
             instead |= {name: getattr(back, name) for name in lost}
     except ValueError as error:
-        words = f"has no place for this model: {error}"
-        raise ValueError(f"The layout {layout.name!r} {words} Save it as .keras.") from None
+        raise ValueError(
+            f"The layout {layout.name!r} has no place for this model: {error} Save it as .keras."
+        ) from None
     noted = _noted(config, layout, has_json)
     wrong = [name for name in instead if name not in noted]
     if wrong:
         found = ", ".join(f"{name}={instead[name]!r} instead of {getattr(config, name)!r}" for name in wrong)
-        words = "has no place for this model: whoever reads the file would compute"
-        raise ValueError(f"The layout {layout.name!r} {words} {found}. Save it as .keras.")
+        raise ValueError(
+            f"The layout {layout.name!r} has no place for this model: whoever reads the file would compute "
+            f"{found}. Save it as .keras."
+        )
     if isinstance(config, ViTConfig) and back.crop_ratio != config.crop_ratio:  # without effect at this size
         instead["crop_ratio"] = back.crop_ratio
     said = config.to_dict()
@@ -499,8 +507,10 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
     """Returns the plan of a Perception Encoder with the numerics of Meta's code."""
     stored = plan.stored
     if stored.rotary_grid not in (None, stored.grid_size):
-        words = f"counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}"
-        raise ValueError(f"numerics='official', but no model of Meta is like {source}: it {words}.")
+        raise ValueError(
+            f"numerics='official', but no model of Meta is like {source}: it counts places in a grid of "
+            f"{stored.rotary_grid}, and has patches in one of {stored.grid_size}."
+        )
     official = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
     remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
     return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=remarks)
@@ -512,8 +522,10 @@ def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
     if (config.position_rows or config.tokens_mlp_width) and rows * columns != np.prod(config.grid_size):
-        wanted = f"{np.prod(config.grid_size)} patches as the position embeddings of {source} do"
-        raise ValueError(f"grid_size must have {wanted}, but {rows} x {columns} was given.")
+        raise ValueError(
+            f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, "
+            f"but {rows} x {columns} was given."
+        )
     remarks = [remark for remark in plan.warnings if (remark.kind, remark.field) != ("note", "image_size")]
     stored = config.replace(image_size=config.image_size_of((rows, columns)))
     return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=remarks)

@@ -194,8 +194,11 @@ def fetch(source: Entry | str) -> pathlib.Path:
     if wanted.in_mirror:
         advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {wanted.in_cache}."
     if _is_offline():
-        message = f"{wanted.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
-        raise DownloadError(message, attempts, advice)
+        raise DownloadError(
+            f"{wanted.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1).",
+            attempts,
+            advice,
+        )
     name = wanted.title.rpartition("/")[2]
     # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
     sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in wanted.in_mirror]
@@ -209,8 +212,9 @@ def fetch(source: Entry | str) -> pathlib.Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(target.with_name(f"{target.name}.lock"), lambda: bar.say(waiting)))
         except OSError as error:
-            advice = "Set KERAS_VIT_HOME to a folder to write to."
-            raise DownloadError(f"{wanted.title} cannot be kept in the cache: {error}. {advice}") from None
+            raise DownloadError(
+                f"{wanted.title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
+            ) from None
         if _problem(target, wanted.is_npz) is None:  # another process has fetched it
             return target
         unreachable = False

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._arguments import Code, Message, is_class_name, printable
+from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
@@ -155,7 +155,7 @@ def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
     """Raises FileExistsError for the first of these paths at which there is something, unless `overwrite`."""
     for path in paths:
         if path.exists() and not overwrite:
-            raise FileExistsError(Message(f"{path} exists. Choose another path or pass ", Code("overwrite=True"), "."))
+            raise FileExistsError(f"{path} exists. Choose another path or pass overwrite=True.")
 
 
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
@@ -309,8 +309,10 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
         return folder
     name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
     if name is None:
-        kinds = f"{', '.join(WEIGHT_NAMES)} or one other file of a kind in {', '.join(ENDINGS)}"
-        raise IsADirectoryError(f"{folder} is a folder without weights, expected a file, or one with {kinds}.")
+        raise IsADirectoryError(
+            f"{folder} is a folder without weights, expected a file, or one with {', '.join(WEIGHT_NAMES)} or one "
+            f"other file of a kind in {', '.join(ENDINGS)}."
+        )
     return folder / name
 
 
@@ -401,8 +403,9 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
         raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
     for number, name in enumerate(names, 1):
         if not is_class_name(name):
-            line = f"line {number} is {printable(repr(name), 80)}"
-            raise ValueError(f"{file} is not a list of class names, one a line: {line}.")
+            raise ValueError(
+                f"{file} is not a list of class names, one a line: line {number} is {printable(repr(name), 80)}."
+            )
     return names
 
 

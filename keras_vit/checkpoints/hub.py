@@ -299,10 +299,9 @@ def push_to_hub(
         names = [sibling.rfilename for sibling in info.siblings or ()]
         others = {name for name in names if name.endswith(ENDINGS) and "/" not in name} - {weights.name, *NOT_WEIGHTS}
         if others:
-            problem = f"has other weights, {printable(min(others), 80)}"
-            words = f"beside which {weights.name} would be taken for the same model"
             raise ValueError(
-                f"{address} {problem}, {words}. Remove them there, or choose another repository or layout."
+                f"{address} has other weights, {printable(min(others), 80)}, beside which {weights.name} would be "
+                "taken for the same model. Remove them there, or choose another repository or layout."
             )
         if CARD not in names:
             write_text(weights.parent / CARD, _card(model.config, address.repository, layout, license))

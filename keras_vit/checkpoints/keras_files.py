@@ -97,8 +97,10 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     path = pathlib.Path(path)
     description, size = _describe(path)
     if description is None:
-        how = f"Build the model and pass the file: keras_vit.ViT_B16(weights={str(path)!r})"
-        raise ValueError(f"{path} does not say which model it is of. {how}.")
+        raise ValueError(
+            f"{path} does not say which model it is of. Build the model and pass the file: "
+            f"keras_vit.ViT_B16(weights={str(path)!r})."
+        )
     config = _config_of(path, description)
     if config is None:
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
@@ -116,8 +118,9 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     except MemoryError:
         raise
     except Exception as error:  # Keras and HDF5 raise what the wrong bytes lead them to
-        reason = f"it is damaged or was written by another version: {printable(error, 300)}"
-        raise ValueError(f"{path} cannot be loaded, {reason}") from error
+        raise ValueError(
+            f"{path} cannot be loaded, it is damaged or was written by another version: {printable(error, 300)}"
+        ) from error
 
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:

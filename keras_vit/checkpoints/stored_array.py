@@ -99,8 +99,10 @@ class PackedExtent(Extent):
             with zipfile.ZipFile(self.path) as archive:
                 data[:] = np.frombuffer(archive.read(self.name), np.uint8)[first : first + size]
         except Exception as error:  # whatever the wrong bytes lead to
-            what = f"{printable(repr(self.name), 100)} cannot be unpacked ({error})"
-            raise ValueError(f"{self.path} is damaged: {what}. Fetch the file again.") from None
+            raise ValueError(
+                f"{self.path} is damaged: {printable(repr(self.name), 100)} cannot be unpacked ({error}). Fetch "
+                "the file again."
+            ) from None
         return data
 
 
@@ -251,8 +253,10 @@ def read_members(
                         raise ValueError(f"{where} is compressed in a way that NumPy does not use")
                     packed[method] += member.file_size
                     if packed[method] > limits[method]:
-                        most = f"more than the {limits[method]:,} that it may have"
-                        raise ValueError(f"it has {size:,} bytes and would unpack to {packed[method]:,}, {most}")
+                        raise ValueError(
+                            f"it has {size:,} bytes and would unpack to {packed[method]:,}, more than the "
+                            f"{limits[method]:,} that it may have"
+                        )
                     with archive.open(member) as opened:  # compares the archive's list with the member itself
                         file.seek(member.header_offset)
                         *_, name_length, extra_length = struct.unpack("<26sHH", file.read(_LOCAL_HEADER))

@@ -65,8 +65,10 @@ def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Te
     if containers is None:
         keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
         has = ", ".join(printable(key, 60) for key in keys) or "nothing"
-        expected = f"expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}"
-        raise ValueError(f"{path} holds no state dict: {expected}. It has: {has}.")
+        raise ValueError(
+            f"{path} holds no state dict: expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}. "
+            f"It has: {has}."
+        )
     inner = root
     for name in containers:
         inner = inner[name]
@@ -156,8 +158,10 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
         raise ValueError("is in a storage that the file does not have")
     extent, dtype = storages[storage.key], np.dtype(storage.stored)
     if extent.size != storage.count * dtype.itemsize:
-        values = f"{storage.count:,} values of {storage.stored}; it has {extent.size:,} bytes"
-        raise ValueError(f"is in the storage {printable(storage.key, 60)}, which should have {values}")
+        raise ValueError(
+            f"is in the storage {printable(storage.key, 60)}, which should have {storage.count:,} values of "
+            f"{storage.stored}; it has {extent.size:,} bytes"
+        )
     if not is_shape(shape) or not is_shape((offset,)) or not are_counts(strides) or len(strides) != len(shape):
         raise ValueError("has a shape, strides or an offset that no array has")
     if offset + span(shape, strides) > storage.count:
@@ -165,8 +169,10 @@ def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> Store
     covered = 1
     for stride, n in sorted(zip(strides, shape, strict=True)) if math.prod(shape) else ():
         if n > 1 and stride < covered:
-            order = f"strides {strides}, shape {shape}"
-            raise ValueError(f"has values on top of each other ({order}). Save it with PyTorch after .contiguous()")
+            raise ValueError(
+                f"has values on top of each other (strides {strides}, shape {shape}). Save it with PyTorch after "
+                ".contiguous()"
+            )
         covered += (n - 1) * stride
     rows = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     if all(n <= 1 or stride == row for n, stride, row in zip(shape, strides, rows, strict=True)):
@@ -312,9 +318,10 @@ class _Unpickler(pickle.Unpickler):
         if module == "__torch__" or module.startswith("__torch__."):
             return _Object
         if (module, name) not in _NAMES:
-            advice = "If you trust the file, load it with PyTorch and save its state dict alone"
-            wanted = f"it asks for the class or function {printable(f'{module}.{name}', 200)}"
-            raise ValueError(f"{wanted}, which is never imported: it might run code. {advice}")
+            raise ValueError(
+                f"it asks for the class or function {printable(f'{module}.{name}', 200)}, which is never imported: "
+                "it might run code. If you trust the file, load it with PyTorch and save its state dict alone"
+            )
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:

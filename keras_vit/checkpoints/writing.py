@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from keras_vit import models
-from keras_vit._arguments import Code, Message, check_choice, warn_caller
+from keras_vit._arguments import check_choice, warn_caller
 from keras_vit.checkpoints.accounting import check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
 from keras_vit.checkpoints.files import check_absent, write_npz, write_with_sidecars
@@ -69,14 +69,16 @@ def to_checkpoint(
     config = model.config
     layout = PUBLISHED[type(config)] if layout is None else layout
     if layout not in LAYOUTS:
-        raise ValueError(Message(Code("layout"), f" must be one of {list(LAYOUTS)}, but {layout!r} was given."))
+        raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
     if not isinstance(config, LAYOUTS[layout].config_type):
         names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
     sidecars = LAYOUTS[layout].sidecars
     if sidecars is None and pathlib.Path(path).suffix in (".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5"):
-        advice = "pass a name that ends in .npz, or layout='timm', 'huggingface' or 'clip'"
-        raise ValueError(f"The layout {layout!r} is .npz, but path={str(path)!r} was given: {advice}.")
+        raise ValueError(
+            f"The layout {layout!r} is .npz, but path={str(path)!r} was given: pass a name that ends in .npz, or "
+            "layout='timm', 'huggingface' or 'clip'."
+        )
     note = note_of(config, LAYOUTS[layout])
     if sidecars is None:
         write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
@@ -105,8 +107,7 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
     ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
     beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
     if layout is None and ending in (".safetensors", ""):
-        words = f"{str(path)!r} can have several layouts: pass "
-        raise ValueError(Message(words, Code("layout=..."), f" with one of {', '.join(beside)}."))
+        raise ValueError(f"{str(path)!r} can have several layouts: pass layout=... with one of {', '.join(beside)}.")
     what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
     if layout is None:
         what, expected = "A model", (".npz", *KERAS_ENDINGS)
@@ -139,8 +140,10 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
 def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
     """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's."""
     if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras", ".h5"):
-        advice = "pass a name that ends in .safetensors, or a folder"
-        raise ValueError(f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: {advice}.")
+        raise ValueError(
+            f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: pass a name that ends in "
+            ".safetensors, or a folder."
+        )
     return path if path.suffix == ".safetensors" else path / "model.safetensors"
 
 

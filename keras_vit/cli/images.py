@@ -79,11 +79,15 @@ def predict(options: Namespace) -> Result:
 def _count_classes(model: Any, weights: str) -> int:
     """Returns the number of classes of a classifier with one answer for an image; ValueError for other models."""
     if hasattr(model.config, "backbone"):
-        words = f"{weights} has an output for each place of a picture, and not for the whole"
-        raise ValueError(f"{words}: `keras-vit segment` or `keras-vit depth`.")
+        raise ValueError(
+            f"{weights} has an output for each place of a picture, and not for the whole: `keras-vit segment` or "
+            "`keras-vit depth`."
+        )
     if model.config.classes is None:
-        words = f"{weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
-        raise ValueError(f"{words}finetune`, or measure its features with `keras-vit evaluate --few-shot`.")
+        raise ValueError(
+            f"{weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
+            "finetune`, or measure its features with `keras-vit evaluate --few-shot`."
+        )
     if len(model.output_shape) != 2:
         raise ValueError(f"{weights} has a head on every token or place, and no single output for an image.")
     return model.config.classes

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras_vit
-from keras_vit._arguments import SKIP, Code, Message, did_you_mean, printable, require_packages
+from keras_vit._arguments import did_you_mean, printable, require_packages
 from keras_vit._terminal import terminal_width
 
 if TYPE_CHECKING:
@@ -43,15 +43,6 @@ error came from. Completion in bash, zsh and fish: pip install argcomplete, and
 eval "$(register-python-argcomplete keras-vit)"; in fish
 register-python-argcomplete --shell fish keras-vit | source"""
 _WIDTH = 78
-_QUOTES = "'\""
-# How the program does what messages say in Python; all other arguments are options of the same name.
-_IN_THE_PROGRAM = {
-    "resume=False": "--restart",
-    SKIP: "--skip-unreadable",
-    "list_weights": "`keras-vit list`",
-    "list_models": "`keras-vit list --models`",
-    "list_recipes": "`keras-vit recipes`",
-}
 
 
 # Commands and their options
@@ -351,7 +342,7 @@ def run_program(commands: Mapping[str, Command], arguments: Sequence[str]) -> in
             for place in option.places if _is_given(getattr(options, option.name)) else ():
                 if not place.asked(vars(options)):
                     raise ValueError(f"{option.flags[-1]} is for {place.words}: leave it out.")
-        with _own_warnings(command):
+        with _own_warnings():
             result = command.run(options)
             processes = sys.modules.get("keras_vit._processes")
             if processes is None or processes.current().first:
@@ -448,13 +439,13 @@ def _print(result: Result, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _own_warnings(command: Command) -> Iterator[None]:
+def _own_warnings() -> Iterator[None]:
     """Within it, warnings of this package are printed as a line each, and those of other packages left out."""
     package = str(Path(__file__).parents[1])
 
     def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
         if filename.startswith(package) and issubclass(category, UserWarning):
-            _complain(_in_options(message, command))
+            _complain(str(message))
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # ty: ignore[invalid-assignment]
@@ -464,25 +455,6 @@ def _own_warnings(command: Command) -> Iterator[None]:
 def _complain(text: str) -> None:
     """Prints a message on standard error, safe for a terminal whatever names are in it."""
     print("keras-vit: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
-
-
-def _in_options(error: BaseException | str, command: Command | None) -> str:
-    """Returns the text of an error or a warning; in a `Message`, arguments become the options of the command."""
-    message = error.args[0] if isinstance(error, BaseException) and error.args else error
-    if not isinstance(message, Message):
-        return str(error)
-    flags = [] if command is None else command.flags()
-
-    def in_option(code: str) -> str:
-        """Returns Python code such as `batch_size=32` as an option, if the command has it, or as it is."""
-        name, _, value = code.partition("=")
-        flag = f"--{name.replace('_', '-')}"
-        if flag in flags:
-            return flag if value in ("", "True", "...") else f"{flag} {value.strip(_QUOTES)}"
-        other = _IN_THE_PROGRAM.get(code.partition("(")[0], code)
-        return code if other.startswith("--") and other not in flags else other
-
-    return "".join(in_option(part) if isinstance(part, Code) else part for part in message.parts)
 
 
 def _has_interrupt(error: BaseException | None) -> bool:
@@ -500,7 +472,7 @@ def _message(error: BaseException, command: Command | None) -> str:
         hint = " Is there a network? Without one there is `--weights glyphs`, which comes along."
         has_weights = command is not None and "--weights" in command.flags()
         return f"{where} {reason}.{hint if has_weights else ''}"
-    text = _in_options(error, command).partition("\n\nArguments received by")[0].strip()
+    text = str(error).partition("\n\nArguments received by")[0].strip()
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError))
     if text and (expected or type(error).__module__.startswith("keras_vit")):
         return text

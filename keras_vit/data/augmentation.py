@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import Code, Message, whole_number
+from keras_vit._arguments import whole_number
 from keras_vit._options import FROM_0, GIVEN, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
 from keras_vit.preprocessing import Pipeline, bring_to_size
@@ -35,8 +35,10 @@ def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
     """Returns the layers and the magnitude of RandAugment."""
     layers, magnitude = Several(Whole(0), 2)(name, value)
     if layers < 1 or magnitude > MAX_MAGNITUDE:
-        wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
-        raise ValueError(Message(Code(name), f" must be {wanted}, but {value!r} was given."))
+        raise ValueError(
+            f"{name} must be (layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or "
+            f"None, but {value!r} was given."
+        )
     return layers, magnitude
 
 

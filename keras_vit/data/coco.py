@@ -209,8 +209,10 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
     except ImportError:
         raise
     except Exception as error:  # pycocotools raises what the wrong form leads it to
-        words = f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)}"
-        raise ValueError(f"{words} does not fit {height} x {width} pixels") from error
+        raise ValueError(
+            f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)} does not "
+            f"fit {height} x {width} pixels"
+        ) from error
 
 
 def _counts(text: str | bytes) -> list[int]:

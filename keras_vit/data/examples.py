@@ -18,7 +18,6 @@ import numpy as np
 
 from keras_vit._arguments import (
     SKIP,
-    Message,
     check_choice,
     listing,
     printable,
@@ -201,8 +200,10 @@ def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarra
     elif isinstance(element, (tuple, list)) and len(element) == 2:
         images, labels = element
     else:
-        wanted = f"(images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}"
-        raise ValueError(f"The pipeline must yield {wanted}, not a {type(element).__name__}.")
+        raise ValueError(
+            f"The pipeline must yield (images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}, not a "
+            f"{type(element).__name__}."
+        )
     return to_numpy(images), to_numpy(labels)
 
 
@@ -247,8 +248,9 @@ def check_labels(
     if labels.ndim != 2 or target == "number":
         shapes = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}
         wanted = shapes.get(target, "(n,) with numbers of classes, or (n, classes) with shares")
-        words = f"must have shape {wanted} for target={target!r}, but {labels.shape} was given"
-        raise ValueError(f"The labels of {where} {words}.")
+        raise ValueError(
+            f"The labels of {where} must have shape {wanted} for target={target!r}, but {labels.shape} was given."
+        )
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
     values = labels.astype("float64")
@@ -308,9 +310,11 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
     counts = collections.Counter(model_names)
     foreign = [name for name in data_names if name not in counts]
     if foreign:
-        known = f"Its {len(model_names)} classes are {listing(model_names)}"
-        hint = "Fine-tune it on these classes, or rename those that only have another name."
-        raise ValueError(f"{where} has classes that the model does not know: {listing(foreign)}. {known}. {hint}")
+        raise ValueError(
+            f"{where} has classes that the model does not know: {listing(foreign)}. Its {len(model_names)} classes "
+            f"are {listing(model_names)}. Fine-tune it on these classes, or rename those that only have another "
+            "name."
+        )
     ambiguous = [name for name in data_names if counts[name] > 1]
     if ambiguous:
         raise ValueError(f"{where} has {listing(ambiguous)}, which several outputs of the model are called.")
@@ -323,10 +327,10 @@ def check_order(names: Sequence[str], where: str) -> None:
     if names and all(name.isdecimal() for name in names):
         text, numbers = sorted(names), sorted(names, key=int)
         if text != numbers:
-            orders = (
-                f"class_names={numbers} as labels of arrays are, or class_names={text} as Keras and torchvision sort"
+            raise ValueError(
+                f"The classes of {where} are numbers: say their order, class_names={numbers} as labels of arrays "
+                f"are, or class_names={text} as Keras and torchvision sort folders."
             )
-            raise ValueError(f"The classes of {where} are numbers: say their order, {orders} folders.")
 
 
 # How they are read
@@ -421,8 +425,10 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     others = [name for name in folders if split_of(name) is None]
     hint = "If it is a class itself, say so: class_names=[...] with all."
     if "train" not in splits and others:
-        found = f"the folder {splits['test']!r}, which is called like a split, beside other folders: {listing(others)}"
-        raise ValueError(f"{printable(root)} has {found}. Move the training classes into train/. {hint}")
+        raise ValueError(
+            f"{printable(root)} has the folder {splits['test']!r}, which is called like a split, beside other "
+            f"folders: {listing(others)}. Move the training classes into train/. {hint}"
+        )
     for name in splits.values():
         entries = visible(root / name)
         if entries and not any(map(is_folder, entries)):
@@ -550,8 +556,7 @@ def good_files(
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
         more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
-        words = f"{printable(name(i))}: {fault}.{more} Repair them, or go on without: "
-        raise ValueError(Message(words, SKIP, "."))
+        raise ValueError(f"{printable(name(i))}: {fault}.{more} Repair them, or go on without: {SKIP}.")
     bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
     return [i for i in range(len(paths)) if i not in faults], bad, converted
 

@@ -75,8 +75,10 @@ class MaskedImages:
     def __post_init__(self) -> None:
         """Raises ValueError if the number that stands for no class is one of the classes."""
         if 0 <= self.ignore < (self.classes or 0):
-            hint = "give a number that is none of them, or reduce_zero_label=True if 0 stands for no class"
-            raise ValueError(f"ignore={self.ignore} is one of the {self.classes} classes: {hint}.")
+            raise ValueError(
+                f"ignore={self.ignore} is one of the {self.classes} classes: give a number that is none of them, "
+                "or reduce_zero_label=True if 0 stands for no class."
+            )
 
     @property
     def pipeline(self) -> Any:
@@ -126,8 +128,9 @@ class MaskedImages:
         labels = to_numpy(mask)
         labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
         if labels.shape != size or not labels.size:
-            wanted = f"must be as large as the picture, {size}, and have pixels"
-            raise ValueError(f"{name}: its mask {wanted}, but it is {labels.shape}.")
+            raise ValueError(
+                f"{name}: its mask must be as large as the picture, {size}, and have pixels, but it is {labels.shape}."
+            )
         if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.floor(labels)).all()):
             raise ValueError(f"{name}: its mask must hold whole numbers, but its dtype is {labels.dtype}.")
         given = labels = labels.astype("int32")
@@ -137,8 +140,10 @@ class MaskedImages:
         wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (count or np.inf)))
         if wrong.any():
             known = f"{count} classes are known" if count else "classes count from 0"
-            hint = "If 0 stands for no class: reduce_zero_label=True; if another number does: ignore=."
-            raise ValueError(f"{name}: its mask has the label {given[wrong][0]}, but {known}. {hint}")
+            raise ValueError(
+                f"{name}: its mask has the label {given[wrong][0]}, but {known}. If 0 stands for no class: "
+                "reduce_zero_label=True; if another number does: ignore=."
+            )
         if self.numbers is not None:
             is_class = labels != self.ignore
             labels = np.where(is_class, np.array(self.numbers, "int32")[np.where(is_class, labels, 0)], self.ignore)
@@ -297,8 +302,10 @@ def open_masks(
         given = {"classes": (classes, None), "class_names": (names, None), "ignore": (ignore, 255)}
         for name, (value, unset) in (given | {"reduce_zero_label": (reduce_zero_label, False)}).items():
             if value not in (unset, getattr(source, name)):
-                found = f"the masks were opened with {getattr(source, name)!r}"
-                raise ValueError(f"{name}={value!r}, but {found}: give it to open_masks, and leave it out here.")
+                raise ValueError(
+                    f"{name}={value!r}, but the masks were opened with {getattr(source, name)!r}: give it to "
+                    "open_masks, and leave it out here."
+                )
         return source
     if isinstance(source, LabelTable) and source.masks is None:
         raise ValueError(
@@ -357,8 +364,10 @@ def mask_targets(
             names = {k: k - 1 for k in names if k != 0}
     else:
         if ignore != 255 or reduce_zero_label:
-            words = f"ignore={ignore} and reduce_zero_label={reduce_zero_label} are not used by maps of ids"
-            raise ValueError(f"{words}. Leave them out.")
+            raise ValueError(
+                f"ignore={ignore} and reduce_zero_label={reduce_zero_label} are not used by maps of ids. Leave "
+                "them out."
+            )
         known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
         names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}
     masks = [labels == k for k in names]
@@ -408,8 +417,10 @@ def names_beside(source: Any) -> list[str] | None:
 
 def _arrays(source: Any) -> tuple[Any, Any]:
     if not isinstance(source, (tuple, list)) or len(source) != 2:
-        kinds = "a folder of images/ and masks/, (images, masks), or a dict of these"
-        raise TypeError(f"data must be {kinds}, but {type(source).__name__} was given.")
+        raise TypeError(
+            "data must be a folder of images/ and masks/, (images, masks), or a dict of these, but "
+            f"{type(source).__name__} was given."
+        )
     images, masks = source
     if not len(images) or len(images) != len(masks):
         raise ValueError(f"There are {len(images)} images and {len(masks)} masks: each image needs one.")

@@ -15,7 +15,6 @@ import numpy as np
 from keras_vit._arguments import (
     SKIP,
     ImageSize,
-    Message,
     check_choice,
     check_class_name,
     check_class_names,
@@ -182,8 +181,10 @@ def open_data(
     if not isinstance(resize, Pipeline):
         check_choice("resize", resize, tuple(RESIZES))
         if resize != "squash" and (shuffle or size is None or kind in DENSE or how.channels != 3):
-            wanted = "images in order, without masks, that have a size and three channels"
-            raise ValueError(f"resize={resize!r} is for {wanted}: leave it out.")
+            raise ValueError(
+                f"resize={resize!r} is for images in order, without masks, that have a size and three channels: "
+                "leave it out."
+            )
     pipeline = getattr(source, "pipeline", source if known is None and is_pipeline(source) else None)
     if (size is None or pipeline is not None) and (holdout is not None or sampling is not None or how.processes):
         raise ValueError("A pipeline goes its own way: holdout, sampling and processes are for other data.")
@@ -260,8 +261,10 @@ def _transform(
         hint = (
             f" Recipes segmentation/... have one, or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
         )
-        given = f"for data of the target {kind!r}, but is a {type(augmentation).__name__}"
-        raise TypeError(f"augmentation must be a {wanted} {given}.{hint}")
+        raise TypeError(
+            f"augmentation must be a {wanted} for data of the target {kind!r}, but is a "
+            f"{type(augmentation).__name__}.{hint}"
+        )
     augmentation.check_channels(channels)
     if kind == "mask":
         return MaskTransform(size, augmentation, seed, channels, ignore)
@@ -303,8 +306,10 @@ def _open_examples(
     elif isinstance(source, (str, os.PathLike)):
         examples = open_folder(source, split, names, reading)
     else:
-        kinds = "an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data set"
-        raise TypeError(f"data must be {kinds}, or a dict of these, but {type(source).__name__} was given.")
+        raise TypeError(
+            "data must be an image folder, (images, labels), 'tfds:NAME', a tf.data, grain, torch or Keras data "
+            f"set, or a dict of these, but {type(source).__name__} was given."
+        )
     if target not in ("class", examples.target):
         raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
     if classes not in (None, examples.classes):
@@ -332,20 +337,24 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
         if not reading.skip:
-            raise ValueError(Message(f"{printable(path)}: {reason}. {advice}, or go on without: ", SKIP, "."))
+            raise ValueError(f"{printable(path)}: {reason}. {advice}, or go on without: {SKIP}.")
         bad.append(BadImage(str(path), reason))
 
     in_training = files if folder == training else _class_files(training)[0]
     names = class_names or _names_of_folders(training, in_training, leave_out)
     if len(names) < 2 and (class_names is None or split == "train"):
-        found = f"{str(training)!r} has {f'only {names[0]!r}' if names else 'none'}"
-        wanted = "one folder of pictures for each class, directly or in train/ and test/"
-        raise ValueError(f"A classifier needs two classes or more, but {found}. Expected: {wanted}.")
+        raise ValueError(
+            f"A classifier needs two classes or more, but {str(training)!r} has "
+            f"{f'only {names[0]!r}' if names else 'none'}. Expected: one folder of pictures for each class, "
+            "directly or in train/ and test/."
+        )
     unknown = [name for name, paths in files.items() if name not in names and paths]
     if unknown:
         other = "class_names" if folder == training else "the training data"
-        hint = f"{listing(unknown)}. The classes are {listing(names)}."
-        raise ValueError(f"{str(folder)!r} has classes that {other} does not have: {hint}")
+        raise ValueError(
+            f"{str(folder)!r} has classes that {other} does not have: {listing(unknown)}. The classes are "
+            f"{listing(names)}."
+        )
     for name in (name for name in names if not files.get(name)):
         leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
     if others:
@@ -450,8 +459,10 @@ def inputs_of(source: Any, batch_size: int) -> Any:
     if isinstance(source, tuple) and len(source) == 2:
         return Slices(*source, batch_size)
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
-        given = f"not a {type(source).__name__}. Of files, say the image_size"
-        raise TypeError(f"data must be (images, labels) or yield such batches one by one, {given}.")
+        raise TypeError(
+            f"data must be (images, labels) or yield such batches one by one, not a {type(source).__name__}. Of "
+            "files, say the image_size."
+        )
     return source
 
 
@@ -493,8 +504,7 @@ def open_arrays(
     keep = np.flatnonzero(finite)
     bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
     if bad and not (reading.skip and len(keep)):
-        words = f"{bad[0].path} holds NaN or infinite values. Go on without: "
-        raise ValueError(Message(words, SKIP, "."))
+        raise ValueError(f"{bad[0].path} holds NaN or infinite values. Go on without: {SKIP}.")
     if ragged:
         others = [i for i in keep if images[i].dtype != "uint8"]
         for i in keep:
@@ -527,16 +537,19 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
-        hint = "pip install tensorflow-datasets, or give an image folder"
-        raise ImportError(f'data="tfds:{name}" needs tensorflow-datasets: {hint}.') from error
+        raise ImportError(
+            f'data="tfds:{name}" needs tensorflow-datasets: pip install tensorflow-datasets, or give an image folder.'
+        ) from error
 
     builder = tfds.builder(name)
     features = builder.info.features or {}
     if not {"image", "label"} <= set(features) or not hasattr(features["label"], "names"):
         raise ValueError(f"tfds:{name} has {sorted(features)}, but image and label, one of n classes, are needed.")
     if getattr(builder.info.file_format, "value", None) != "array_record":
-        prepare = f'tfds.builder({name!r}, file_format="array_record").download_and_prepare()'
-        raise ValueError(f"tfds:{name} cannot be read at random. Call {prepare}, or give tfds.load(...) and classes=.")
+        raise ValueError(
+            f"tfds:{name} cannot be read at random. Call tfds.builder({name!r}, "
+            'file_format="array_record").download_and_prepare(), or give tfds.load(...) and classes=.'
+        )
     builder.download_and_prepare()
     wanted = [s for s in (split, IN_PLACE_OF.get(split)) if s]
     found = next((s for s in wanted if s in builder.info.splits), None)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import SKIP, Message, to_numpy, warn_caller
+from keras_vit._arguments import SKIP, to_numpy, warn_caller
 from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, ImageTransform, Transform, draws, mixed, resize_for_evaluation
 from keras_vit.data.examples import (
@@ -228,14 +228,16 @@ class PipelineStream(ImageStream):
                     raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
             if self.endless and not self.transform.any_size and images.shape[1:3] != self.transform.image_size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self.transform.image_size))
-                hint = "Resize in the pipeline: keras_vit.preprocessing.resize_images."
-                raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {hint}")
+                raise ValueError(
+                    f"The images of {where} are {given}, but the model takes {wanted}. Resize in the pipeline: "
+                    "keras_vit.preprocessing.resize_images."
+                )
             return self._kind.check_batch(labels, images, where)
         except ValueError as error:
             if not self._skip:
                 if self.transform is None:  # evaluation has no option to leave such batches out
                     raise
-                raise ValueError(Message(f"{error} (Go on without: ", SKIP, ".)")) from error
+                raise ValueError(f"{error} (Go on without: {SKIP}.)") from error
             if all(image.path != where for image in self.bad):
                 self.bad.append(BadImage(where, str(error)))
             return None

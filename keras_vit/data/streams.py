@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from keras_vit._arguments import SKIP, Message, printable, warn_caller
+from keras_vit._arguments import SKIP, printable, warn_caller
 from keras_vit._processes import cores, share
 from keras_vit.data.augmentation import (
     MIXUP,
@@ -374,8 +374,7 @@ class ExampleStream(ImageStream):
             name = self._data.called(i)
             reason = str(error) if name in str(error) else f"{name}: {error}"
             if not self._skip or isinstance(error, MemoryError):
-                words = f"{reason} Repair the file, or go on without: "
-                raise ValueError(Message(words, SKIP, ".")) from error
+                raise ValueError(f"{reason} Repair the file, or go on without: {SKIP}.") from error
             with self._lock:
                 if i not in self._unreadable:
                     self._unreadable.add(i)

@@ -122,8 +122,10 @@ class LabelTable:
         columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
         for name, column in columns.items():
             if name not in names and column.any():
-                known = f"which is none of the classes: {listing(names)}"
-                raise ValueError(f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, {known}.")
+                raise ValueError(
+                    f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, which is none of the "
+                    f"classes: {listing(names)}."
+                )
         nothing = np.zeros(len(rows), "float32")
         return np.stack([columns.get(name, nothing) for name in names], axis=1)
 
@@ -254,8 +256,9 @@ class _Cells:
             value = np.nan
         if not (value in (0, 1) if is_flag else abs(value) <= LARGEST):
             expected = "0 or 1 was" if is_flag else "a finite number was"
-            given = f"{printable(text, 40)!r} in the column {column!r}"
-            raise ValueError(f"{self.rows[i]} has {given}: {expected} expected.")
+            raise ValueError(
+                f"{self.rows[i]} has {printable(text, 40)!r} in the column {column!r}: {expected} expected."
+            )
         return value
 
     def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:
@@ -326,8 +329,10 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     for i, row in enumerate(rows, start=2):
         surplus = [cell for cell in row[len(names) :] if cell.strip()]
         if surplus:
-            cells = f"{len(row)} cells for {len(names)} columns: nothing says what {surplus[0]!r} is"
-            raise ValueError(f"{printable(path)}, row {i} has {cells}. Is a separator missing its quotes?")
+            raise ValueError(
+                f"{printable(path)}, row {i} has {len(row)} cells for {len(names)} columns: nothing says what "
+                f"{surplus[0]!r} is. Is a separator missing its quotes?"
+            )
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
 
 
@@ -335,8 +340,10 @@ def _columns(table: Any) -> dict[str, Sequence[Any]]:
     """Returns the columns of a pandas, polars or Arrow table, or of a dict, as lists."""
     names = table if isinstance(table, dict) else getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
-        kinds = "a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns"
-        raise TypeError(f"source must be {kinds}, but {type(table).__name__} was given.")
+        raise TypeError(
+            "source must be a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns, "
+            f"but {type(table).__name__} was given."
+        )
     _check_differ(list(names), "The table")
     columns = {}
     for name in names:

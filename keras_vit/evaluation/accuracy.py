@@ -249,8 +249,9 @@ def evaluate(
         label_outputs, names = _match(config, data_names, count)
         if target == "multilabel":
             if outputs not in ("logits", "sigmoid"):
-                wanted = 'target="multilabel" needs outputs="logits" or "sigmoid"'
-                raise ValueError(f"{wanted}, but the outputs are {outputs!r}.")
+                raise ValueError(
+                    f'target="multilabel" needs outputs="logits" or "sigmoid", but the outputs are {outputs!r}.'
+                )
             return measure_labels(*all_outputs(rows, processes), outputs, label_outputs, threshold, names, started)
         counts, worst = _Counts(count, top, outputs), []
         for images, scores, labels in computed:
@@ -494,8 +495,10 @@ def open_batches(
         data = pick_split(data, split)
     config: Any = model.config if isinstance(model, (VisionTransformer, BiT)) else None
     if isinstance(model, ImageModel) and config is None:
-        words = f"model is a {type(model).__name__}, which has an output for every pixel"
-        raise TypeError(f"{words}: this is for classifiers; keras_vit.segmentation.evaluate measures segmentation.")
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has an output for every pixel: this is for classifiers; "
+            "keras_vit.segmentation.evaluate measures segmentation."
+        )
     pixels = _are_pixels(data)
     if pixels and preprocess is False:
         raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
@@ -536,8 +539,10 @@ def open_batches(
         def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             """Returns this process's part of a batch, as the model takes it."""
             if images.max(initial=0) > limit:
-                hint = "the model takes values of -1..1: are they pixels? preprocess=True."
-                raise ValueError(f"The images reach {images.max():g}, but {hint}")
+                raise ValueError(
+                    f"The images reach {images.max():g}, but the model takes values of -1..1: are they pixels? "
+                    "preprocess=True."
+                )
             if pixels and config is not None and not config.include_preprocessing:
                 images = config.pipeline.normalized(images)
             rows = share(len(labels), processes.shard) if stream.shard != processes.shard else slice(None)

@@ -18,8 +18,6 @@ import numpy as np
 
 from keras_vit._arguments import (
     SKIP,
-    Code,
-    Message,
     Source,
     check_choice,
     check_flag,
@@ -205,8 +203,10 @@ class _Part:
                 raise ValueError(f"{self._rows.name} is cut short")
         except (KeyError, TypeError, ValueError) as error:
             if not overwrite:
-                words = f"{printable(self._state)} is damaged: {printable(error, 99)}. Choose another output, or give "
-                raise ValueError(Message(words, Code("overwrite=True"), ".")) from None
+                raise ValueError(
+                    f"{printable(self._state)} is damaged: {printable(error, 99)}. Choose another output, or give "
+                    "overwrite=True."
+                ) from None
             old = {"settings": None, "skipped": []}
         if not overwrite:
             _check_same(path.parent, old["settings"], settings, old["skipped"] if stop else [])
@@ -247,8 +247,10 @@ def _read_ahead(
             raise
         except Exception as error:  # of a disk, or of a decoder
             if stop:
-                words = f"{printable(name)} cannot be read: {error} Repair or remove it, or leave such files out with "
-                raise ValueError(Message(words, SKIP, ".")) from error
+                raise ValueError(
+                    f"{printable(name)} cannot be read: {error} Repair or remove it, or leave such files out with "
+                    f"{SKIP} (--skip-unreadable)."
+                ) from error
             warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=1)  # a thread has no caller
             return None
 
@@ -317,8 +319,9 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
-        fault = f"damaged, or not a file that embed wrote ({printable(error, 200)})"
-        raise ValueError(f"{printable(path)} is {fault}.") from None
+        raise ValueError(
+            f"{printable(path)} is damaged, or not a file that embed wrote ({printable(error, 200)})."
+        ) from None
     return found | texts
 
 
@@ -329,7 +332,7 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
     try:
         file = read_embeddings(output, "settings", "skipped", "names")
     except ValueError as error:
-        raise ValueError(Message(f"{error} Choose another output, or give ", Code("overwrite=True"), ".")) from None
+        raise ValueError(f"{error} Choose another output, or give overwrite=True.") from None
     skipped = file["skipped"].tolist()
     _check_same(output, file["settings"], settings, skipped if stop else [])
     return len(file["names"]), skipped
@@ -346,8 +349,7 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
         differences.append(f'{listing(skipped)} could not be read, and on_bad_image is not "skip"')
     if differences:
         found = "; ".join(differences)
-        words = f"{path} holds other features: {found}. Choose another output, or give "
-        raise ValueError(Message(words, Code("overwrite=True"), "."))
+        raise ValueError(f"{path} holds other features: {found}. Choose another output, or give overwrite=True.")
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:

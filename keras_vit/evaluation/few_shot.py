@@ -83,8 +83,10 @@ class LeastSquaresProbe:
         """
         x, labels = np.asarray(features, "float64"), np.asarray(labels)
         if x.ndim != 2 or not len(x) or labels.shape != x.shape[:1]:
-            wanted = "features must be (examples, features), one or more, and labels (examples,)"
-            raise ValueError(f"{wanted}, but {x.shape} and {labels.shape} were given.")
+            raise ValueError(
+                f"features must be (examples, features), one or more, and labels (examples,), but {x.shape} and "
+                f"{labels.shape} were given."
+            )
         if not np.isfinite(x).all():
             raise ValueError("features must be finite, but some are NaN or infinite.")
         mean, std = x.mean(0), x.std(0) + WHITENING_EPSILON
@@ -425,7 +427,7 @@ def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots:
         raise ValueError(f"test has the label {y_test.max()}, but the classes of train end at {classes - 1}.")
     counts = np.bincount(y_train, minlength=classes)
     if counts.min() < shots:
-        least = f"class {counts.argmin()} has {counts.min()}"
         raise ValueError(
-            f"{shots} shots need {shots} training images of each class, but {least}: more images are needed."
+            f"{shots} shots need {shots} training images of each class, but class {counts.argmin()} has "
+            f"{counts.min()}: more images are needed."
         )

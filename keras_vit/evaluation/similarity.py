@@ -242,8 +242,10 @@ def find_similar(
         query = next(iter(found.values()))
     query = to_numpy(query).reshape(-1)
     if len(query) != vectors.shape[1]:
-        wanted = f"{vectors.shape[1]} numbers, as the {file['settings']['features']!r} of {printable(features)}"
-        raise ValueError(f"query must have {wanted}, but {len(query)} were given.")
+        raise ValueError(
+            f"query must have {vectors.shape[1]} numbers, as the {file['settings']['features']!r} of "
+            f"{printable(features)}, but {len(query)} were given."
+        )
     rows, similarities = search(vectors, query, min(k, len(vectors)))
     pairs = zip(rows, similarities.tolist(), strict=True)
     return Table({"image": paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)

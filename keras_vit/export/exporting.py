@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Code, Message, Source, check_choice, check_flag, require_packages, whole_number
+from keras_vit._arguments import Source, check_choice, check_flag, require_packages, whole_number
 from keras_vit._files import check_folder, make_folder
 from keras_vit._options import Number
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
@@ -194,16 +194,20 @@ class Agreement(NamedTuple):
         limit = (TOLERANCES[precision] if tolerance is None else tolerance) * self.size
         help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
         if not self.max_abs_error <= limit:  # also where the error is NaN
-            found = f"differ by up to {self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain"
-            raise RuntimeError(f"The {format} file does not return the outputs of the model: they {found}. {help_}")
+            raise RuntimeError(
+                f"The {format} file does not return the outputs of the model: they differ by up to "
+                f"{self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain. {help_}"
+            )
         top1 = 1.0 if self.top1_agreement is None else self.top1_agreement
         if self.kept >= KEPT and top1 >= NAMED:
             return limit
         changed, undecided = 1 - self.kept, ""
         if self.kept >= KEPT:
             changed, undecided = 1 - top1, f", and {1 - NAMED:.0%} where the model is undecided"
-        found = f"for {changed:.0%} of the images, where {1 - KEPT:.0%} may change{undecided}"
-        raise RuntimeError(f"The {format} file names another class than the model {found}. {help_}")
+        raise RuntimeError(
+            f"The {format} file names another class than the model for {changed:.0%} of the images, where "
+            f"{1 - KEPT:.0%} may change{undecided}. {help_}"
+        )
 
 
 def export(
@@ -340,8 +344,10 @@ def export(
 def _check_operators(row: Format, foreign: list[str]) -> None:
     """Raises RuntimeError for operators that a runtime lacks."""
     if foreign:
-        words = f"The {row.name} file needs operators that its runtime lacks: {', '.join(foreign)}. Pass "
-        raise RuntimeError(Message(words, Code("allow_select_ops=True"), "."))
+        raise RuntimeError(
+            f"The {row.name} file needs operators that its runtime lacks: {', '.join(foreign)}. Pass "
+            "allow_select_ops=True."
+        )
 
 
 def _named(answers: dict[str, np.ndarray], signature: Signature) -> dict[str, np.ndarray]:
@@ -415,8 +421,7 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     end = f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
     if isinstance(error, OSError):
         return OSError(error.errno, text + end)
-    message = error.args[0] if error.args else text
-    return RuntimeError(Message(*message.parts, end) if isinstance(message, Message) else text + end)
+    return RuntimeError(text + end)
 
 
 def _check_options(
@@ -438,12 +443,16 @@ def _check_options(
         config = input_config(model)
         if config is None or (row.any_size and isinstance(config, ViTConfig)):
             why = row.any_size or "nothing says which sizes fit"
-            words = f"{model.name} takes images of any size, which the format {row.name!r} cannot express"
-            raise ValueError(f"{words}: {why}. Fix the size first: model.with_image_size(224).")
+            raise ValueError(
+                f"{model.name} takes images of any size, which the format {row.name!r} cannot express: {why}. Fix "
+                "the size first: model.with_image_size(224)."
+            )
     weights = 4 * model.count_params()
     if row.largest and weights >= row.largest:
-        gigabytes = f"{weights / 1e9:.1f} GB of weights; a {row.name} file can hold {row.largest / 1e9:.1f} GB"
-        raise ValueError(f"{model.name} has {gigabytes}. 'saved_model', 'openvino' and 'torch' can hold more.")
+        raise ValueError(
+            f"{model.name} has {weights / 1000000000.0:.1f} GB of weights; a {row.name} file can hold "
+            f"{row.largest / 1000000000.0:.1f} GB. 'saved_model', 'openvino' and 'torch' can hold more."
+        )
 
 
 def _batch_size(row: Format, model: keras.Model, batch_size: Any, target: Any, precision: str) -> int | None:
@@ -475,7 +484,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
         if not target.exists() and not target.is_symlink():
             continue
         if not overwrite:
-            raise FileExistsError(Message(f"{target} exists already. Pass ", Code("overwrite=True"), " to replace it."))
+            raise FileExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
         is_folder = target.is_dir() and not target.is_symlink()
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
             raise FileExistsError(f"{target} is a folder, but not a SavedModel: overwrite=True does not delete it.")

@@ -111,8 +111,10 @@ class Signature:
         elif uint8 and config is not None:
             scale, offset = map(tuple, pixel_scaling(config.pipeline))
         elif uint8 and sum(isinstance(layer, (VisionTransformer, BiT)) for layer in layers_inside(model)) != 1:
-            words = f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say"
-            raise ValueError(f"{words}: put keras.layers.Rescaling before it.")
+            raise ValueError(
+                f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: put "
+                "keras.layers.Rescaling before it."
+            )
         return cls(
             shape=(batch, *model.inputs[0].shape[1:]),
             dtype="uint8" if uint8 else "float32",
@@ -223,9 +225,11 @@ def check_model(model: Any) -> None:
     known = isinstance(model, keras.Model) and has_graph(model)
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
-        kinds = "a VisionTransformer or BiT, a dense model, a functional or sequential one with such inside, or a name"
-        words = f"model must be {kinds}, but a {type(model).__name__} was given"
-        raise TypeError(f"{words}. Of a subclassed model, export the model inside.")
+        raise TypeError(
+            "model must be a VisionTransformer or BiT, a dense model, a functional or sequential one with such "
+            f"inside, or a name, but a {type(model).__name__} was given. Of a subclassed model, export the model "
+            "inside."
+        )
     shapes = [tuple(images.shape) for images in model.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(f"model must take images (batch, height, width, channels) alone, but it takes {shapes}.")
@@ -246,8 +250,10 @@ def plain_model(model: keras.Model) -> keras.Model:
     ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
     if any(map(has_adapters, layers)):
         if not ours:
-            words = f"{model.name} has LoRA's adapters in layers of another model"
-            raise ValueError(f"{words}. Merge them, and make it again: keras_vit.training.merge_lora(backbone).")
+            raise ValueError(
+                f"{model.name} has LoRA's adapters in layers of another model. Merge them, and make it again: "
+                "keras_vit.training.merge_lora(backbone)."
+            )
         model = merge_lora(model)
     if all(layer.compute_dtype == "float32" for layer in (model.layers if ours else layers)):
         return model
@@ -363,16 +369,20 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     low, high = signature.value_range or (-np.inf, np.inf)
     margin = 1e-3 * (high - low) if signature.value_range else 0  # for rounding, and for filters that overshoot
     if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
-        words = f"calibration must be in {low}..{high}, but reaches from {images.min():g} to {images.max():g}"
-        raise ValueError(f"{words}. Pixels of 0..255 have to be uint8, or go through model.preprocess(images).")
+        raise ValueError(
+            f"calibration must be in {low}..{high}, but reaches from {images.min():g} to {images.max():g}. Pixels "
+            "of 0..255 have to be uint8, or go through model.preprocess(images)."
+        )
     spread = np.ptp(images.reshape(len(images), -1).astype("float64"), axis=1)
     whole = high - low if signature.value_range else spread.max()
     if images.dtype == "uint8":
         whole = 255
     varied = int(np.count_nonzero(spread > CONTRAST * whole))
     if varied < FEWEST:
-        words = f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any"
-        raise ValueError(f"{words}: of images of one colour, int8 does not learn what values there are.")
+        raise ValueError(
+            f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any: "
+            "of images of one colour, int8 does not learn what values there are."
+        )
     return images
 
 
@@ -475,8 +485,10 @@ def labelled_pictures(
         return _load(paths, config), None
     names = sorted({parts[0] for parts in folders})
     if class_names is None and len(names) != classes:
-        words = f"{folder} has {len(names)} folders, but {model.name} has {classes} classes without names"
-        raise ValueError(f"{words}. Pass class_names=[...], or a folder of pictures without folders.")
+        raise ValueError(
+            f"{folder} has {len(names)} folders, but {model.name} has {classes} classes without names. Pass "
+            "class_names=[...], or a folder of pictures without folders."
+        )
     outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
     return _load(paths, config), outputs[[names.index(parts[0]) for parts in folders]]
 
@@ -499,8 +511,10 @@ def _load(pictures: Sequence[Any], config: Any) -> np.ndarray:
 def _as_pixels(images: np.ndarray) -> np.ndarray:
     """Returns resized images as uint8, without what a filter overshoots; ValueError for values far above 255."""
     if images.max() > 255 + OVERSHOOT:  # of other channels than red, green and blue
-        words = f"Pictures must hold values of 0..255, but they reach to {images.max():g}"
-        raise ValueError(f"{words}: give images as an array of what the model takes, model.preprocess(images).")
+        raise ValueError(
+            f"Pictures must hold values of 0..255, but they reach to {images.max():g}: give images as an array of "
+            "what the model takes, model.preprocess(images)."
+        )
     return np.rint(images.clip(0, 255)).astype("uint8")
 
 

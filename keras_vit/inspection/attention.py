@@ -211,8 +211,10 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
     rows, columns = grid_size
     weights = np.asarray(weights)
     if weights.ndim != 4 or not weights.size or min(weights.shape[2:]) < rows * columns:
-        wanted = f"(batch, heads, tokens, tokens) with {rows} x {columns} patches among the tokens"
-        raise ValueError(f"weights must be {wanted}, but the shape {weights.shape} was given.")
+        raise ValueError(
+            f"weights must be (batch, heads, tokens, tokens) with {rows} x {columns} patches among the tokens, but "
+            f"the shape {weights.shape} was given."
+        )
     weights = weights[:, :, -rows * columns :, -rows * columns :].astype("float64")
     weights /= weights.sum(-1, keepdims=True)
     y, x = np.divmod(np.arange(rows * columns), columns)
@@ -250,8 +252,10 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     filters = kernel.reshape(-1, kernel.shape[-1]).T
     most = min(filters.shape)
     if whole_number("components", components, 1) > most:
-        words = f"because {inner.name} has {filters.shape[0]} filters of {filters.shape[1]} values"
-        raise ValueError(f"components must be from 1 to {most}, {words}, but {components} was given.")
+        raise ValueError(
+            f"components must be from 1 to {most}, because {inner.name} has {filters.shape[0]} filters of "
+            f"{filters.shape[1]} values, but {components} was given."
+        )
     _, _, axes = np.linalg.svd(filters - filters.mean(0), full_matrices=False)
     axes = axes[:components]
     axes *= np.sign(np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1))

@@ -163,8 +163,9 @@ def class_evidence(
     probe = Probe(model)
     probe.check_all_tokens()
     if probe.config.pooling not in ("token", "avg", "map"):
-        pooling = f"pooling={probe.config.pooling!r}"
-        raise ValueError(f"{probe.inner.name} has {pooling}: there is no head that would fit a single patch.")
+        raise ValueError(
+            f"{probe.inner.name} has pooling={probe.config.pooling!r}: there is no head that would fit a single patch."
+        )
 
     def each_patch(layer: Any, tokens: Tensor) -> Tensor:
         """Returns the patches as a map, in place of the output of a pooling."""
@@ -212,8 +213,10 @@ def _with_classes(
     images = to_numpy(images)
     given = None if classes is None else np.asarray(classes)
     if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
-        wanted = f"a class, or one for each of the {len(images)} images, as integers"
-        raise ValueError(f"classes must be {wanted}, but {classes!r} was given.")
+        raise ValueError(
+            f"classes must be a class, or one for each of the {len(images)} images, as integers, but {classes!r} "
+            "was given."
+        )
     start = 0
     for batch in in_batches(images, batch_size):
         with no_gradients():
@@ -271,8 +274,10 @@ def nearest_patches(
     shape = features.shape[:3]
     place = tuple(map(int, patch))
     if place != tuple(patch) or len(place) != 3 or not all(0 <= i < n for i, n in zip(place, shape, strict=True)):
-        wanted = f"(image, row, column) of {shape[0]} images with {shape[1]} x {shape[2]} patches"
-        raise ValueError(f"patch must be {wanted}, but {patch!r} was given.")
+        raise ValueError(
+            f"patch must be (image, row, column) of {shape[0]} images with {shape[1]} x {shape[2]} patches, but "
+            f"{patch!r} was given."
+        )
     total = features[..., 0].size
     if whole_number("count", count, 1) >= total:
         raise ValueError(f"count must be from 1 to {total - 1}, the other patches, but {count!r} was given.")

@@ -193,8 +193,9 @@ def plot_class_evidence(
     """
     maps, images = _maps_and_images(maps, images)
     if class_names is not None and len(class_names) != len(images):
-        wanted = f"class_names must name the class of each of the {len(images)} images"
-        raise ValueError(f"{wanted}, but got {len(class_names)}.")
+        raise ValueError(
+            f"class_names must name the class of each of the {len(images)} images, but got {len(class_names)}."
+        )
     ends = MAPS["evidence"].ends(maps)  # one scale for all maps, from blue to red, which the caption names
     kind = dataclasses.replace(MAPS["evidence"], words=_EVIDENCE.format(*ends))
     drawn = [
@@ -380,8 +381,10 @@ def plot_nearest_patches(
     places = np.array([patch, *_array("places", places, ("count", "3"))])
     pixels = [_pixels(image) for image in images]
     if places.dtype.kind not in "iu" or (places < 0).any() or (places >= (len(pixels), *grid_size)).any():
-        wanted = f"of {len(pixels)} images with {grid_size[0]} x {grid_size[1]} patches"
-        raise ValueError(f"patch and places must be (image, row, column) {wanted}, but one is not.")
+        raise ValueError(
+            f"patch and places must be (image, row, column) of {len(pixels)} images with {grid_size[0]} x "
+            f"{grid_size[1]} patches, but one is not."
+        )
     names = ["the patch", *(f"{cosine:.2f}" for cosine in cosines)]
     tiles = [_neighbourhood(pixels[image], place, grid_size) for image, *place in places]
     title, words = title or "Patches that it takes for alike", "the patch in its frame, and the cosine"

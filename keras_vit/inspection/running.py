@@ -83,8 +83,10 @@ class Probe:
     def check_all_tokens(self) -> None:
         """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
         if getattr(self.config, "class_token_only", False):
-            words = "was optimized for inference: its last block does not compute all tokens, which are needed here"
-            raise ValueError(f"{self.inner.name} {words}. Use model.with_config(class_token_only=False).")
+            raise ValueError(
+                f"{self.inner.name} was optimized for inference: its last block does not compute all tokens, which "
+                "are needed here. Use model.with_config(class_token_only=False)."
+            )
 
 
 def _find_model(model: Any) -> VisionTransformer | BiT:
@@ -117,8 +119,10 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
     if images.dtype.kind not in "fiu":
         raise TypeError(f"images must be an array of numbers, but its dtype is {images.dtype}.")
     if images.ndim != 4 or not len(images):
-        words = f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was given"
-        raise ValueError(f"{words}. A single image needs a batch axis: images[None].")
+        raise ValueError(
+            f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was "
+            "given. A single image needs a batch axis: images[None]."
+        )
     for start in range(0, len(images), batch_size):
         yield images[start : start + batch_size].astype("float32")
 
@@ -147,8 +151,9 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {model!r} was given.")
     images = np.concatenate([*in_batches(images, BATCH_SIZE)])
     if images.shape[3] != config.channels:
-        wanted = f"(batch, height, width, {config.channels})"
-        raise ValueError(f"images must have the shape {wanted}, but {images.shape} was given.")
+        raise ValueError(
+            f"images must have the shape (batch, height, width, {config.channels}), but {images.shape} was given."
+        )
     if not config.include_preprocessing:
         images = 255 * (images * np.asarray(config.pipeline.std) + np.asarray(config.pipeline.mean))
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")

@@ -152,8 +152,10 @@ def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bo
     classes = getattr(config, "classes", None)
     keeps_head = changes.get("classes", classes) == classes
     if pre_logits is False and keeps_head and classes:
-        words = f"pre_logits=False needs a new head, because that of {source} reads them"
-        raise ValueError(f"{words}: pass classes=..., or include_top=False for features.")
+        raise ValueError(
+            f"pre_logits=False needs a new head, because that of {source} reads them: pass classes=..., or "
+            "include_top=False for features."
+        )
     return keeps_head if pre_logits is None else pre_logits
 
 
@@ -253,22 +255,26 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
             raise TypeError(f"{type(config).__name__} has no field {name!r}.{hint}")
         before, after = getattr(config, name), as_python(value)
         if name not in kept and after != before:
-            words = f"{name} cannot change from {before!r} to {after!r}: it decides what the weights are"
-            model = f"type(model)(model.config.replace({name}={after!r}))"
-            raise ValueError(f"{words}. For new weights build another model: {model}.")
+            raise ValueError(
+                f"{name} cannot change from {before!r} to {after!r}: it decides what the weights are. For new "
+                f"weights build another model: type(model)(model.config.replace({name}={after!r}))."
+            )
     new = config.replace(**changes)
     if isinstance(config, ModelConfig):
         _check_folded(config, new)
         _check_channels(config, new)
         check_tokens(config, new)
         if changes.get("classifier_activation") is not None and not new.classes:
-            words = f"classifier_activation={new.classifier_activation!r} needs a head, but there is none"
-            raise ValueError(f"{words}. Pass classes=... for a new one.")
+            raise ValueError(
+                f"classifier_activation={new.classifier_activation!r} needs a head, but there is none. Pass "
+                "classes=... for a new one."
+            )
         if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
             poolings = "'token', 'avg' or 'map'" if isinstance(new, ViTConfig) else "'avg'"
-            call = f"model.with_config(classes={new.classes}, pooling=...)"
-            words = "this model has no pooling, so that a head would classify every token"
-            raise ValueError(f"{words}. Pass {call}, one of {poolings}, or 'none' to have that.")
+            raise ValueError(
+                "this model has no pooling, so that a head would classify every token. Pass "
+                f"model.with_config(classes={new.classes}, pooling=...), one of {poolings}, or 'none' to have that."
+            )
     return new
 
 
@@ -280,13 +286,17 @@ def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
     if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
         return
     if new.stem_folded and new.stem_epsilons != old.stem_epsilons:
-        words = f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r}"
-        raise ValueError(f"{words} once kernels are standardised permanently. Change it first.")
+        raise ValueError(
+            f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r} once kernels are "
+            "standardised permanently. Change it first."
+        )
     if old.preprocessing_folded:
         for name in changed_fields(old, new):
             if name in _PIXELS:
-                words = f"{name} cannot change: the patch embedding normalises pixels permanently"
-                raise ValueError(f"{words}. Change the model that it was made from.")
+                raise ValueError(
+                    f"{name} cannot change: the patch embedding normalises pixels permanently. Change the model "
+                    "that it was made from."
+                )
     if new.preprocessing_folded and new.patch_size != old.patch_size:
         raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
 
@@ -306,8 +316,10 @@ def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
     """Raises ValueError where `old` is an MLP-Mixer, whose weights mix one grid of tokens, and `new` has another."""
     if getattr(old, "tokens_mlp_width", None) is not None and old.grid_size != new.grid_size:
-        words = f"the weights of this MLP-Mixer are for {old.grid_size[0]} x {old.grid_size[1]} patches"
-        raise ValueError(f"image_size cannot be {new.image_size}: {words}. Use image_size={old.image_size}.")
+        raise ValueError(
+            f"image_size cannot be {new.image_size}: the weights of this MLP-Mixer are for {old.grid_size[0]} x "
+            f"{old.grid_size[1]} patches. Use image_size={old.image_size}."
+        )
 
 
 def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
@@ -331,9 +343,10 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
     lost = sorted(needed - absent - allowed)
     if lost:
         values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name] & {*lost})
-        words = f"{values} needs new weights in {' and '.join(lost)}"
-        call = f"model.with_config(..., fresh={sorted({*fresh, *lost})})"
-        raise ValueError(f"{words}. {call} starts them again.")
+        raise ValueError(
+            f"{values} needs new weights in {' and '.join(lost)}. model.with_config(..., "
+            f"fresh={sorted({*fresh, *lost})}) starts them again."
+        )
     return (needed | set(fresh)) - absent
 
 

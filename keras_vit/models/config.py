@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self
 
-from keras_vit._arguments import Code, Message, is_class_name, pair
+from keras_vit._arguments import is_class_name, pair
 from keras_vit._options import Count, Finite, Number, OneOf, Options, Pair, Positive, Rate, Several, Whole
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
@@ -28,8 +28,7 @@ class Config(Options):
         for name, value in needed.items():
             given = getattr(self, name)
             if given != value:
-                cause = f"{field}={getattr(self, field)!r}"
-                raise ValueError(f"{cause} needs {name}={value!r}, but {given!r} was given.")
+                raise ValueError(f"{field}={getattr(self, field)!r} needs {name}={value!r}, but {given!r} was given.")
 
 
 def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
@@ -43,8 +42,10 @@ def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
         if not isinstance(name, str):
             raise TypeError(f"class_names must be strings, but {name!r} was given.")
         if not is_class_name(name):
-            wanted = "single lines without control characters or space at the ends"
-            raise ValueError(f"class_names must be {wanted}, but {name!r} was given.")
+            raise ValueError(
+                f"class_names must be single lines without control characters or space at the ends, but {name!r} "
+                "was given."
+            )
     if len(names) != classes:
         raise ValueError(f"class_names must name each of the {classes} classes, but has {len(names)} names.")
     return names
@@ -73,8 +74,10 @@ class ModelConfig(Config):
         """Makes a tuple of the class names."""
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
-            given = f"{self.classifier_activation!r} was given"
-            raise TypeError(f"classifier_activation must be the name of a Keras activation or None, but {given}.")
+            raise TypeError(
+                "classifier_activation must be the name of a Keras activation or None, but "
+                f"{self.classifier_activation!r} was given."
+            )
 
     def replace(self, **changes: Any) -> Self:
         """Returns a config like this one with the given fields changed; TypeError or ValueError as for a new one.
@@ -278,9 +281,10 @@ class ViTConfig(ModelConfig):
         if self.position_embedding == "sincos2d" and (width % 4 or width < 8):
             raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
         if self.rotary_embedding is not None and self.head_size % 4:
-            given = f"width {width} and {heads} heads make {self.head_size}"
-            wanted = "needs heads of length 4, 8, 12, ..."
-            raise ValueError(f"rotary_embedding={self.rotary_embedding!r} {wanted}, but {given}.")
+            raise ValueError(
+                f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but width "
+                f"{width} and {heads} heads make {self.head_size}."
+            )
         if self.distillation_token:
             self._need("distillation_token", class_token=True)
         if self.class_token_only:
@@ -298,8 +302,9 @@ class ViTConfig(ModelConfig):
         if self.pooling == "token_avg" and self.final_norm == "pooled":
             raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' returns 2 D.")
         if self.pooling_heads is not None and self.width % self.pooling_heads:
-            given = f"{self.pooling_heads} and width {self.width} were given"
-            raise ValueError(f"pooling_heads must divide width, but {given}.")
+            raise ValueError(
+                f"pooling_heads must divide width, but {self.pooling_heads} and width {self.width} were given."
+            )
         if self.pooling in ("token", "token_avg"):
             self._need("pooling", class_token=True)
         if self.pooling == "token_dist":
@@ -320,8 +325,10 @@ class ViTConfig(ModelConfig):
             if cells % patch:
                 below, above = size // step * step, (size // step + 1) * step
                 nearest = f"{below} or {above}" if below else f"{above}"
-                words = f" must be a multiple of the patch size: {axis} {size} is not a multiple of {step}."
-                raise ValueError(Message(Code("image_size"), words, f" The nearest that fit are {nearest}."))
+                raise ValueError(
+                    f"image_size must be a multiple of the patch size: {axis} {size} is not a multiple of {step}. "
+                    f"The nearest that fit are {nearest}."
+                )
 
     @property
     def stem_stride(self) -> int:
@@ -534,8 +541,10 @@ class TextConfig(Config):
     def _check_together(self) -> None:
         """Raises ValueError unless padding, ids, heads, pooling and projection fit each other."""
         if self.pad_id is not None and (self.causal or self.pooling == "map"):
-            words = "a causal one needs no such mask, and pooling='map' reads all tokens"
-            raise ValueError(f"pad_id={self.pad_id} is for a tower with causal=False: {words}. Use pad_id=None.")
+            raise ValueError(
+                f"pad_id={self.pad_id} is for a tower with causal=False: a causal one needs no such mask, and "
+                "pooling='map' reads all tokens. Use pad_id=None."
+            )
         for name, value in (("pad_id", self.pad_id), ("end_id", self.end_id)):
             if (value or 0) >= self.vocabulary:
                 raise ValueError(f"{name} must be below vocabulary={self.vocabulary}, but {value} was given.")
@@ -544,7 +553,9 @@ class TextConfig(Config):
         if self.width % self.heads:
             raise ValueError(f"heads must divide width, but {self.heads} heads and width {self.width} were given.")
         if (self.pooling == "end_id") != (self.end_id is not None):
-            given = f"end_id={self.end_id!r} and pooling={self.pooling!r} were given"
-            raise ValueError(f"end_id and pooling='end_id' need each other, but {given}.")
+            raise ValueError(
+                f"end_id and pooling='end_id' need each other, but end_id={self.end_id!r} and "
+                f"pooling={self.pooling!r} were given."
+            )
 
     head_size = property(lambda self: self.width // self.heads)  # length of a head's queries and keys

@@ -60,8 +60,9 @@ class DenseConfig(Config):
         """Raises ValueError unless `blocks`, which a head reads, are increasing numbers that end with the last one."""
         last = self.backbone.depth - 1
         if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
-            wanted = f"increasing numbers that end with {last}, the last block"
-            raise ValueError(f"blocks must be {wanted}, but {blocks} was given.")
+            raise ValueError(
+                f"blocks must be increasing numbers that end with {last}, the last block, but {blocks} was given."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,8 +117,10 @@ class EoMTConfig(NamedClasses):
         """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
-            most = f"at most {self.backbone.depth}, the blocks of the backbone"
-            raise ValueError(f"query_blocks must be {most}, but {self.query_blocks} was given.")
+            raise ValueError(
+                f"query_blocks must be at most {self.backbone.depth}, the blocks of the backbone, but "
+                f"{self.query_blocks} was given."
+            )
         if self.backbone.dynamic:
             raise ValueError("backbone must have dynamic=False: an EoMT was trained for images of one size.")
 
@@ -166,13 +169,17 @@ class LinearSegmenterConfig(NamedClasses):
         super()._check_together()
         self._check_blocks(self.blocks)
         if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
-            given = f"blocks={self.blocks} and dropout={self.dropout} were given"
-            raise ValueError(f"zero_shot=True reads the last block alone, without dropout, but {given}.")
+            raise ValueError(
+                f"zero_shot=True reads the last block alone, without dropout, but blocks={self.blocks} and "
+                f"dropout={self.dropout} were given."
+            )
         if self.zero_shot and self.backbone.tokens_mlp_width is not None:
             raise ValueError("zero_shot=True reads values of attention, but the backbone is an MLP-Mixer, without any.")
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
-            given = f"stride={self.stride} and crop_size={self.crop_size} were given"
-            raise ValueError(f"stride must be at most crop_size, or places would be left out, but {given}.")
+            raise ValueError(
+                f"stride must be at most crop_size, or places would be left out, but stride={self.stride} and "
+                f"crop_size={self.crop_size} were given."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,8 +247,10 @@ class DepthConfig(DenseConfig):
         super()._check_together()
         self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth:
-            given = f"min_depth={self.min_depth!r} and max_depth={self.max_depth!r} were given"
-            raise ValueError(f"0 <= min_depth < max_depth is needed, but {given}.")
+            raise ValueError(
+                f"0 <= min_depth < max_depth is needed, but min_depth={self.min_depth!r} and "
+                f"max_depth={self.max_depth!r} were given."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

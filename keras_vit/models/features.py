@@ -115,8 +115,10 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
     """All results of a model by name: the layer that returns each, and for those inside a block the name there."""
     # In the order of the layers; for `logits_2d` that name stands in place of one inside a block.
     if not isinstance(model, (VisionTransformer, BiT)):
-        words = f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given"
-        raise TypeError(f"{words}. Of a model that contains one, pass that: outer.get_layer(name).")
+        raise TypeError(
+            f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given. Of a model that "
+            "contains one, pass that: outer.get_layer(name)."
+        )
     config, layers = model.config, [layer.name for layer in model.layers]
     names = BIT_FEATURES if isinstance(model, BiT) else FEATURES
     # Which layer returns what: of those that a name may stand for, the last that the model has

@@ -218,8 +218,10 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         """Quantizes the weights as Keras does; ValueError for float8 beside adapters, which Keras does not compute."""
         is_float8 = "float8" in (mode, getattr(config, "mode", None))
         if is_float8 and any(has_adapters(layer) for layer in layers_inside(self)):
-            words = "has adapters of LoRA, which Keras does not compute in float8"
-            raise ValueError(f"{self.name} {words}. Quantize what keras_vit.training.merge_lora(model) returns.")
+            raise ValueError(
+                f"{self.name} has adapters of LoRA, which Keras does not compute in float8. Quantize what "
+                "keras_vit.training.merge_lora(model) returns."
+            )
         super().quantize(mode, config=config, filters=filters, **options)
 
     def get_config(self) -> dict[str, Any]:
@@ -279,11 +281,15 @@ class ImageModel(ConfiguredModel):
         another shape or kind of numbers, for an unknown dtype or activation, and where Keras is set to channels first.
         """
         if not isinstance(config, self.config_type):
-            words = f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given"
-            raise TypeError(f"{words}. For a variant of the paper use a factory such as keras_vit.{self.factory}().")
+            raise TypeError(
+                f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given. For a "
+                f"variant of the paper use a factory such as keras_vit.{self.factory}()."
+            )
         if keras.config.image_data_format() == "channels_first":
-            words = "images are (height, width, channels), but Keras is set to 'channels_first'"
-            raise ValueError(f"{words}. Call keras.config.set_image_data_format('channels_last') first.")
+            raise ValueError(
+                "images are (height, width, channels), but Keras is set to 'channels_first'. Call "
+                "keras.config.set_image_data_format('channels_last') first."
+            )
         shape = (*((None, None) if config.dynamic else config.image_size), config.channels)
         if input_tensor is None:
             input_tensor = keras.Input(shape, name="images", dtype="float32")
@@ -371,18 +377,24 @@ class ImageModel(ConfiguredModel):
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
         if len(given) != 4:
-            words = f"a batch of images (batch, height, width, channels), but the shape {given} was given"
-            raise ValueError(f"{self.name} takes {words}. A single image needs a batch axis: images[None].")
+            raise ValueError(
+                f"{self.name} takes a batch of images (batch, height, width, channels), but the shape {given} was "
+                "given. A single image needs a batch axis: images[None]."
+            )
         if given[0] == 0 and not batch_of_none:
             raise ValueError(f"{self.name} takes at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
-            words = f"images with {config.channels} channels on the last axis, but the shape {given} was given"
-            raise ValueError(f"{self.name} takes {words}. See model.with_config(channels={given[3]}).")
+            raise ValueError(
+                f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} "
+                f"was given. See model.with_config(channels={given[3]})."
+            )
         size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
         if not config.dynamic and size != config.image_size:
-            words = f"images of {_spell(config.image_size)} pixels, but the shape {given} was given"
-            help_ = f"Resize them with model.preprocess(images), or use model.with_image_size({size}) or 'dynamic'."
-            raise ValueError(f"{self.name} was built for {words}. {help_}")
+            raise ValueError(
+                f"{self.name} was built for images of {_spell(config.image_size)} pixels, but the shape {given} "
+                f"was given. Resize them with model.preprocess(images), or use model.with_image_size({size}) or "
+                "'dynamic'."
+            )
 
     def preprocess(self, images: Any) -> Any:
         """Returns pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
@@ -518,8 +530,10 @@ class ImageModel(ConfiguredModel):
         check_flag("kernels_packed", value)
         kernels = packable_kernels(self)
         if value and not kernels:
-            words = "kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters"
-            raise ValueError(f"{words}, but {self.name} has none. Leave it False.")
+            raise ValueError(
+                f"kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters, but {self.name} "
+                "has none. Leave it False."
+            )
         if value:
             pack_kernels(kernels)
         elif keras.backend.backend() == "torch":  # of all weights: adapters may have come since they were packed
@@ -550,8 +564,10 @@ def normalization(pipeline: Pipeline, policy: Any) -> keras.layers.Layer:
 def _check_input(tensor: Any, shape: tuple[int | None, ...], takes_pixels: bool) -> None:
     """Raises ValueError unless a tensor is a `keras.Input` of this shape and, except for pixels, of floats."""
     if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
-        words = f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given"
-        raise ValueError(f"{words}. To put the model behind other layers, call it on their output: model(x).")
+        raise ValueError(
+            f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given. To put the "
+            "model behind other layers, call it on their output: model(x)."
+        )
     if tuple(tensor.shape[1:]) != shape:
         raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
     if not takes_pixels and not keras.backend.is_float_dtype(tensor.dtype):

@@ -119,12 +119,16 @@ class TextEncoder(ConfiguredModel):
         config = self._config
         shape = getattr(ids, "shape", None)
         if shape is not None and (len(shape) != 2 or shape[1] != config.context):
-            words = f"{self.name} takes token ids (batch, {config.context}), but the shape {tuple(shape)} was given"
-            raise ValueError(f"{words}. The tokenizer pads texts to that length.")
+            raise ValueError(
+                f"{self.name} takes token ids (batch, {config.context}), but the shape {tuple(shape)} was given. "
+                "The tokenizer pads texts to that length."
+            )
         if not isinstance(ids, np.ndarray):
             return
         if ids.dtype.kind not in "iu":
             raise ValueError(f"{self.name} takes token ids, which are integers, but {ids.dtype} was given.")
         if ids.size and not (0 <= ids.min() and ids.max() < config.vocabulary):
-            words = f"{self.name} knows the token ids 0 to {config.vocabulary - 1}, but {ids.min()} to {ids.max()} were"
-            raise ValueError(f"{words} given: they are of another tokenizer.")
+            raise ValueError(
+                f"{self.name} knows the token ids 0 to {config.vocabulary - 1}, but {ids.min()} to {ids.max()} "
+                "were given: they are of another tokenizer."
+            )

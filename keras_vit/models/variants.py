@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._arguments import Code, Message, did_you_mean
+from keras_vit._arguments import did_you_mean
 from keras_vit.models.config import BiTConfig, ModelConfig, ViTConfig
 
 
@@ -281,8 +281,7 @@ def find_variant(name: str) -> str:
     plain = _simplified(name)
     if plain in known:
         return known[plain]
-    words = f"There is no variant {name!r}.{did_you_mean(plain, known)} "
-    raise ValueError(Message(words, Code("list_models()"), " shows all."))
+    raise ValueError(f"There is no variant {name!r}.{did_you_mean(plain, known)} list_models() shows all.")
 
 
 def variant_config(

@@ -80,8 +80,10 @@ class Pipeline:
         for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
             values = np.asarray(given, "float64")
             if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):
-                what = f"pixel_{name} must be a finite number{' above 0' if name == 'std' else ''}"
-                raise ValueError(f"{what}, or one for each channel, but {given!r} was given.")
+                raise ValueError(
+                    f"pixel_{name} must be a finite number{' above 0' if name == 'std' else ''}, or one for each "
+                    f"channel, but {given!r} was given."
+                )
 
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
         """Returns what a model takes: float32 `(batch, *image_size, channels)`; pixels of 0..255 unless `normalize`.
@@ -235,8 +237,10 @@ def is_file(source: Any) -> bool:
 def _opened(file: Any) -> Iterator[Any]:
     """Opens a path, or yields the file object or PIL image that is given; within it, any error becomes ValueError."""
     if not is_file(file):
-        wanted = f"file must be a path, a binary file object or a PIL image, not {type(file).__name__}"
-        raise TypeError(f"{wanted}. To scale arrays use resize_images.")
+        raise TypeError(
+            f"file must be a path, a binary file object or a PIL image, not {type(file).__name__}. To scale arrays "
+            "use resize_images."
+        )
     is_path = isinstance(file, (str, os.PathLike))
     if is_path and "://" in str(file):
         raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
@@ -439,8 +443,10 @@ def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "im
     hint = hints.get(last, "") if channels == 3 and len(shape) in (3, 4) else ""
     if rows == channels:
         hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
-    expected = f"(batch, height, width, {channels}) or (height, width, {channels})"
-    raise ValueError(f"{name} must have shape {expected}, but {shape} was given.{hint}")
+    raise ValueError(
+        f"{name} must have shape (batch, height, width, {channels}) or (height, width, {channels}), but {shape} "
+        f"was given.{hint}"
+    )
 
 
 def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
@@ -449,12 +455,16 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
         images = to_numpy(images)
     except Exception as error:  # Each framework has its own for tensors that have no values yet.
         if hasattr(images, "dtype"):
-            hint = "Call it before the model or the compiled function; include_preprocessing=True normalises there."
-            raise TypeError(f"{name} must have values, but a symbolic tensor was given. {hint}") from error
+            raise TypeError(
+                f"{name} must have values, but a symbolic tensor was given. Call it before the model or the "
+                "compiled function; include_preprocessing=True normalises there."
+            ) from error
         if not isinstance(error, ValueError):
             raise
-        hint = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
-        raise ValueError(f"{name} must be equally large to form a batch, but they differ. {hint}") from error
+        raise ValueError(
+            f"{name} must be equally large to form a batch, but they differ. Resize each with load_image(file, "
+            "image_size) or resize_images(image, image_size)."
+        ) from error
     check_shape_and_dtype(images, None, name)
     return images
 
@@ -475,8 +485,9 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
-        wanted = "images must have shape ([batch,] height, width, channels), with pixels"
-        raise ValueError(f"{wanted}, but {images.shape} was given.")
+        raise ValueError(
+            f"images must have shape ([batch,] height, width, channels), with pixels, but {images.shape} was given."
+        )
     return resampled(images, pair("image_size", image_size), interpolation)
 
 

@@ -36,8 +36,10 @@ def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
     pixels = read_channels(picture, channels) if is_file(picture) else picture
     pixels = check_pixels(pixels, channels, name="picture")
     if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
-        wanted = f"picture must be one picture (height, width, {channels}), with pixels"
-        raise ValueError(f"{wanted}, but the shape {pixels.shape} was given.")
+        raise ValueError(
+            f"picture must be one picture (height, width, {channels}), with pixels, but the shape {pixels.shape} "
+            "was given."
+        )
     return pixels
 
 

@@ -131,8 +131,10 @@ class MeanIoU:
             if values.dtype.kind not in "iub":
                 raise TypeError(f"{name} must be a map of classes, which are integers, but it is {values.dtype}.")
             if values.ndim not in (2, 3) or not values.size:
-                wanted = f"{name} must be (height, width) or (batch, height, width)"
-                raise ValueError(f"{wanted}, with pixels, but the shape {values.shape} was given.")
+                raise ValueError(
+                    f"{name} must be (height, width) or (batch, height, width), with pixels, but the shape "
+                    f"{values.shape} was given."
+                )
         predicted, labelled = maps.values()
         if predicted.shape != labelled.shape:
             raise ValueError(

@@ -152,8 +152,10 @@ class PanopticQuality:
         if labels.dtype.kind not in "iu":
             raise TypeError(f"label must be a map of ids, which are integers, but it is {labels.dtype}.")
         if labels.shape != prediction.map.shape:
-            shapes = f"{prediction.map.shape} and {labels.shape}"
-            raise ValueError(f"prediction and label must be equally large, but the shapes {shapes} were given.")
+            raise ValueError(
+                f"prediction and label must be equally large, but the shapes {prediction.map.shape} and "
+                f"{labels.shape} were given."
+            )
         guesses = {part.id: part.label_id for part in prediction.segments}
         for name, found in (("prediction", guesses), ("segments", segments)):
             wrong = [k for k in found.values() if not isinstance(k, numbers.Integral) or not 0 <= k < self.classes]

@@ -99,8 +99,10 @@ def segment(
         task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
     check_choice("task", task, ("semantic",) if linear else TASKS)
     if (threshold is not None and task == "semantic") or (overlap != 0.8 and task != "panoptic"):
-        words = "threshold and overlap are for an EoMT and its panoptic segments (threshold: instances, too)"
-        raise ValueError(f"{words}, but task={task!r} was given.")
+        raise ValueError(
+            "threshold and overlap are for an EoMT and its panoptic segments (threshold: instances, too), but "
+            f"task={task!r} was given."
+        )
     threshold = THRESHOLD if threshold is None else threshold
     check_share("threshold", threshold)
     check_share("overlap", overlap)
@@ -118,8 +120,10 @@ def segment(
     pixels = read_picture(picture, config.channels)
     height, width = pixels.shape[:2]
     if max(height, width) > LONGEST * min(height, width):
-        most = f"at most {LONGEST} times as long as the other"
-        raise ValueError(f"picture must have one side {most}, but {height} x {width} pixels were given: cut it.")
+        raise ValueError(
+            f"picture must have one side at most {LONGEST} times as long as the other, but {height} x {width} "
+            "pixels were given: cut it."
+        )
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)

@@ -473,8 +473,9 @@ def load_image_text(
         raise ValueError(f"{source}: {error}") from error
     check_arrays(plan, str(source))
     if known is not None and sidecars.open_clip:
-        words = f"The open_clip_config.json beside {source} says its computation"
-        raise ValueError(f"{words}: leave like={known.name!r} out.")
+        raise ValueError(
+            f"The open_clip_config.json beside {source} says its computation: leave like={known.name!r} out."
+        )
     log_scale, bias, temperature = _numbers_of_logits(file, plan, names, sidecars, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
@@ -601,8 +602,10 @@ def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
         if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
-            words = f"The config beside {source} says temperature_init_value={value!r}"
-            raise ValueError(f"{words}; a number near 1 or not far below was expected.")
+            raise ValueError(
+                f"The config beside {source} says temperature_init_value={value!r}; a number near 1 or not far "
+                "below was expected."
+            )
         return float(np.float32(value))
     if name is None:
         raise ValueError(f"{source} has no array 'temperature', by which cosines are divided: it is half of a model.")

@@ -192,8 +192,10 @@ def _check_tips(config: TextConfig, layout: str) -> None:
     for field, value in wanted.items():
         given = getattr(config, field)
         if given != value:
-            what = f"a text tower with {field}={given!r}; {value!r} was expected"
-            raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
+            raise ValueError(
+                f"The layout {layout!r} has no place for a text tower with {field}={given!r}; {value!r} was "
+                "expected. Save the model as .keras."
+            )
 
 
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
@@ -277,8 +279,10 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
     )
     model = dict(stated["model_cfg"])
     if config.gelu not in (("quick",) if model.get("quick_gelu") else ("exact", "tanh")):
-        towers = f"a text tower with gelu={config.gelu!r} beside an image tower with {both.image_encoder.config.gelu!r}"
-        raise ValueError(f"The layout 'clip' has no place for {towers}. Save the model as .keras.")
+        raise ValueError(
+            f"The layout 'clip' has no place for a text tower with gelu={config.gelu!r} beside an image tower with "
+            f"{both.image_encoder.config.gelu!r}. Save the model as .keras."
+        )
     text: dict[str, Any] = {
         "context_length": config.context,
         "vocab_size": config.vocabulary,

@@ -199,8 +199,10 @@ def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
     """Raises ValueError unless the two take images of the same size, where both say which."""
     sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
     if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
-        found = f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}"
-        raise ValueError(f"{found}: give teacher.with_image_size({sizes[0][:2]}), or another image_size.")
+        raise ValueError(
+            f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}: give "
+            f"teacher.with_image_size({sizes[0][:2]}), or another image_size."
+        )
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
@@ -210,8 +212,10 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
     if kind != "features":
         names, known = student.config.class_names, teacher.config.class_names
         if names and known and names != known:
-            found = f"The classes of the data are {listing(names)}, those of the teacher {listing(known)}"
-            raise ValueError(f"{found}: they have to be the same, in the same order.")
+            raise ValueError(
+                f"The classes of the data are {listing(names)}, those of the teacher {listing(known)}: they have "
+                "to be the same, in the same order."
+            )
     # x * std + mean of the student, then (x - mean) / std of the teacher
     (mean, std), (mean_of_teacher, std_of_teacher) = _normalization(student), _normalization(teacher)
     scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher

@@ -216,8 +216,10 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     try:
         saved = [(tuple(array.shape), str(array.dtype)) for array in checkpoint.metadata(path).metadata]
     except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
-        hint = "One with files named part-*.npz is of keras-vit 0.2 or older, which reads it."
-        raise ValueError(f"{path} is not a checkpoint of save_sharded, or damaged. {hint}") from error
+        raise ValueError(
+            f"{path} is not a checkpoint of save_sharded, or damaged. One with files named part-*.npz is of "
+            "keras-vit 0.2 or older, which reads it."
+        ) from error
     if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
         raise ValueError(f"{path} is of another model or optimizer: make both as they were when it was saved.")
     for number, variable in enumerate(variables):
@@ -370,8 +372,10 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
     """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model."""
     shares = max(batch_shares(model), images.shard[1])
     if images.batch_size % shares:
-        words = "loss and batch normalisation are those of a whole batch, so that all parts must be equally large"
-        raise ValueError(f"batch_size={images.batch_size} cannot be divided among {shares}: {words}.")
+        raise ValueError(
+            f"batch_size={images.batch_size} cannot be divided among {shares}: loss and batch normalisation are "
+            "those of a whole batch, so that all parts must be equally large."
+        )
 
 
 class FilledBatches(Batches):

@@ -233,8 +233,10 @@ class EoMTSegmentation(Task):
             if "queries" in recipe.given and recipe.queries != known.queries:
                 raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
             if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
-                order = f"model has the classes {listing(known.class_names)}, and the data the same in another order"
-                raise ValueError(f"{order}: give class_names= as the model has them, or a classes.txt in the folder.")
+                raise ValueError(
+                    f"model has the classes {listing(known.class_names)}, and the data the same in another order: "
+                    "give class_names= as the model has them, or a classes.txt in the folder."
+                )
             if images.classes == known.classes and (names is None or known.class_names in (None, names)):
                 return source.with_config(image_size=size, task=task, class_names=names or known.class_names)
             model = source.with_config(image_size=size, task=task)

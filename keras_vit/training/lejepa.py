@@ -102,8 +102,10 @@ class LeJEPALoss:
         """
         embeddings = ops.convert_to_tensor(embeddings)
         if len(embeddings.shape) != 3 or not self.global_views <= embeddings.shape[0]:
-            wanted = f"embeddings must be (views, pictures, width), with {self.global_views} global views or more"
-            raise ValueError(f"{wanted}, but {tuple(embeddings.shape)} was given.")
+            raise ValueError(
+                f"embeddings must be (views, pictures, width), with {self.global_views} global views or more, but "
+                f"{tuple(embeddings.shape)} was given."
+            )
         embeddings = ops.cast(embeddings, float32_or_better(embeddings.dtype))
         width = embeddings.shape[-1]
         if slices is None:
@@ -366,8 +368,10 @@ class Probe:
     def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
         """Keeps the arguments; ValueError in several processes of JAX, or unless each image has one class."""
         if sharing.processes.joint and sharing.processes.count > 1:
-            words = "validation of LeJEPA is computed by one process, or by several on torch"
-            raise ValueError(f"{words}: leave it out, and call evaluation.knn_accuracy on the model of the run.")
+            raise ValueError(
+                "validation of LeJEPA is computed by one process, or by several on torch: leave it out, and call "
+                "evaluation.knn_accuracy on the model of the run."
+            )
         if images.target != "class":
             raise ValueError(f'validation must have one class for each image (target "class"), not {images.target!r}.')
         self._images, self._processes = images, sharing.processes

@@ -18,7 +18,7 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._arguments import Code, Message, printable
+from keras_vit._arguments import printable
 from keras_vit._files import locked, write_text
 from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes
@@ -49,12 +49,16 @@ def check_callbacks(callbacks: Any, averages: bool) -> None:
     for callback in callbacks:
         name = type(callback).__name__
         if isinstance(callback, (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)):
-            hint = "the recipe sets the learning rate: recipe.replace(schedule=..., warmup_steps=..., end=...)"
-            raise ValueError(f"callbacks has a {name}, but {hint}.")
+            raise ValueError(
+                f"callbacks has a {name}, but the recipe sets the learning rate: recipe.replace(schedule=..., "
+                "warmup_steps=..., end=...)."
+            )
         stores = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore, keras.callbacks.SwapEMAWeights)
         if averages and (isinstance(callback, stores) or getattr(callback, "restore_best_weights", False)):
-            hint = "would store or restore other weights than the averages that are evaluated (polyak)"
-            raise ValueError(f'callbacks has a {name}, which {hint}. Give recipe.replace(keep="best") in its place.')
+            raise ValueError(
+                f"callbacks has a {name}, which would store or restore other weights than the averages that are "
+                'evaluated (polyak). Give recipe.replace(keep="best") in its place.'
+            )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -314,15 +318,18 @@ class RunFolder:
             self._measured = dict(settings.pop("measured", {}))
             saved = _flat(settings)
         except (ValueError, TypeError, RecursionError):
-            words = f"{record} is damaged, so the run cannot go on. "
-            raise ValueError(Message(words, Code("resume=False"), " starts again.")) from None
+            raise ValueError(
+                f"{record} is damaged, so the run cannot go on. resume=False (--restart) starts again."
+            ) from None
         now = _flat(json.loads(json.dumps(self._settings)))
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
         changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new]
         if changes:
             found = printable("; ".join(changes), 2000)
-            words = f"{self.path} holds a run with other settings: {found}. Choose another output, or "
-            raise ValueError(Message(words, "pass ", Code("resume=False"), " to start again there."))
+            raise ValueError(
+                f"{self.path} holds a run with other settings: {found}. Choose another output, or pass "
+                "resume=False (--restart) to start again there."
+            )
 
     def measured(self, name: str, measure: Callable[[], Any]) -> Any:
         """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began."""
@@ -425,10 +432,13 @@ def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[
         if [(array.shape, array.stored) for array in arrays] == wanted:
             return [a.read_stored().view(dtype) for a, (_, dtype) in zip(arrays, variables, strict=True)], about
     except (KeyError, ValueError) as error:
-        words = f"{path} is damaged, or of an older version ({error}). "
-        raise ValueError(Message(words, Code("resume=False"), " starts again.")) from error
-    found = f"its {len(arrays)} arrays are not the {len(wanted)} that were expected, or of other shapes or types. "
-    raise ValueError(Message(f"{path} is of another model: {found}", Code("resume=False"), " starts again."))
+        raise ValueError(
+            f"{path} is damaged, or of an older version ({error}). resume=False (--restart) starts again."
+        ) from error
+    raise ValueError(
+        f"{path} is of another model: its {len(arrays)} arrays are not the {len(wanted)} that were expected, or of "
+        "other shapes or types. resume=False (--restart) starts again."
+    )
 
 
 def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: str = "") -> None:

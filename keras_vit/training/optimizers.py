@@ -151,8 +151,9 @@ class ViTOptimizer(DecayingOptimizer):
             try:
                 re.compile(expression)
             except re.error as error:
-                wanted = f"var_names must be regular expressions, but {expression!r} is none"
-                raise ValueError(f"{wanted}: {error}.") from error
+                raise ValueError(
+                    f"var_names must be regular expressions, but {expression!r} is none: {error}."
+                ) from error
         self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(names)
 
     def _is_decayed(self, variable: keras.Variable) -> bool:
@@ -539,8 +540,10 @@ def _steps(name: str, value: int | float, total: int) -> int:
     if isinstance(value, float) and 0 < value < 1:
         return min(max(1, round(value * total)), total - 1)
     if not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
-        expected = f"from 0 to below steps={total}, or a share of them below 1"
-        raise ValueError(f"{name} must be {expected}, but {value!r} was given. {name}=0 for none.")
+        raise ValueError(
+            f"{name} must be from 0 to below steps={total}, or a share of them below 1, but {value!r} was given. "
+            f"{name}=0 for none."
+        )
     return int(value)
 
 

@@ -325,8 +325,10 @@ def _config(model: Any, image_size: ImageSize | None, classes: int | None) -> tu
         else:
             config, changes = variant_config(name), {"classes": 1000}
     if not isinstance(config, (ViTConfig, BiTConfig)):
-        kinds = "the name of a variant, 'glyphs', the path of a checkpoint, a config or a model"
-        raise TypeError(f"model must be {kinds}, but {printable(repr(model), 60)} was given.")
+        raise TypeError(
+            "model must be the name of a variant, 'glyphs', the path of a checkpoint, a config or a model, but "
+            f"{printable(repr(model), 60)} was given."
+        )
     given = {"image_size": image_size, "classes": classes}
     return config.replace(**changes | {field: value for field, value in given.items() if value is not None}), name
 

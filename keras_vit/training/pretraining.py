@@ -92,8 +92,10 @@ class Pretraining(FineTuning):
         """Returns the model of `model_with_any_head`."""
         model = model_with_any_head(source, recipe, images, dtype)
         if model.config.classes != images.classes:
-            found = f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes"
-            raise ValueError(f"{found}. Give model.with_classes({images.classes}).")
+            raise ValueError(
+                f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
+                f"Give model.with_classes({images.classes})."
+            )
         return with_head(model, recipe, images)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_vit._arguments import Code, Message, did_you_mean, pair
+from keras_vit._arguments import did_you_mean, pair
 from keras_vit._options import (
     FROM_0,
     GIVEN,
@@ -53,9 +53,8 @@ def _weights(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: FROM_0(f"{name}[{key!r}]", weight) for key, weight in value.items()}
     if value != "balanced":
-        expected = '"balanced", a dict of weights or None'
         raise (ValueError if isinstance(value, str) else TypeError)(
-            f"{name} must be {expected}, but {value!r} was given."
+            f'{name} must be "balanced", a dict of weights or None, but {value!r} was given.'
         )
     return value
 
@@ -196,8 +195,9 @@ class Recipe(Options):
 
     def _check_together(self) -> None:
         if self.batch_size % self.accumulate:
-            found = f"{self.batch_size} is none of {self.accumulate}"
-            raise ValueError(f"batch_size must be a multiple of accumulate, but {found}.")
+            raise ValueError(
+                f"batch_size must be a multiple of accumulate, but {self.batch_size} is none of {self.accumulate}."
+            )
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
 
@@ -249,8 +249,10 @@ class Recipe(Options):
         if self.epochs is None:
             raise ValueError(f"The recipe {self.name!r} has neither steps nor epochs: pass steps=...")
         if not examples:
-            unknown = f"counts {self.epochs:g} epochs, and nothing says how many images an epoch has"
-            raise ValueError(f"The recipe {self.name!r} {unknown}: pass steps=recipe.total_steps(examples).")
+            raise ValueError(
+                f"The recipe {self.name!r} counts {self.epochs:g} epochs, and nothing says how many images an "
+                "epoch has: pass steps=recipe.total_steps(examples)."
+            )
         return max(1, math.floor(self.epochs * examples / self.batch_size + 0.5))
 
 
@@ -295,8 +297,7 @@ def recipe(name: str) -> Recipe:
     if name.lower() in recipes:
         return recipes[name.lower()]
     suggestion = did_you_mean(name, {known: row.name for known, row in recipes.items()})
-    words = f"There is no recipe {name!r}.{suggestion} "
-    raise ValueError(Message(words, Code("list_recipes()"), f" shows all {len(recipes)}."))
+    raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
 
 
 def list_recipes(query: str | None = None) -> Table:

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from keras_vit._arguments import Code, DType, Message, Source, matches, pair, warn_caller
+from keras_vit._arguments import DType, Source, matches, pair, warn_caller
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._options import Options, check
@@ -231,8 +231,9 @@ def open_source(source: Any, output: Any, settings: RunOptions, processes: Proce
     path = Path(source).expanduser().resolve()  # as `load` finds it
     folder = None if output is None or settings.resume else Path(output).expanduser().resolve()
     if folder in path.parents and path.exists():
-        words = f" empties {output}, where {source} lies: choose another output, or move it."
-        raise ValueError(Message(Code("resume=False"), words))
+        raise ValueError(
+            f"resume=False (--restart) empties {output}, where {source} lies: choose another output, or move it."
+        )
     if not str(source).endswith((".keras", ".weights.h5")):
         return source
     model = load(source)
@@ -280,11 +281,15 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
         slower = [pattern for pattern, rate in rate_multipliers(recipe, model).items() if rate != 1]
         trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
         if slower and not trains:  # a decay of 1.0 makes none slower
-            words = f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains"
-            raise ValueError(f"{words}: give layer_decay=None, or let them train.")
+            raise ValueError(
+                f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains: give "
+                "layer_decay=None, or let them train."
+            )
     if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):
-        words = f"No matrix of a block of {model.name} trains, and Muon moves nothing else"
-        raise ValueError(f'optimizer="muon": {words}. Give optimizer="adamw".')
+        raise ValueError(
+            f'optimizer="muon": No matrix of a block of {model.name} trains, and Muon moves nothing else. Give '
+            'optimizer="adamw".'
+        )
     return model
 
 

@@ -197,17 +197,19 @@ class LinearSegmentation(Task):
             raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
         names, known = images.class_names, source.config.class_names
         if names and known and tuple(names) != known:
-            words = f"model has the classes {listing(known)}, but the data {listing(names)}, in this order"
             raise ValueError(
-                f"{words}. Load the model and give it in place of its file: then they are matched by name."
+                f"model has the classes {listing(known)}, but the data {listing(names)}, in this order. Load the "
+                "model and give it in place of its file: then they are matched by name."
             )
         unused = {"layers": 1, "pictures": "dinov2", "frozen": True, "drop_path": 0.0}
         given = {**vars(self), "drop_path": recipe.drop_path}
         for name, unset in unused.items():
             value = given[name]
             if value != unset:
-                words = f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one"
-                raise ValueError(f"{words}. Give its backbone, or {name}={unset!r}.")
+                raise ValueError(
+                    f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one. Give its "
+                    f"backbone, or {name}={unset!r}."
+                )
         crop, size = _crop_and_input(recipe, source)
         if crop != source.config.crop_size:  # no side of a picture may be shorter than that of the windows
             size |= {"short_side": max(crop), "stride": tuple(map(min, source.config.stride, crop))}

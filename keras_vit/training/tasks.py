@@ -201,8 +201,10 @@ def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **
     is_given = isinstance(source, ImageModel)
     model = source if is_given else load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
     if not isinstance(model, (VisionTransformer, BiT)):
-        words = f"A {type(model).__name__} answers for each place, and whole images have no such labels"
-        raise TypeError(f"{words}. Masks train a head: training.finetune_segmentation.")
+        raise TypeError(
+            f"A {type(model).__name__} answers for each place, and whole images have no such labels. Masks train a "
+            "head: training.finetune_segmentation."
+        )
     if not is_given:
         return model
     if not source.config.dynamic:
@@ -233,8 +235,7 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
                 )
             return model
     elif not model.get_layer("head").trainable:
-        words = f"All of {model.name} is frozen, also the new head of zeros"
-        raise ValueError(f"{words}: unfreeze(model, 'head') first.")
+        raise ValueError(f"All of {model.name} is frozen, also the new head of zeros: unfreeze(model, 'head') first.")
     bias = np.mean(images.labels) if images.target == "number" and images.labels is not None else recipe.head_bias
     model.get_layer("head").bias.assign(np.full(images.classes, bias, "float32"))
     return model

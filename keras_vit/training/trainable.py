@@ -168,8 +168,10 @@ def add_lora(
     trained = check_patterns("train", train)
     chosen = _dense_layers(model, check_patterns("targets", targets), trained).values()
     if any(getattr(layer.dtype_policy, "quantization_mode", None) == "float8" for layer in chosen):
-        words = "was quantized to float8, in which Keras computes no adapters"
-        raise ValueError(f"{model.name} {words}. Add them to a model that was not, or that was quantized to int8.")
+        raise ValueError(
+            f"{model.name} was quantized to float8, in which Keras computes no adapters. Add them to a model that "
+            "was not, or that was quantized to int8."
+        )
     for layer in chosen:
         layer.enable_lora(rank, lora_alpha=alpha)
     register_weights(model)
@@ -275,8 +277,10 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
                 "patch size, and with no adapters of other layers or of another rank (merge_lora)."
             )
     if adapted and adapted.keys() != set(targets):
-        found = f"{model.name} has adapters of other layers than {os.fspath(path)!r}"
-        raise ValueError(f"{found}: {listing(sorted(adapted.keys() ^ set(targets)))}. merge_lora() first.")
+        raise ValueError(
+            f"{model.name} has adapters of other layers than {os.fspath(path)!r}: "
+            f"{listing(sorted(adapted.keys() ^ set(targets)))}. merge_lora() first."
+        )
     if not adapted:
         others = {name.rpartition("/")[0] for name in arrays} - set(targets)
         add_lora(model, rank, targets, alpha=alpha, train=sorted(others))

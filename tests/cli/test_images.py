@@ -32,7 +32,7 @@ def test_predict_shows_all_classes_of_a_small_model(run, tiny, photo):
         ({"classes": None}, (), "has no head"),
         ({"classes": None, "pooling": "none"}, (), "keras-vit finetune"),
         ({"file": "tokens.keras", "pooling": "none"}, (), "every token"),
-        ({}, ("--top", 4), "--top must be at most 3"),
+        ({}, ("--top", 4), "top must be at most 3"),
     ],
 )
 def test_predict_refuses_models_without_such_an_answer(run, tiny, photo, fields, options, words):

@@ -134,16 +134,20 @@ def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, 
     if stated.get("mlp_ratio") is not None and not hidden <= width * number(stated, "mlp_ratio", 4) < hidden + 1:
         wrong["mlp_ratio"] = f"{hidden} / {width}"
     for key, size in wrong.items():
-        given = f"its {place} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
-        raise ValueError(f"The open_clip_config.json beside it belongs to another file: {given}.")
+        raise ValueError(
+            f"The open_clip_config.json beside it belongs to another file: its {place} says "
+            f"{key}={printable(stated[key], 60)}, but the arrays have {size}."
+        )
 
 
 def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
     """Returns which GELU a CLIP computes (a `ViTConfig.gelu`), as `like` or open_clip_config.json says."""
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
-        advice = "pass one such as 'ViT-B-32-quickgelu', or put open_clip_config.json beside the file"
-        raise ValueError(f"it is a CLIP, but like={like!r} is another model: {advice}.")
+        raise ValueError(
+            f"it is a CLIP, but like={like!r} is another model: pass one such as 'ViT-B-32-quickgelu', or put "
+            "open_clip_config.json beside the file."
+        )
     if like:
         return "quick" if "quickgelu" in like else "exact"
     if not sidecars.open_clip or mapping(sidecars.open_clip, "model_cfg").get("quick_gelu"):

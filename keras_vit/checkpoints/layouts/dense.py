@@ -140,8 +140,10 @@ def _segmentation_config(
     classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
     blocks = into // vit.width
     if into % vit.width or blocks not in (1, _MULTISCALE) or blocks > vit.depth:
-        wanted = f"{vit.width} or {_MULTISCALE * vit.width} for a backbone of the width {vit.width}"
-        raise ValueError(f"its head reads {into} numbers a patch; {wanted} were expected. Is it of another backbone?")
+        raise ValueError(
+            f"its head reads {into} numbers a patch; {vit.width} or {_MULTISCALE * vit.width} for a backbone of "
+            f"the width {vit.width} were expected. Is it of another backbone?"
+        )
     fields = names.fields if blocks == 1 else names.fields_of_four
     if fields is None:
         raise ValueError("its head reads four blocks, and nothing tells which: DINOv3's published ones read the last.")
@@ -450,8 +452,10 @@ def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     stages = backbone.get("out_indices") or backbone.get("out_features")
     numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
     if len(numbers) != 4 or not all(n.isdecimal() and int(n) for n in numbers):
-        given = f"its config.json says out_indices={printable(stages, 60)}"
-        raise ValueError(f"{given}; four numbers of blocks were expected, in a config.json beside the file.")
+        raise ValueError(
+            f"its config.json says out_indices={printable(stages, 60)}; four numbers of blocks were expected, in a "
+            "config.json beside the file."
+        )
     return {
         "metric": value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
         "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
@@ -471,8 +475,10 @@ def depth_to_write(config: Any) -> Layout:
         ("backbone", is_dinov2, "a DINOv2"),
     ):
         if not fits:
-            words = f"transformers has no DepthAnything with {field}={printable(getattr(config, field), 60)}"
-            raise ValueError(f"{words}; {wanted} was expected. Save the model as .keras.")
+            raise ValueError(
+                f"transformers has no DepthAnything with {field}={printable(getattr(config, field), 60)}; {wanted} "
+                "was expected. Save the model as .keras."
+            )
 
     def restate(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
         """Returns the config and the changed weights, those of the backbone's layout."""

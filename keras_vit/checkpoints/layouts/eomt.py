@@ -209,11 +209,15 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
     probabilities = file[names.masking].read()
     last = file.get(f"{family.module}{family.norm}.weight")
     if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
-        advice = "Add them to those, as its authors' code does, or take the repository in transformers' layout."
-        raise ValueError(f"its weights are differences to those of DINOv3 (delta weights). {advice}")
+        raise ValueError(
+            "its weights are differences to those of DINOv3 (delta weights). Add them to those, as its authors' "
+            "code does, or take the repository in transformers' layout."
+        )
     if probabilities.any():
-        given = f"its {names.masking} are {printable(probabilities.tolist(), 80)}"
-        raise ValueError(f"{given}: blocks still mask attention. Only models with 0 everywhere are computed here.")
+        raise ValueError(
+            f"its {names.masking} are {printable(probabilities.tolist(), 80)}: blocks still mask attention. Only "
+            "models with 0 everywhere are computed here."
+        )
 
 
 def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
@@ -259,8 +263,10 @@ def _backbone(
             raise ValueError(f"it has no array {family.module + name!r}.")
     position, given = "none" if is_rotary else "learned_patches", fields["position_embedding"]
     if given != position:
-        words = f"its position embeddings are of the kind {given!r}, but {position!r} was expected"
-        raise ValueError(f"{words}: the array {family.positions!r} is missing, or is another model's.")
+        raise ValueError(
+            f"its position embeddings are of the kind {given!r}, but {position!r} was expected: the array "
+            f"{family.positions!r} is missing, or is another model's."
+        )
     activation = _activation(stated)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and family.types:
@@ -323,8 +329,10 @@ def to_write(config: EoMTConfig) -> Layout:
     # The file says one activation for blocks and head; DINOv2's gated MLPs have their own.
     activation = "silu" if gated and rotary else config.activation if gated else backbone.gelu
     if config.activation != activation:
-        words = f"whose blocks have {activation!r} and whose head has {config.activation!r}: it has one for both"
-        raise ValueError(f"transformers has no EoMT {words}. Save the model as .keras.")
+        raise ValueError(
+            f"transformers has no EoMT whose blocks have {activation!r} and whose head has {config.activation!r}: "
+            "it has one for both. Save the model as .keras."
+        )
     mlp = "up" if rotary else "fc"
     family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else mlp])
     layout = _layout(family, _OF_TRANSFORMERS, written=True)

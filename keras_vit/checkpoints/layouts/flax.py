@@ -389,8 +389,10 @@ def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConf
         ranks = {n: (n == default_tokens, math.isqrt(n) ** 2 == n) for n in old}
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
         if len(old) != 2 or ranks[mixed] == ranks[tokens]:
-            words = f"nothing tells which of {old}, the sizes of its matrices, is the number of patches"
-            raise ValueError(f"{words}: pass grid_size=(rows, columns).")
+            raise ValueError(
+                f"nothing tells which of {old}, the sizes of its matrices, is the number of patches: pass "
+                "grid_size=(rows, columns)."
+            )
     else:
         tokens, mixed = shape_of(arrays, "MixerBlock_0/token_mixing/Dense_0/kernel", 2)
     classes = shape_of(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None

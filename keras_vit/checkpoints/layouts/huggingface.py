@@ -348,8 +348,10 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     """Returns what config.json says of the image model; empty where there is none."""
     stated = sidecars.config
     if sidecars.architecture and (stated or family.title != "CLIP"):
-        advice = "leave it out, and put the repository's config.json beside the file"
-        raise ValueError(f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: {advice}.")
+        raise ValueError(
+            f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: leave it out, and put the "
+            "repository's config.json beside the file."
+        )
     # The type of a file with two towers has to fit as well, where it is that of a family.
     types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []
     vision = stated.get("vision_config")
@@ -359,8 +361,10 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
         stated = {"model_type": stated.get("model_type"), **vision, "id2label": labels, "problem_type": problem}
     wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
     if wrong:
-        given = f"it is of the type {printable(wrong[0], 60)}, but its arrays are those of {family.title}"
-        raise ValueError(f"the config.json says that {given}; {', '.join(family.types)} were expected.")
+        raise ValueError(
+            f"the config.json says that it is of the type {printable(wrong[0], 60)}, but its arrays are those of "
+            f"{family.title}; {', '.join(family.types)} were expected."
+        )
     return stated
 
 

@@ -143,11 +143,9 @@ def with_head(found: Found, widths: Collection[int], name: str) -> Found:
     matrices = [key for key in theirs if len(found.arrays[key].shape) == 2 and found.arrays[key].shape[1] in widths]
     start = matrices[0].removesuffix("weight") if matrices else ""
     if len(matrices) != 1 or {*theirs} - {f"{start}weight", f"{start}bias"} or f"{name}.weight" in found.arrays:
-        advice = (
-            "One linear layer is read, such as 'head.1' after dropout. Leave the head out of the file for features."
-        )
         raise ValueError(
-            f"it has a head that is not known here: {listed([found.arrays[n].name for n in theirs])}. {advice}"
+            f"it has a head that is not known here: {listed([found.arrays[n].name for n in theirs])}. One linear "
+            "layer is read, such as 'head.1' after dropout. Leave the head out of the file for features."
         )
     new = {f"{start}{end}": f"{name}.{end}" for end in ("weight", "bias")}
     return dataclasses.replace(found, arrays={new.get(key, key): array for key, array in found.arrays.items()})
@@ -458,8 +456,10 @@ def _heads(
         if heads is None:
             if like is not None and like.config is not None:
                 raise ValueError(f"It is {width} wide, but like={like.name!r} is {like.config.width} wide.")
-            words = "Nothing tells its number of attention heads: no config.json is beside it"
-            raise ValueError(f"{words}, and its width {width} is not a multiple of 64. Pass like=...")
+            raise ValueError(
+                f"Nothing tells its number of attention heads: no config.json is beside it, and its width {width} "
+                "is not a multiple of 64. Pass like=..."
+            )
         text = f"no config.json says how many attention heads it has; {heads} are assumed"
         remarks.append(assumption("heads", text, is_named))
     elif given is not None and stated is not None and given != stated:

@@ -236,8 +236,10 @@ def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any])
         if isinstance(size, tuple):
             accepted += [list(size), size[0]] if size[0] == size[1] else [list(size)]
         if stated.get(key) not in accepted:
-            given = f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}"
-            raise ValueError(f"{given}: it lies beside another file.")
+            raise ValueError(
+                f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}: it lies beside "
+                "another file."
+            )
 
 
 # How transformers prepares images

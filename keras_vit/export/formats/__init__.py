@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from keras_vit._arguments import Code, Message
 from keras_vit.export.format import Format, Precision
 from keras_vit.export.formats.litert import LiteRT
 from keras_vit.export.formats.onnx import ONNX
@@ -35,8 +34,9 @@ def format_of(path: Path, name: str | None) -> Format:
         by_suffix = {row.suffix: row for row in FORMATS.values() if row.suffix}
         if path.suffix not in by_suffix:
             choices = ", ".join(f"{suffix} ({row.name})" for suffix, row in by_suffix.items())
-            words = f"path must end in one of {choices}, but {str(path)!r} was given. "
-            raise ValueError(Message(words, Code('format="saved_model"'), " writes a folder."))
+            raise ValueError(
+                f'path must end in one of {choices}, but {str(path)!r} was given. format="saved_model" writes a folder.'
+            )
         return by_suffix[path.suffix]
     if name not in FORMATS:
         raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")

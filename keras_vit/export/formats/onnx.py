@@ -73,8 +73,10 @@ def _to_float16(source: Path, target: Path) -> None:
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
     peak = max(float(np.abs(array).max()) for array in arrays if array.dtype.kind == "f" and array.size > 1)
     if peak > LARGEST:  # which the converter would cut to
-        words = f"In float16, in which GPUs compute, numbers end at {LARGEST:.0f}, but the weights reach {peak:.3g}"
-        raise RuntimeError(f"{words}. Take precision='float32'.")
+        raise RuntimeError(
+            f"In float16, in which GPUs compute, numbers end at {LARGEST:.0f}, but the weights reach {peak:.3g}. "
+            "Take precision='float32'."
+        )
     with _quiet(target.parent):
         model = convert_float_to_float16(model, max_finite_val=LARGEST, keep_io_types=True)
     # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
