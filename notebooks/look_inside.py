@@ -28,7 +28,7 @@ shown = inspection.shown_pixels(model, images)
 print(model.config)
 
 # %% [markdown]
-# ## What the answer is made of
+# ## Attention rollout
 #
 # Attention rollout (Abnar and Zuidema, arXiv 2005.00928) multiplies the attention of all blocks.
 
@@ -45,7 +45,7 @@ heads = inspection.patch_attention(model, images[3:4])[0]
 inspection.plot_attention_heads(heads, shown[3])
 
 # %% [markdown]
-# ## What speaks for a class
+# ## Relevance for a class
 #
 # Attention times its gradient (Chefer et al., arXiv 2103.15679) depends on the chosen class.
 
@@ -55,7 +55,7 @@ inspection.plot_attention_rollout(
 )
 
 # %% [markdown]
-# ## How far each head looks
+# ## Mean attention distance
 #
 # Figure 7 of the paper, on the right: the mean distance between a patch and the patches it attends to, in pixels.
 
@@ -65,7 +65,7 @@ print(distances.round(1))
 inspection.plot_mean_attention_distance(distances)
 
 # %% [markdown]
-# ## What the weights alone tell
+# ## Position embeddings
 #
 # The similarity of position embeddings (Figure 7, centre): each place is most similar to itself and its neighbours.
 

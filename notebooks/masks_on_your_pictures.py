@@ -104,7 +104,7 @@ for _ in range(20):
 print(metric.result())
 
 # %% [markdown]
-# ## Digits told apart
+# ## Instance segmentation of the digits
 #
 # So far, two digits of one pen are one mask. An EoMT finds each digit: queries go through the last blocks together
 # with the patches, and each query predicts a mask and its class. `mask_targets` converts a map of instance ids. A

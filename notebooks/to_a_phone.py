@@ -66,7 +66,7 @@ for picture in pixels[200:204]:
     print(f"{names[int(answer.argmax())]!r:8} {answer.max():.0%}")
 
 # %% [markdown]
-# ## What the checks found
+# ## Results of the checks
 
 # %%
 print(reports["int8"])
