@@ -113,9 +113,10 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
             "augmentation",
             "Augmentation",
             "Augmentation randaugment randaugment_operation ViewAugmentation MaskAugmentation augment_masks"
-            " SegmentAugmentation",
+            " SegmentAugmentation BoxAugmentation",
         ),
         ("masks", "Masks", "open_masks MaskedImages open_segments SegmentedImages mask_targets"),
+        ("boxes", "Boxes", "open_boxes BoxedImages"),
         ("folders", "Folders", "image_files IMAGE_SUFFIXES has_test_split pick_split match_labels BadImage"),
     ],
     "layers": [

@@ -96,6 +96,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.data": {
         "keras_vit.data.augmentation": "Augmentation randaugment randaugment_operation",
+        "keras_vit.data.boxes": "BoxAugmentation BoxedImages open_boxes",
         "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
         "keras_vit.data.mask_augmentation": "MaskAugmentation SegmentAugmentation augment_masks",
         "keras_vit.data.masks": "MaskedImages mask_targets open_masks",

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
     from keras_vit.data.augmentation import randaugment as randaugment
     from keras_vit.data.augmentation import randaugment_operation as randaugment_operation
+    from keras_vit.data.boxes import BoxAugmentation as BoxAugmentation
+    from keras_vit.data.boxes import BoxedImages as BoxedImages
+    from keras_vit.data.boxes import open_boxes as open_boxes
     from keras_vit.data.examples import IMAGE_SUFFIXES as IMAGE_SUFFIXES
     from keras_vit.data.examples import BadImage as BadImage
     from keras_vit.data.examples import has_test_split as has_test_split

@@ -32,23 +32,36 @@ class Instances(NamedTuple):
     labels: list[int]
 
 
+class Boxes(NamedTuple):
+    """The boxes of a picture."""
+
+    picture: str
+    size: tuple[Any, Any]  # as of `Instances`
+    boxes: list[Any]  # left, top, width, height
+    labels: list[int]
+    crowd: list[bool]
+    areas: list[float]
+
+
 class Annotation(NamedTuple):
     """What a file of COCO's form says."""
 
-    rows: list[Any]  # of each picture that has some: `Segments` or, unless it is panoptic, `Instances`
+    rows: list[Any]  # `Segments` or `Instances` of each picture that has some, or `Boxes` of each picture
     names: tuple[str, ...]  # of the classes
     stuff: tuple[int, ...]  # classes of which there are no single things (`isthing` is 0)
     is_panoptic: bool
 
 
-def read_annotation(file: Path, names: Sequence[str] | None = None, is_panoptic: bool | None = None) -> Annotation:
-    """Returns what a file says; `names` are what the classes are called, to find its categories by."""
+def read_annotation(
+    file: Path, names: Sequence[str] | None = None, is_panoptic: bool | None = None, boxes: bool = False
+) -> Annotation:
+    """Returns what a file says; `names` are what the classes are called, with `boxes` these alone are read."""
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
         if is_panoptic is None:
             is_panoptic = any("segments_info" in row for row in about["annotations"])
         places = class_numbers(about, names)
-        rows = (_panoptic_rows if is_panoptic else _instance_rows)(file, about, places)
+        rows = (_box_rows if boxes else _panoptic_rows if is_panoptic else _instance_rows)(file, about, places)
         stuff = sorted(places[row["id"]] for row in about["categories"] if row.get("isthing") == 0)
         if not rows:
             raise ValueError("it has no annotations")
@@ -56,7 +69,7 @@ def read_annotation(file: Path, names: Sequence[str] | None = None, is_panoptic:
         return Annotation(rows, tuple(known), tuple(stuff), is_panoptic)
     except (ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else printable(error, 300)
-        kind = "" if is_panoptic is None else "panoptic " if is_panoptic else "instance "
+        kind = "" if is_panoptic is None or boxes else "panoptic " if is_panoptic else "instance "
         raise ValueError(f"{file} is no {kind}annotation of COCO's form: {reason}.") from error
 
 
@@ -97,6 +110,20 @@ def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[In
         picture.masks.append(row["segmentation"])
         picture.labels.append(_listed(places, "category_id", row))
     warn_of_crowds(file, len(crowds - {row["image_id"] for row in single}))
+    return list(found.values())
+
+
+def _box_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Boxes]:
+    found = {
+        row["id"]: Boxes(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
+        for row in about["images"]
+    }
+    for row in about["annotations"]:
+        picture, (_, _, width, height) = _listed(found, "image_id", row), row["bbox"]
+        picture.boxes.append(row["bbox"])
+        picture.labels.append(_listed(places, "category_id", row))
+        picture.crowd.append(bool(row.get("iscrowd")))
+        picture.areas.append(row.get("area", width * height))
     return list(found.values())
 
 
@@ -178,11 +205,24 @@ def panoptic_targets(file: Path, row: Segments, pixels: np.ndarray, name: str) -
     return mask_targets(numbers, segments=parts) | {"crowd": np.array([key in row.crowds for key in found])}
 
 
-def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
-    """Returns the instances of a picture by an annotation's row."""
+def _size_of(pixels: np.ndarray, file: Path, row: Instances | Boxes, name: str) -> tuple[int, int]:
     size = pixels.shape[:2]
     if None not in row.size and row.size != size:
-        raise ValueError(f"{file.name} has masks of {name} at {row.size}, but that is {size}.")
+        raise ValueError(f"{file.name} has annotations of {name} at {row.size}, but that is {size}.")
+    return size
+
+
+def box_targets(file: Path, row: Boxes, pixels: np.ndarray, name: str) -> dict[str, Any]:
+    """Returns the boxes of a picture by an annotation's row, as corners."""
+    _size_of(pixels, file, row, name)
+    boxes = np.array(row.boxes, "float64").reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    return {"boxes": boxes, "labels": row.labels, "crowd": row.crowd, "areas": row.areas}
+
+
+def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
+    """Returns the instances of a picture by an annotation's row."""
+    size = _size_of(pixels, file, row, name)
     try:
         masks = [mask_at_size(instance_mask(one, *size), pixels, file) for one in row.masks]
     except ValueError as error:

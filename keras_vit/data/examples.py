@@ -31,7 +31,7 @@ from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
-DENSE = ("mask", "segments")  # targets of the pixels of a picture, which keeps its size where it is evaluated on
+DENSE = ("mask", "segments", "boxes")  # of pictures that keep their size where they are evaluated on
 NO_TARGET = "none"  # of pictures whose labels are not read
 LARGEST = float(np.finfo(np.float32).max)  # of numbers as labels
 

@@ -28,6 +28,7 @@ from keras_vit._arguments import (
 from keras_vit._files import at_home
 from keras_vit._options import check_shard
 from keras_vit.data.augmentation import HOLDOUT, ORDER, Augmentation, ImageTransform, Transform
+from keras_vit.data.boxes import PLAIN_BOXES, BoxAugmentation, BoxTransform
 from keras_vit.data.examples import (
     DENSE,
     IMAGE_SUFFIXES,
@@ -77,7 +78,9 @@ def open_data(
     batch_size: int,
     split: str = "train",
     shuffle: bool | None = None,
-    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation | ViewAugmentation | None = None,
+    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation | BoxAugmentation | ViewAugmentation | None = (
+        None
+    ),
     seed: int = 0,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -102,7 +105,7 @@ def open_data(
               of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
               `randaugment` and `mixup` of an augmentation are added.
             - a table of image files and labels: `open_table`; pictures with masks: `open_masks`; with segments:
-              `open_segments`.
+              `open_segments`; with boxes: `open_boxes`.
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Of the images that come out, an integer or `(height, width)`. None: arrays or a pipeline of what a
             model takes already, of any shape and unit, to go through once: labels are checked, images are as they are.
@@ -111,7 +114,8 @@ def open_data(
         shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
             `split` says.
         augmentation: What is done to training images; `None`: they are scaled to size. A `MaskAugmentation` where there
-            are masks, a `SegmentAugmentation` where there are segments; a `ViewAugmentation` for the target `"none"`.
+            are masks, a `SegmentAugmentation` where there are segments, a `BoxAugmentation` where there are boxes; a
+            `ViewAugmentation` for the target `"none"`.
         seed: A whole number from 0. The same seed yields the same batches.
         classes: How many there are, where the data does not say it.
         class_names: Their names in the order that labels are to have; of arrays and pipelines, in that which they have.
@@ -123,8 +127,8 @@ def open_data(
         check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
             cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
         resize: How images come to size that come in order, once: as in `load_image`, or the pipeline of a model,
-            `model.config.pipeline`, which crops as its family does. Pixels are not normalised. Pictures with masks keep
-            their sizes.
+            `model.config.pipeline`, which crops as its family does. Pixels are not normalised. Pictures with masks or
+            boxes keep their sizes.
         workers: How many threads or processes read and decode; `None` for one on every core.
         processes: Whether they are processes, for image files only: many threads of one process wait for each other.
             `None`: for training on 8 cores or more.
@@ -218,7 +222,7 @@ def hold_out(examples: Examples, share: float, seed: int, split: str) -> Example
     # several labels the rarest counts, and numbers are held out from small to large.
     groups, generator = groups_of(examples), np.random.default_rng([seed, HOLDOUT])
     count = round(share * len(groups))
-    if examples.target == "segments":
+    if examples.target in ("segments", "boxes"):
         order, count = np.random.default_rng([seed, ORDER]).permutation(len(groups)), max(1, count)
         held = order[:count]
     else:
@@ -253,14 +257,13 @@ def _transform(
         )
     if augmentation is None:
         plain = {"mask": PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0), "segments": PLAIN_SEGMENTS}
+        plain["boxes"] = PLAIN_BOXES
         augmentation = plain.get(kind, Augmentation(crop="resize", flip=False))
     if kind not in getattr(augmentation, "targets", ()):
-        wanted = {"mask": "data.MaskAugmentation", "segments": "data.SegmentAugmentation"}.get(
-            kind, "data.Augmentation"
-        )
-        hint = (
-            f" Recipes segmentation/... have one, or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
-        )
+        known = {"mask": "MaskAugmentation", "segments": "SegmentAugmentation", "boxes": "BoxAugmentation"}
+        wanted = f"data.{known.get(kind, 'Augmentation')}"
+        rows = "detection" if kind == "boxes" else "segmentation"
+        hint = f" Recipes {rows}/... have one, or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
         raise TypeError(
             f"augmentation must be a {wanted} for data of the target {kind!r}, but is a "
             f"{type(augmentation).__name__}.{hint}"
@@ -270,6 +273,8 @@ def _transform(
         return MaskTransform(size, augmentation, seed, channels, ignore)
     if kind == "segments":
         return SegmentTransform(size, augmentation, seed, channels)
+    if kind == "boxes":
+        return BoxTransform(size, augmentation, seed, channels)
     make = ViewTransform if isinstance(augmentation, ViewAugmentation) else ImageTransform
     return make(size, augmentation, seed, channels)
 

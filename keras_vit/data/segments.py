@@ -53,8 +53,70 @@ Targets = dict[str, np.ndarray]
 _NUMBER = re.compile(r"[-_]?\d*$")  # after the class in the name of an instance's file
 
 
+class AnnotatedPictures:
+    """What pictures with segments and pictures with boxes share; subclasses have the fields that it reads."""
+
+    examples: Examples | None
+    classes: int
+    class_names: tuple[str, ...] | None
+    task: str
+    tests: Any
+    target: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the pictures are called, such as their paths."""
+        return () if self.examples is None else tuple(map(self.examples.called, range(len(self.examples))))
+
+    @property
+    def has_test_split(self) -> bool:
+        """Whether there are pictures to evaluate on."""
+        return self.tests is not None
+
+    def read(self, i: int) -> tuple[np.ndarray, Targets]:
+        """Returns the pixels of a picture, uint8 `(height, width, 3)`, and its targets.
+
+        These are `masks` `(T, height, width)` or `boxes` `(T, 4)`, `labels` `(T,)`, and `crowd` `(T,)` where some are
+        of several things. Raises IndexError without such a picture, ValueError or OSError for what cannot be read.
+        """
+        return self.examples.read(range(len(self.examples))[i])
+
+    def part(self, numbers: Iterable[int]) -> Self:
+        """Returns some of the pictures, by their numbers, which count from the end where they are negative.
+
+        Raises IndexError for one that there is not, TypeError for what is not a whole number.
+        """
+        chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
+        return dataclasses.replace(self, examples=self.examples.part(chosen))
+
+    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
+        """Returns the pictures to train on, or where there are such those to evaluate on."""
+        chosen = self.in_order(class_names) if split == "train" or self.tests is None else self.tests
+        names = None if self.class_names is None else list(self.class_names)
+        marks = fingerprint(*chosen.names, chosen.examples.fingerprint)
+        return dataclasses.replace(
+            chosen.examples,
+            kind=f"{self.task} {self.target}".strip(),
+            fingerprint=marks,
+            classes=self.classes,
+            class_names=names,
+            target=self.target,
+            task=chosen.task,
+        ).readable(reading)
+
+    def pair(self, element: Any) -> tuple[np.ndarray, Any]:
+        """Returns the pictures and the targets of what a pipeline yields."""
+        return pair_of(element)
+
+    def check_batch(self, targets: Any, images: np.ndarray, where: str) -> list[Targets]:
+        """Returns the targets of a pipeline's pictures as `checked` does."""
+        if not isinstance(targets, (list, tuple)) or len(targets) != len(images):
+            raise ValueError(f"There must be a target for each of the {len(images)} pictures of {where}.")
+        return [self.checked(target, images.shape[1:3], where) for target in targets]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class SegmentedImages:
+class SegmentedImages(AnnotatedPictures):
     """Pictures with the masks of their segments: `open_segments` makes it, and `finetune_segmentation` takes it.
 
     Attributes:
@@ -84,75 +146,28 @@ class SegmentedImages:
     masks: MaskedImages | None = dataclasses.field(default=None, repr=False)  # semantic ones
     target: str = "segments"
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the pictures are called, such as their paths."""
-        return () if self.examples is None else tuple(map(self.examples.called, range(len(self.examples))))
-
-    @property
-    def has_test_split(self) -> bool:
-        """Whether there are pictures to evaluate on."""
-        return self.tests is not None
-
-    def read(self, i: int) -> tuple[np.ndarray, Targets]:
-        """Returns the pixels of a picture, uint8 `(height, width, 3)`, and its targets.
-
-        These are `masks` `(T, height, width)`, `labels` `(T,)`, and `crowd` `(T,)` where some masks are of several
-        things. Raises IndexError without such a picture, ValueError or OSError for what cannot be read.
-        """
-        return self.examples.read(range(len(self.examples))[i])
-
-    def part(self, numbers: Iterable[int]) -> Self:
-        """Returns some of the pictures, by their numbers, which count from the end where they are negative.
-
-        Raises IndexError for one that there is not, TypeError for what is not a whole number.
-        """
-        chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
-        return dataclasses.replace(self, examples=self.examples.part(chosen))
-
     def in_order(self, names: Sequence[str] | None) -> Self:
         """Returns itself; ValueError if other names of classes are given than it has."""
-        return _with_classes(self, None, None if names is None else tuple(names))
+        return with_classes(self, None, None if names is None else tuple(names))
 
-    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
-        """Returns the pictures to train on, or where there are such those to evaluate on."""
-        chosen = self.in_order(class_names) if split == "train" or self.tests is None else self.tests
-        names = None if self.class_names is None else list(self.class_names)
-        marks = fingerprint(*chosen.names, chosen.examples.fingerprint)
-        return dataclasses.replace(
-            chosen.examples,
-            kind=f"{self.task} segments",
-            fingerprint=marks,
-            classes=self.classes,
-            class_names=names,
-            target=self.target,
-            task=chosen.task,
-        ).readable(reading)
-
-    def pair(self, element: Any) -> tuple[np.ndarray, Any]:
-        """Returns the pictures and the targets of what a pipeline yields."""
-        return _pair(element)
-
-    def check_batch(self, targets: Any, images: np.ndarray, where: str) -> list[Targets]:
-        """Returns the targets of a pipeline's pictures, made of masks where these are given."""
-        if not isinstance(targets, (list, tuple)) or len(targets) != len(images):
-            raise ValueError(f"There must be a target for each of the {len(images)} pictures of {where}.")
-        size, checked = images.shape[1:3], []
-        for target in targets:
-            if not isinstance(target, Mapping):
-                target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
-            checked.append(_checked(target, size, self.classes, where))
-        return checked
+    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+        """Returns the target of one of a pipeline's pictures, made of a mask where that is given."""
+        if not isinstance(target, Mapping):
+            target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
+        return _checked(target, size, self.classes, where)
 
 
-def _pair(element: Any) -> tuple[np.ndarray, Any]:
+def pair_of(element: Any) -> tuple[np.ndarray, Any]:
+    """Returns pictures and targets of what a pipeline yields: a pair, or a dict."""
     if isinstance(element, Mapping):
         images = next((element[key] for key in IMAGES if key in element), None)
         targets = element.get("target", element.get("targets"))
-        targets = {key: element[key] for key in ("masks", "labels") if key in element} if targets is None else targets
+        known = {key: element[key] for key in ("masks", "boxes", "labels", "crowd") if key in element}
+        targets = known if targets is None else targets
         element = images, targets
     if not isinstance(element, (tuple, list)) or len(element) != 2 or element[0] is None or not len(element[1]):
-        raise ValueError("The pipeline must yield (pictures, targets), or a dict with 'image', 'masks' and 'labels'.")
+        keys = "'image', 'labels', and 'masks' or 'boxes'"
+        raise ValueError(f"The pipeline must yield (pictures, targets), or a dict with {keys}.")
     images, targets = to_numpy(element[0]), element[1]
     is_mapping = isinstance(targets, Mapping)
     if images.ndim == 4 and is_mapping:  # joined by the library
@@ -162,15 +177,21 @@ def _pair(element: Any) -> tuple[np.ndarray, Any]:
 
 def _checked(target: Mapping[str, Any], size: tuple[int, ...], classes: int, name: str) -> Targets:
     """Returns the target of a picture as arrays; ValueError where labels or shapes do not fit."""
-    given = to_numpy(target["labels"])
-    labels = given.astype("int32")
-    if len(labels) and not ((labels == given).all() and 0 <= labels.min() <= labels.max() < classes):
-        raise ValueError(f"targets must have the labels 0 to {classes - 1}, but those of {name} are {given.tolist()}.")
+    labels = labels_of(target, classes, name)
     masks = to_numpy(target["masks"])
     if masks.shape != (len(labels), *size):
         raise ValueError(f"masks of {name} must be {(len(labels), *size)}, but their shape is {masks.shape}.")
     extra = {"crowd": to_numpy(target["crowd"]).astype(bool)} if "crowd" in target else {}
     return {"masks": masks.astype(bool), "labels": labels, **extra}
+
+
+def labels_of(target: Mapping[str, Any], classes: int, name: str) -> np.ndarray:
+    """Returns the labels of a picture's target as int32; ValueError for one that is not a class."""
+    given = to_numpy(target["labels"])
+    labels = given.astype("int32")
+    if len(labels) and not ((labels == given).all() and 0 <= labels.min() <= labels.max() < classes):
+        raise ValueError(f"targets must have the labels 0 to {classes - 1}, but those of {name} are {given.tolist()}.")
+    return labels
 
 
 def open_segments(
@@ -228,24 +249,24 @@ def open_segments(
     given = {"annotations": annotations, "split": split, **of_masks}
     if isinstance(source, SegmentedImages):
         refuse(_OF_KINDS, given, {"data": "segments that are open"})
-        return _with_classes(source, count, names)
+        return with_classes(source, count, names)
     if annotations is not None:
         refuse(_OF_KINDS, given, {"data": "COCO's annotations"})
         listed = names or names_beside(source)
-        return _with_classes(_coco(Path(source), Path(annotations), listed), count, names)
+        return with_classes(_coco(Path(source), Path(annotations), listed), count, names)
     if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
         refuse(_OF_KINDS, given, {"data": "arrays of masks with labels"})
         return _arrays(*source, count, names)
     if isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
         refuse(_OF_KINDS, given, {"data": "ADE20K's folder"})
-        return _with_classes(_ade20k(Path(source), split), count, names)
+        return with_classes(_ade20k(Path(source), split), count, names)
     folders = _instance_folders(source)
     if folders:
         refuse(_OF_KINDS, given, {"data": _INSTANCES[len(folders) > 1]})
-        return _with_classes(_instances(folders, names or names_beside(source), split), count, names)
+        return with_classes(_instances(folders, names or names_beside(source), split), count, names)
     is_table = isinstance(source, (MaskedImages, LabelTable, str, os.PathLike, Mapping))
     if not is_table and is_pipeline(source) and not hasattr(source, "__next__"):
-        _, first = _pair(next(iter(one_pass(source)), ()))
+        _, first = pair_of(next(iter(one_pass(source)), ()))
         if isinstance(first, Mapping) or isinstance(first[0], Mapping):
             refuse(_OF_KINDS, given, {"data": "pipelines of masks with labels"})
             if count is None:
@@ -268,7 +289,7 @@ _OF_KINDS = {
 }
 
 
-def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str, ...] | None) -> SegmentedImages:
+def with_classes(source: SegmentedImages, classes: int | None, names: tuple[str, ...] | None) -> SegmentedImages:
     """Returns the source; ValueError if `classes` or `names` are given and are not those that it has."""
     if names not in (None, source.class_names):
         found = "no names" if source.class_names is None else listing(source.class_names)
@@ -278,7 +299,7 @@ def _with_classes(source: SegmentedImages, classes: int | None, names: tuple[str
     return source
 
 
-def _opened(
+def opened(
     pictures: Sequence[Any], notes: Sequence[Any], annotate: Callable[..., Targets], *digest: Any, **fields: Any
 ) -> Examples:
     """Returns pictures, in files where nothing else is said, whose segments `annotate` makes of notes."""
@@ -296,7 +317,7 @@ def _opened(
 def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
     """Returns the pictures of a split with semantic masks, of which each class that occurs is a segment."""
     examples = masks.open_examples(split, None, Reading(check="none"))
-    load = examples.load if examples.in_files else lambda picture: _bytes(examples.load(picture))
+    load = examples.load if examples.in_files else lambda picture: as_bytes(examples.load(picture))
     annotate = functools.partial(_of_mask, examples.annotate, masks.ignore)
     return SegmentedImages(
         examples=dataclasses.replace(examples, load=load, annotate=annotate),
@@ -327,7 +348,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
         annotate = functools.partial(panoptic_targets, file)
     find = pictures_by_name(folder, ids if about.is_panoptic else None)
     paths = [find(row.picture) for row in rows]
-    examples = _opened(paths, rows, annotate, file.name, file.stat().st_size, len(paths))
+    examples = opened(paths, rows, annotate, file.name, file.stat().st_size, len(paths))
     return SegmentedImages(examples, len(about.names), about.names, task, about.stuff)
 
 
@@ -402,7 +423,7 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
         raise ValueError(f"{folder}/instances must have files whose names {wanted}, but {found}.")
     notes = [[(part, known.index(labels[part])) for part in parts] for parts in files.values()]
     digest = tuple((part.name, part.stat().st_size) for part in labels)
-    return SegmentedImages(_opened(list(files), notes, _of_files, *digest), len(known), known, "instance")
+    return SegmentedImages(opened(list(files), notes, _of_files, *digest), len(known), known, "instance")
 
 
 def _of_files(parts: Sequence[tuple[Path, int]], pixels: np.ndarray, name: str) -> Targets:
@@ -422,19 +443,19 @@ def _arrays(
     for i, target in enumerate(targets):
         _checked(target, np.shape(pictures[i])[:2], count, f"picture {i}")
     kept = [i for i, of in enumerate(labels) if len(of)]
-    examples = _opened(
+    examples = opened(
         pictures,
         targets,
         lambda target, pixels, name: _checked(target, pixels.shape[:2], count, name),
         fingerprint(*(to_numpy(pictures[i]) for i in kept[:16])),
         len(kept),
         name=lambda i: f"picture {i}",
-        load=lambda picture: _bytes(read_picture(picture)),
+        load=lambda picture: as_bytes(read_picture(picture)),
         in_files=False,
     )
     return SegmentedImages(examples.part(kept), count, names, "instance")
 
 
-def _bytes(picture: np.ndarray) -> np.ndarray:
+def as_bytes(picture: np.ndarray) -> np.ndarray:
     """Returns a picture of 0..255 as uint8; fractions are rounded."""
     return picture if picture.dtype == np.uint8 else picture.round().clip(0, 255).astype("uint8")

@@ -115,7 +115,7 @@ class ImageStream(Stream):
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
         classes: How many there are; 0 of test data that does not say it; 1 for regression.
-        target: What the labels are, as in `open_data`; also `"mask"` and `"segments"`.
+        target: What the labels are, as in `open_data`; also `"mask"`, `"segments"` and `"boxes"`.
         labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
         name: From an index in the data's order to what the image is called, such as its path; None of pipelines.
         examples: How many there are, or `None` if the data does not say.

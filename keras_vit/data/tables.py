@@ -173,7 +173,7 @@ def open_table(
         >>> table.target, table.class_names
         ('multilabel', ('cat', 'young'))
     """
-    columns, where, first, home = _read(source)
+    columns, where, first, home = read_columns(source)
     several, labels = not isinstance(label, str), [label] if isinstance(label, str) else list(label)
     if not labels or len(set(labels)) < len(labels):
         raise ValueError(f"label must be a column or several that differ, but {label!r} was given.")
@@ -196,7 +196,7 @@ def open_table(
     if not rows:
         raise ValueError(f"{where} has no rows.")
 
-    cells = _Cells(columns, rows)
+    cells = Cells(columns, rows)
     if target == "mask":
         classes, values = [], np.zeros((len(rows), 0))
     elif several or target == "number":
@@ -224,7 +224,7 @@ def open_table(
         labels=np.asarray(values, "float32"),
         target=target,
         class_names=tuple(classes),
-        splits=_splits([cells.text(split, i) for i in count], rows) if split else None,
+        splits=splits_of([cells.text(split, i) for i in count], rows) if split else None,
         rows=rows,
         source=where,
         masks=[home / cells.text(labels[0], i) for i in count] if target == "mask" else None,
@@ -234,7 +234,7 @@ def open_table(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Cells:
+class Cells:
     """The cells of a table; a cell that does not hold what it should is a ValueError that names row and column."""
 
     columns: dict[str, Sequence[Any]]
@@ -298,7 +298,7 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
     return [name for name in classes if counts[plain(name)] > 1]
 
 
-def _read(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
+def read_columns(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
     """Returns the columns of a table by name, what it is called, the number of its first row, and its folder."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(at_home(source))
@@ -368,7 +368,7 @@ def _text(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
-def _splits(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
+def splits_of(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
     """Returns `"train"`, `"test"` or `"validation"` for each row; ValueError for a cell that names no split."""
     places = []
     for cell, row in zip(cells, rows, strict=True):

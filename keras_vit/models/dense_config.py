@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from keras_vit._options import Count, Finite, OneOf, Pair, Positive, Rate, Several, Whole
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import Config, Epsilon, ViTConfig, checked_class_names
+from keras_vit.preprocessing.windows import DETECTOR_PICTURES
 
 Blocks = Annotated[tuple[int, ...], Several(Whole(0))]
 # The fields of a backbone, none of which is set: all of its tokens go on.
@@ -210,7 +211,7 @@ class DetectorConfig(NamedClasses):
     objectness: bool = False
     activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
     head_epsilon: Epsilon = 1e-5
-    pictures: Annotated[str, OneOf(("owlvit", "owlv2", "scenic"))] = "owlv2"
+    pictures: Annotated[str, OneOf(DETECTOR_PICTURES)] = "owlv2"
 
     model: ClassVar[str] = "Detector"
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures")

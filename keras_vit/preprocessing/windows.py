@@ -16,6 +16,7 @@ from keras_vit.preprocessing.images import Pipeline, check_pixels, is_file, read
 # of many values a pixel would not fit into memory.
 Rows = Callable[[int, int], np.ndarray]
 _STRIP = 2**22  # values of a map that are computed at a time
+DETECTOR_PICTURES = ("owlvit", "owlv2", "scenic")  # rules of `detector_pixels`
 
 
 class Window(NamedTuple):

@@ -1,4 +1,6 @@
-"""What works for labels works for masks, segments and pictures without labels: they come from one stream."""
+"""What works for labels works for masks, segments, boxes and pictures without labels: they come from one stream."""
+
+import json
 
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ AUGMENTATIONS = {
     "class": data.Augmentation(mixup=0.2),
     "mask": data.MaskAugmentation(),
     "segments": data.SegmentAugmentation((0.8, 1.5), jitter=True),
+    "boxes": data.BoxAugmentation(),
     "none": data.ViewAugmentation(local_views=1),
 }
-DENSE = ("mask", "segments")
+DENSE = ("mask", "segments", "boxes")
 
 
 @pytest.fixture(params=AUGMENTATIONS)
@@ -28,6 +31,7 @@ def target(request):
 def root(tmp_path):
     """Pictures with masks, in folders of classes and in a table."""
     rng, lines = np.random.default_rng(0), ["file,label,mask"]
+    boxes, about = ["file,label,left,top,right,bottom"], {"images": [], "annotations": []}
     for i in range(COUNT):
         pixels, mask = rng.integers(2, 256, (18, 20 + i, 3), dtype="uint8"), np.zeros((18, 20 + i), "uint8")
         mask[2:12, 3:11] = 1
@@ -36,6 +40,13 @@ def root(tmp_path):
             (tmp_path / kind / name).parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(tmp_path / kind / name)
         lines.append(f"images/{name},{'ab'[i % 2]},masks/{name}")
+        boxes += [f"images/{name},{'ba'[i % 2]},3,2,11,12", f"images/{name},a,5,1,20,9"]
+        about["images"].append({"id": i, "file_name": name, "height": 18, "width": 20 + i})
+        for label, box in ((2 - i % 2, [3, 2, 8, 10]), (1, [5, 1, 15, 8])):
+            about["annotations"].append({"id": 1, "image_id": i, "category_id": label, "bbox": box})
+    about["categories"] = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    (tmp_path / "boxes.json").write_text(json.dumps(about))
+    (tmp_path / "boxes.csv").write_text("\n".join(boxes))
     (tmp_path / "table.csv").write_text("\n".join(lines))
     return tmp_path
 
@@ -43,6 +54,10 @@ def root(tmp_path):
 def source_of(root, target, form="folder"):
     """The pictures with what the target is read from: files in folders or in a table."""
     table = root / "table.csv"
+    if target == "boxes" and form == "table":
+        return data.open_boxes(root / "boxes.csv")
+    if target == "boxes":
+        return data.open_boxes(root / "images", annotations=root / "boxes.json")
     if target in DENSE:
         place = data.open_table(table, label="mask", target="mask") if form == "table" else root
         return (data.open_masks if target == "mask" else data.open_segments)(place, classes=2)
@@ -89,7 +104,7 @@ def test_a_batch_depends_on_the_seed_and_its_number_alone(root, target):
 def test_pictures_that_cannot_be_read_are_skipped(root, target):
     for number, damaged in (("1", b"no picture"), ("3", (root / "images/b/3.png").read_bytes()[:-40])):
         (root / f"images/b/{number}.png").write_bytes(damaged)
-    if target in DENSE:
+    if target in DENSE and target != "boxes":
         (root / "masks/a/2.png").write_bytes(b"no mask")
     with pytest.raises(ValueError, match=r'1.png: .*on_bad_image="skip"'):
         opened(source_of(root, target), target)
@@ -97,11 +112,13 @@ def test_pictures_that_cannot_be_read_are_skipped(root, target):
         with opened(source_of(root, target), target, on_bad_image="skip", batch_size=12) as stream:
             pictures, targets = stream.batch(0)
     assert len(pictures) == len(targets) == 12
-    assert [bad.path[-5] for bad in stream.bad] == (["1", "3", "2"] if target in DENSE else ["1", "3"])
+    assert [bad.path[-5] for bad in stream.bad] == (
+        ["1", "3", "2"] if target in DENSE and target != "boxes" else ["1", "3"]
+    )
     options = {"on_bad_image": "skip", "image_size": (18, 20), "check": "none"}
     with pytest.warns(UserWarning, match="left out"):
         with opened(source_of(root, target), target, training=False, **options) as stream:
-            assert sum(len(targets) for _, targets in stream) == (3 if target in DENSE else 4)
+            assert sum(len(targets) for _, targets in stream) == (3 if target in DENSE and target != "boxes" else 4)
 
 
 def test_tables(root, target):
@@ -109,8 +126,10 @@ def test_tables(root, target):
     options = {"training": False, "batch_size": COUNT}
     with opened(source_of(root, target), target, **options) as folder:
         with opened(source_of(root, target, "table"), target, **options) as table:
-            assert table.examples == COUNT and table.name(1).endswith("row 3)")
+            assert table.examples == COUNT and table.name(1).endswith("1.png" if target == "boxes" else "row 3)")
             found, wanted = table.batch(0), folder.batch(0)
+    if target == "boxes":  # both in the order of their rows
+        return assert_same(found, wanted)
     assert_same([[part[i] for i in (0, 2, 4, 1, 3, 5)] for part in found], [list(part) for part in wanted])
 
 
@@ -138,8 +157,10 @@ def test_pipelines(target, form):
     pictures, masks = rng.integers(2, 256, (4, 16, 16, 3), dtype="uint8"), np.zeros((4, 16, 16), "uint8")
     masks[:, 4:] = 1
     segments = [{"masks": np.stack([mask == 0, mask == 1]), "labels": np.array([0, 1])} for mask in masks]
-    targets = {"class": np.arange(4) % 2, "mask": masks, "segments": segments, "none": None}[target]
-    key = {"class": "label", "mask": "mask", "segments": "target"}.get(target)
+    kept = {"crowd": np.array([False]), "areas": np.array([60.0])}
+    boxes = [{"boxes": np.array([[1.0, 2.0, 7.0, 12.0]]), "labels": np.array([1], "int32"), **kept} for _ in masks]
+    targets = {"class": np.arange(4) % 2, "mask": masks, "segments": segments, "boxes": boxes, "none": None}[target]
+    key = {"class": "label", "mask": "mask", "segments": "target", "boxes": "target"}.get(target)
     if form == "batches":
         items = [pictures[:2], pictures[2:]]
         items = items if target == "none" else [(items[0], targets[:2]), (items[1], targets[2:])]
@@ -154,7 +175,8 @@ def test_pipelines(target, form):
 
     options, source = {"classes": 2} if target == "class" else {}, Pipeline()
     if target in DENSE:
-        source = (data.open_masks if target == "mask" else data.open_segments)(source, classes=2)
+        open_them = {"mask": data.open_masks, "segments": data.open_segments, "boxes": data.open_boxes}[target]
+        source = open_them(source, classes=2)
     with opened(source, target, batch_size=2, prefetch=0, **options) as stream:
         batches = [stream.batch(step) for step in (0, 1, 3)]
         assert_same(stream.batch(1), batches[1])

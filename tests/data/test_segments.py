@@ -302,7 +302,7 @@ def test_cocos_instances(tmp_path):
             data.open_segments(tmp_path, annotations=file).read(0)
     about["images"][0] |= {"height": 40, "width": 48}
     file.write_text(json.dumps(about))
-    with pytest.raises(ValueError, match=r"masks of .*a.jpg at \(40, 48\), but that is \(20, 24\)"):
+    with pytest.raises(ValueError, match=r"annotations of .*a.jpg at \(40, 48\), but that is \(20, 24\)"):
         data.open_segments(tmp_path, annotations=file).read(0)
     (tmp_path / "a.jpg").rename(tmp_path / "b.jpg")
     with pytest.raises(FileNotFoundError, match=r"has no picture a\.jpg"):

@@ -1,0 +1,343 @@
+"""Pictures with boxes: COCO's annotations, a table, arrays or a pipeline; and how they are changed in training."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+
+from keras_vit._arguments import Source, check_class_names, did_you_mean, listing, printable, to_numpy, whole_number
+from keras_vit._files import at_home
+from keras_vit._options import OneOf, Options, Part, Share
+from keras_vit.data.augmentation import IMAGE, Draw, Transform, inception_box
+from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
+from keras_vit.data.examples import Examples, fingerprint, is_pipeline, pick_split, split_of
+from keras_vit.data.masks import names_beside
+from keras_vit.data.segments import AnnotatedPictures, Targets, as_bytes, labels_of, opened
+from keras_vit.data.tables import Cells, read_columns, splits_of
+from keras_vit.preprocessing.windows import DETECTOR_PICTURES, detector_pixels, read_picture
+
+# What tables call left, top, right and bottom.
+_COLUMNS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoxedImages(AnnotatedPictures):
+    """Pictures with boxes: `open_boxes` makes it, and `finetune_detection` and `detection.evaluate` take it.
+
+    Attributes:
+        examples: The pictures, and what their boxes are read from; None of a pipeline.
+        classes: How many there are.
+        class_names: What they are called, in their order; None where they have no names.
+        tests: The pictures that the data has to evaluate on; None where it has none.
+        pipeline: Batches of another library, which go their own way; None for other data.
+        target: `"boxes"`.
+
+    Examples:
+        >>> target = {"boxes": [[2, 2, 10, 12]], "labels": [0]}
+        >>> data.open_boxes(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).read(0)[1]["boxes"]
+        array([[ 2.,  2., 10., 12.]])
+    """
+
+    examples: Examples | None = dataclasses.field(repr=False)
+    classes: int
+    class_names: tuple[str, ...] | None
+    tests: "BoxedImages | None" = dataclasses.field(default=None, repr=False)
+    pipeline: Any = dataclasses.field(default=None, repr=False)
+    target: str = "boxes"
+    task: ClassVar[str] = ""
+
+    def in_order(self, names: Sequence[str] | None) -> Self:
+        """Returns the same boxes with classes in the order of a model's names; itself if either has no names.
+
+        Raises ValueError if a class has a name that is not one of the model's, or a pipeline has them in another order.
+        """
+        if names is None or self.class_names in (None, tuple(names)):
+            return self
+        unknown = [name for name in self.class_names if name not in names]
+        if unknown or self.pipeline is not None:
+            known = f"has the classes {listing(self.class_names)}, but the model {listing(names)}"
+            raise ValueError(f"data {known}. Give class_names= as the model has them, or data of these classes.")
+        numbers = np.array([list(names).index(name) for name in self.class_names], "int32")
+        annotate = functools.partial(_renumbered, self.examples.annotate, numbers)
+        return dataclasses.replace(
+            self,
+            examples=dataclasses.replace(self.examples, annotate=annotate),
+            classes=len(names),
+            class_names=tuple(names),
+            tests=None if self.tests is None else self.tests.in_order(names),
+        )
+
+    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+        """Returns the target of one of a pipeline's pictures as arrays."""
+        return checked_boxes(target, size, self.classes, where)
+
+
+def _renumbered(annotate: Any, numbers: np.ndarray, note: Any, pixels: np.ndarray, name: str) -> Targets:
+    target = annotate(note, pixels, name)
+    return target | {"labels": numbers[target["labels"]]}
+
+
+def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int, name: str) -> Targets:
+    """Returns the target of a picture of a size: `boxes`, `labels`, `crowd` and `areas`; ValueError for wrong ones."""
+    labels = labels_of(target, classes, name)
+    boxes = to_numpy(target["boxes"]).astype("float64")
+    boxes = boxes.reshape(0, 4) if not boxes.size else boxes
+    if boxes.shape != (len(labels), 4):
+        raise ValueError(f"boxes of {name} must be {(len(labels), 4)}, but their shape is {boxes.shape}.")
+    height, width = size
+    wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
+    wrong |= (boxes[:, 2:] < 0).any(1) | (boxes[:, :2] > [width, height]).any(1)
+    if wrong.any():
+        wanted = f"left, top, right and bottom in the {width} x {height} pixels of {name}"
+        raise ValueError(f"boxes must be {wanted}, but one is {boxes[wrong][0].tolist()}.")
+    if len(boxes) and boxes.max() <= 1 < min(height, width):
+        raise ValueError(f"boxes must be in pixels, but those of {name} are shares: {boxes[0].tolist()}.")
+    crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
+    areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
+    if crowd.shape != labels.shape or areas.shape != labels.shape:
+        raise ValueError(f"crowd and areas of {name} must have one value for each of its {len(labels)} boxes.")
+    return {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
+
+
+def open_boxes(
+    source: Any,
+    *,
+    annotations: Source | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    file: str = "file",
+    label: str = "label",
+) -> BoxedImages:
+    """Returns pictures with boxes, to train a `Detector` on or to evaluate one with.
+
+    Boxes are left, top, right and bottom in pixels of the picture, which may have any size, and no box.
+
+    Args:
+        source: One of
+
+            - a folder with pictures, where `annotations` are COCO's (`instances_*.json`); or a folder that has its one
+              `.json` file of that form itself, or in its `train/` and its `val/`;
+            - a table as `open_table` takes it, with a row for each box: the columns `left`, `top`, `right` and `bottom`
+              (or `xmin`, `ymin`, `xmax`, `ymax`), and `split` if there is one. A row with nothing in `label` is a
+              picture without boxes;
+            - a list of pictures and one of targets `{"boxes": (T, 4), "labels": (T,)}`, with `crowd` `(T,)` where some
+              are of several things and are not trained on, and `areas` `(T,)` in pixels where they are not the boxes';
+            - a pipeline of another library that yields such pairs.
+        annotations: The JSON file of COCO's form.
+        classes: How many there are, where the data does not say it.
+        class_names: What they are called, in the order of the labels; those of COCO and tables are found by them.
+        file: The column of a table with the files.
+        label: The column of a table with the names of the classes.
+
+    Raises:
+        OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
+        ImportError: if Pillow is missing for files, or pyarrow for a Parquet file.
+        TypeError, ValueError: if the data has another form, other classes than are given or a box outside of its
+            picture; for an option that it has no use for. Wrong pictures and boxes of files are when read.
+        KeyError: if a target in memory lacks its boxes or labels.
+
+    Examples:
+        >>> table = {"file": ["photo.jpg"], "label": ["cat"], "left": [1], "top": [2], "right": [9], "bottom": [8]}
+        >>> data.open_boxes(table).class_names
+        ('cat',)
+    """
+    source, annotations = at_home(source), at_home(annotations)
+    given, count = check_class_names(class_names, classes)
+    names, count = None if given is None else tuple(given), None if count is None else whole_number("classes", count, 1)
+    is_path = isinstance(source, (str, os.PathLike))
+    is_table = (is_path and Path(source).suffix.lower() in (".csv", ".tsv", ".parquet")) or (
+        isinstance(source, Mapping) or hasattr(source, "columns")
+    )
+    if annotations is not None and (not is_path or is_table):
+        raise ValueError(f"annotations={str(annotations)!r} is for a folder of pictures: leave it out.")
+    if (file, label) != ("file", "label") and not is_table:
+        raise ValueError("file and label are columns of a table, but the data is none: leave them out.")
+    if isinstance(source, BoxedImages):
+        found = source.in_order(names)
+    elif is_table:
+        found = _table(source, names, file, label)
+    elif is_path and annotations is not None:
+        found = _coco(Path(source), Path(annotations), names or names_beside(source))
+    elif is_path:
+        found = _folders(Path(source), names or names_beside(source))
+    elif isinstance(source, tuple) and len(source) == 2:
+        found = _arrays(*source, count, names)
+    elif is_pipeline(source):
+        if count is None:
+            raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
+        found = BoxedImages(None, count, names, pipeline=source)
+    else:
+        kinds = "a folder, a table, (pictures, targets) or a pipeline of these"
+        raise TypeError(f"data must be {kinds}, but {type(source).__name__} was given.")
+    if count not in (None, found.classes):
+        raise ValueError(f"classes={count} was given, but the boxes have {found.classes} classes.")
+    return found
+
+
+def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
+    """Returns the pictures of a folder that an annotation lists."""
+    about = read_annotation(file, names, boxes=True)
+    find = pictures_by_name(folder, None)
+    paths = [find(row.picture) for row in about.rows]
+    annotate = functools.partial(_of_coco, file, len(about.names))
+    examples = opened(paths, about.rows, annotate, file.name, file.stat().st_size, len(paths))
+    return BoxedImages(examples, len(about.names), about.names)
+
+
+def _of_coco(file: Path, classes: int, row: Any, pixels: np.ndarray, name: str) -> Targets:
+    return checked_boxes(box_targets(file, row, pixels, name), pixels.shape[:2], classes, name)
+
+
+def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
+    """Returns the pictures of a folder with an annotation in it, or in the folders of its splits."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"data must be a folder with pictures, but there is none at {printable(root)}.")
+    inside = {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and split_of(path.name)}
+    folders = {name: [*path.glob("*.json")] for name, path in ({"train": root} | inside).items()}
+    files = {name: found for name, found in folders.items() if found}
+    if not files or any(len(found) > 1 for found in files.values()):
+        names_found = listing([path.name for of in files.values() for path in of])
+        found = f"{printable(root)} has {names_found or 'no .json file'}"
+        raise ValueError(f"{found}: say which one has the boxes, with annotations=....json.")
+    train = pick_split(files, "train")[0]
+    opened_train = _coco(train.parent, train, names)
+    if len(files) == 1:
+        return opened_train
+    test = pick_split(files, "validation")[0]
+    return dataclasses.replace(opened_train, tests=_coco(test.parent, test, opened_train.class_names))
+
+
+def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> BoxedImages:
+    """Returns the pictures of a table with a row for each box."""
+    columns, where, first, home = read_columns(source)
+    sides = next((of for of in _COLUMNS if {*of} <= {*columns}), _COLUMNS[0])
+    for name in (file, label, *sides):
+        if name not in columns:
+            hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
+            raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
+    rows = [f"{where}, row {first + i}" for i in range(len(columns[file]))]
+    cells = Cells(columns, rows)
+    labels = [cells.names(label, i, "multilabel", None) for i in range(len(rows))]
+    found = sorted({name for of_row in labels for name in of_row})
+    known = tuple(names or found)
+    unknown = [name for name in found if name not in known]
+    if unknown or not found:
+        raise ValueError(f"{where} has the classes {listing(found)}, but class_names are {listing(known)}.")
+    files = [home / cells.text(file, i) for i in range(len(rows))]
+    notes: dict[Path, list[Any]] = {path: [] for path in files}
+    for i, (path, of_row) in enumerate(zip(files, labels, strict=True)):
+        if of_row:
+            notes[path].append((known.index(of_row[0]), [cells.number(side, i, False) for side in sides]))
+    splits = splits_of([cells.text("split", i) for i in range(len(rows))], rows) if "split" in columns else None
+    places = dict(zip(files, splits or ["train"] * len(files), strict=True))
+    if splits and any(places[path] != split for path, split in zip(files, splits, strict=True)):
+        raise ValueError(f"{where} has boxes of one picture in two splits.")
+
+    def of_split(is_train: bool) -> BoxedImages | None:
+        paths = [path for path, place in places.items() if (place == "train") == is_train]
+        chosen = [notes[path] for path in paths]
+        annotate = functools.partial(_of_rows, len(known))
+        digest = ([path.name for path in paths], chosen)
+        return BoxedImages(opened(paths, chosen, annotate, *digest), len(known), known) if paths else None
+
+    train, tests = of_split(True), of_split(False)
+    return tests if train is None else dataclasses.replace(train, tests=tests)
+
+
+def _of_rows(classes: int, rows: Sequence[tuple[int, list[float]]], pixels: np.ndarray, name: str) -> Targets:
+    target = {"boxes": np.array([box for _, box in rows]), "labels": np.array([label for label, _ in rows], "int32")}
+    return checked_boxes(target, pixels.shape[:2], classes, name)
+
+
+def _arrays(pictures: Any, targets: Sequence[Any], classes: int | None, names: tuple[str, ...] | None) -> BoxedImages:
+    """Returns pictures and targets in memory."""
+    if len(pictures) != len(targets) or not len(targets):
+        raise ValueError(
+            f"There must be as many pictures as targets, but {len(pictures)} and {len(targets)} are given."
+        )
+    count = classes or 1 + max(int(max(to_numpy(target["labels"]), default=0)) for target in targets)
+    for i, target in enumerate(targets):
+        checked_boxes(target, np.shape(pictures[i])[:2], count, f"picture {i}")
+    examples = opened(
+        pictures,
+        targets,
+        lambda target, pixels, name: checked_boxes(target, pixels.shape[:2], count, name),
+        fingerprint(*(to_numpy(pictures[i]) for i in range(min(16, len(targets))))),
+        len(targets),
+        name=lambda i: f"picture {i}",
+        load=lambda picture: as_bytes(read_picture(picture)),
+        in_files=False,
+    )
+    return BoxedImages(examples, count, names)
+
+
+# In training
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxAugmentation(Options):
+    """How pictures with boxes are changed in training, as OWL-ViT's authors do, but without their mosaics.
+
+    In this order: a crop of aspect 3/4 to 4/3, mirroring, and the size of the model.
+
+    Args:
+        min_area: The least share of the picture that a crop keeps; 1.0: no crop.
+        kept: The least share of its area that a box keeps in the crop; others are dropped.
+        flip: Mirror half of the pictures, left to right.
+        pictures: Whose rules bring crops to the size of the model, as in `keras_vit.DetectorConfig`.
+            `finetune_detection` takes those of the model.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Source: `scenic/projects/owl_vit/configs/clip_b32.py`.
+
+    Examples:
+        >>> data.BoxAugmentation(flip=False).kept
+        0.6
+    """
+
+    min_area: Part = 0.3
+    kept: Share = 0.6
+    flip: bool = True
+    pictures: Annotated[str, OneOf(DETECTOR_PICTURES)] = "owlv2"
+
+    targets: ClassVar[tuple[str, ...]] = ("boxes",)
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError unless the pictures are of red, green and blue."""
+        if channels != 3:
+            raise ValueError(f"Pictures with boxes have 3 channels, but the model takes {channels}.")
+
+
+PLAIN_BOXES = BoxAugmentation(min_area=1.0, flip=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxTransform(Transform):
+    """Crops and mirrors a picture and its boxes, and brings both to the size of the model."""
+
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Targets]:
+        augmentation, generator = self.augmentation, draw(IMAGE)
+        single = ~target["crowd"]
+        boxes, labels = target["boxes"][single], target["labels"][single]
+        height, width = picture.shape[:2]
+        whole = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        if augmentation.min_area < 1:
+            top, left, height, width = inception_box(height, width, generator, augmentation.min_area)
+            picture, boxes = picture[top : top + height, left : left + width], boxes - [left, top, left, top]
+        boxes = boxes.clip(0, [width, height, width, height])
+        left_over = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        kept = (left_over > 0) & (left_over >= augmentation.kept * whole)
+        boxes, labels = boxes[kept], labels[kept]
+        if augmentation.flip and generator.random() < 0.5:
+            picture = picture[:, ::-1]
+            boxes = [width, 0, width, 0] + boxes[:, [2, 1, 0, 3]] * [-1, 1, -1, 1]
+        sides = (height, width) if augmentation.pictures == "owlvit" else (max(height, width),) * 2
+        scale = np.array([new / old for new, old in zip(self.image_size, sides, strict=True)])[[1, 0, 1, 0]]
+        pixels = detector_pixels(picture, self.image_size, augmentation.pictures)
+        return pixels, {"boxes": (boxes * scale).astype("float32"), "labels": labels}

@@ -1,0 +1,160 @@
+"""Pictures with boxes: where boxes lie after crops, mirroring and resizing; what the sources say and refuse."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from keras_vit.data.augmentation import draws
+from keras_vit.data.boxes import BoxTransform
+
+Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.once
+
+NAMES = ("dog", "cat")
+
+
+def scene(height=60, width=90, box=(20, 15, 50, 40)):
+    """A dark picture with a bright rectangle, and its target."""
+    picture = np.full((height, width, 3), 20, "uint8")
+    picture[box[1] : box[3], box[0] : box[2]] = 250
+    return picture, {"boxes": np.array([box], "float64"), "labels": [1], "crowd": [False]}
+
+
+def extent(image):
+    """Left, top, right and bottom of what is bright."""
+    rows, columns = np.nonzero(image[..., 0] > 140)
+    return np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+
+
+@pytest.mark.parametrize("rule", ["owlvit", "owlv2", "scenic"])
+@pytest.mark.parametrize("size", [(60, 60), (45, 64)])
+def test_boxes_move_with_the_pixels(rule, size):
+    picture, target = scene()
+    target = {name: np.asarray(values) for name, values in target.items()}
+    transform, flipped, dropped = BoxTransform(size, data.BoxAugmentation(pictures=rule)), 0, 0
+    for place in range(40):
+        image, found = transform(picture, target, draws(0, 0, place))
+        assert image.shape == (*size, 3) and image.dtype == "float32"
+        if len(found["labels"]):
+            np.testing.assert_allclose(found["boxes"][0], extent(image), atol=1.5)
+            assert found["boxes"].dtype == "float32" and found["labels"].tolist() == [1]
+        dropped += not len(found["labels"])
+    assert 0 < dropped < 20
+    plain = BoxTransform(size, data.BoxAugmentation(min_area=1.0, flip=True, pictures=rule))
+    for place in range(8):
+        image, found = plain(picture, target, draws(0, 0, place))
+        np.testing.assert_allclose(found["boxes"][0], extent(image), atol=1.5)
+        flipped += found["boxes"][0][0] > 0.4 * size[1]
+    assert 0 < flipped < 8
+
+
+def test_how_much_of_a_box_has_to_be_left():
+    picture, target = scene()
+    target = {name: np.asarray(values) for name, values in target.items()}
+    counts = []
+    for kept in (0.0, 0.6, 1.0):
+        transform = BoxTransform((60, 60), data.BoxAugmentation(kept=kept))
+        counts.append(sum(len(transform(picture, target, draws(0, 0, i))[1]["labels"]) for i in range(60)))
+    assert counts[0] > counts[1] > counts[2] > 0
+    target["crowd"] = np.array([True])  # is not trained on
+    assert not len(transform(picture, target, draws(0, 0, 0))[1]["labels"])
+
+
+def coco(folder, count=3, name="_annotations.coco.json"):
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"images": [], "annotations": [], "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]}
+    for i in range(count):
+        picture, target = scene()
+        Image.fromarray(picture).save(folder / f"{i}.png")
+        about["images"].append({"id": i, "file_name": f"{i}.png", "height": 60, "width": 90})
+        if i:  # the first picture has no box
+            row = {"image_id": i, "category_id": 7, "bbox": [20, 15, 30, 25], "iscrowd": i == 2, "area": 600.5}
+            about["annotations"].append(row)
+    (folder / name).write_text(json.dumps(about))
+    return about
+
+
+def test_folders_with_their_annotations(tmp_path):
+    coco(tmp_path / "train"), coco(tmp_path / "valid", 2)
+    boxes = data.open_boxes(tmp_path)
+    assert boxes.class_names == NAMES and boxes.has_test_split and len(boxes.names) == 3
+    first, second, third = (boxes.read(i)[1] for i in range(3))
+    assert first["boxes"].shape == (0, 4) and not first["labels"].size
+    assert second["boxes"].tolist() == [[20, 15, 50, 40]] and second["labels"].tolist() == [1]
+    assert second["areas"].tolist() == [600.5] and third["crowd"].tolist() == [True]
+    named = boxes.in_order(("cat", "bird", "dog"))
+    assert named.classes == 3 and named.read(1)[1]["labels"].tolist() == [0]
+    assert named.tests.read(1)[1]["labels"].tolist() == [0]
+    with data.open_data(boxes, split="test", image_size=32, batch_size=2) as stream:
+        assert [len(targets["labels"]) for targets in stream.batch(0)[1]] == [0, 1] and stream.target == "boxes"
+    one = data.open_boxes(tmp_path / "train", annotations=tmp_path / "valid" / "_annotations.coco.json")
+    assert len(one.names) == 2 and not one.has_test_split
+    assert data.open_boxes(tmp_path, class_names=("cat", "dog")).read(1)[1]["labels"].tolist() == [0]
+
+
+def test_tables_have_a_row_for_each_box(tmp_path):
+    for name in "ab":
+        Image.fromarray(scene()[0]).save(tmp_path / f"{name}.png")
+    rows = ["image,class,xmin,ymin,xmax,ymax,split", "a.png,cat,20,15,50,40,train", "a.png,dog,1,2,3.5,4,train"]
+    (tmp_path / "boxes.csv").write_text("\n".join([*rows, "b.png,,0,0,0,0,val"]))
+    boxes = data.open_boxes(tmp_path / "boxes.csv", file="image", label="class", class_names=NAMES)
+    assert boxes.read(0)[1]["boxes"].tolist() == [[20, 15, 50, 40], [1, 2, 3.5, 4]]
+    assert boxes.read(0)[1]["labels"].tolist() == [1, 0] and len(boxes.tests.names) == 1
+    assert not len(boxes.tests.read(0)[1]["labels"])
+    with pytest.raises(ValueError, match="no column 'file', only 'image'"):
+        data.open_boxes(tmp_path / "boxes.csv")
+    with pytest.raises(ValueError, match=r"has the classes 'cat', 'dog', but class_names are 'cat'"):
+        data.open_boxes(tmp_path / "boxes.csv", file="image", label="class", class_names=["cat"])
+    (tmp_path / "two.csv").write_text("\n".join([*rows[:2], "a.png,dog,1,2,3.5,4,val"]))
+    with pytest.raises(ValueError, match="boxes of one picture in two splits"):
+        data.open_boxes(tmp_path / "two.csv", file="image", label="class")
+
+
+WRONG = {
+    "shares": ([[0.1, 0.1, 0.5, 0.9]], [0], "must be in pixels, but those of picture 0 are shares"),
+    "another order": ([[50, 40, 20, 15]], [0], r"left, top, right and bottom in the 90 x 60 pixels of picture 0, but"),
+    "outside": ([[120, 10, 130, 20]], [0], r"one is \[120.0, 10.0, 130.0, 20.0\]"),
+    "not finite": ([[0, 0, np.nan, 3]], [0], "one is"),
+    "one box, two labels": ([[0, 0, 3, 3]], [0, 1], r"must be \(2, 4\), but their shape is \(1, 4\)"),
+    "no such class": ([[0, 0, 3, 3]], [4], r"labels 0 to 1, but those of picture 0 are \[4\]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_boxes_are_named(name):
+    boxes, labels, words = WRONG[name]
+    with pytest.raises(ValueError, match=words):
+        data.open_boxes(([scene()[0]], [{"boxes": boxes, "labels": labels}]), classes=2)
+
+
+def test_sources_that_are_refused(tmp_path):
+    about = coco(tmp_path / "one")
+    with pytest.raises(FileNotFoundError, match="must be a folder with pictures"):
+        data.open_boxes(tmp_path / "none")
+    coco(tmp_path / "one", name="other.json")
+    with pytest.raises(ValueError, match="say which one has the boxes, with annotations"):
+        data.open_boxes(tmp_path / "one")
+    with pytest.raises(ValueError, match="categories, but the model 3 classes"):
+        data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
+    with pytest.raises(ValueError, match="is for a folder of pictures"):
+        data.open_boxes(([], []), annotations="x.json")
+    with pytest.raises(ValueError, match="columns of a table, but the data is none"):
+        data.open_boxes(tmp_path / "one", label="class")
+    with pytest.raises(TypeError, match="data must be a folder, a table"):
+        data.open_boxes(3)
+    with pytest.raises(ValueError, match="say how many classes there are"):
+        data.open_boxes(iter([]))
+    with pytest.raises(ValueError, match="as many pictures as targets"):
+        data.open_boxes(([scene()[0]], []))
+    with pytest.raises(ValueError, match="classes=3 was given, but the boxes have 2 classes"):
+        data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", classes=3)
+    boxes = data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")
+    with pytest.raises(ValueError, match=r"has the classes 'dog', 'cat', but the model 'bird'"):
+        boxes.in_order(["bird"])
+    del about["annotations"][0]["bbox"]
+    (tmp_path / "one/other.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="no annotation of COCO's form: it lacks 'bbox'"):
+        data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")
