@@ -56,7 +56,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
             "Several devices",
             "data_parallel model_parallel layout_map split_weights save_sharded load_sharded",
         ),
-        ("detection", "Losses of boxes", "DetectionLoss match_boxes"),
+        ("detection", "Train a detector", "finetune_detection DetectionLoss match_boxes"),
         ("processes", "Several processes", "connect Processes"),
     ],
     "evaluation": [

@@ -112,6 +112,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.detection": {
         "keras_vit.detection.detecting": "Detection detect plot suppressed",
+        "keras_vit.detection.evaluating": "evaluate",
         "keras_vit.detection.metrics": "MeanAP MeanAPResult",
     },
     "keras_vit.evaluation": {
@@ -214,6 +215,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "Augmentation BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data"
         ),
         "keras_vit.models": "merge_lora",
+        "keras_vit.training.boxes": "finetune_detection",
         "keras_vit.training.detection": "DetectionLoss match_boxes",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (

@@ -25,6 +25,7 @@ from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import (
     BiTConfig,
     DenseConfig,
+    DetectorConfig,
     DPTConfig,
     EoMTConfig,
     LinearDepthConfig,
@@ -47,6 +48,7 @@ CONFIG_TYPES: dict[str, type[Any]] = {
     "LinearSegmenter": LinearSegmenterConfig,
     "DPT": DPTConfig,
     "LinearDepth": LinearDepthConfig,
+    "Detector": DetectorConfig,
 }
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16

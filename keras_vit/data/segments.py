@@ -91,14 +91,15 @@ class AnnotatedPictures:
 
     def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
         """Returns the pictures to train on, or where there are such those to evaluate on."""
-        chosen = self.in_order(class_names) if split == "train" or self.tests is None else self.tests
-        names = None if self.class_names is None else list(self.class_names)
+        here = self.in_order(class_names)
+        chosen = here if split == "train" or here.tests is None else here.tests
+        names = None if here.class_names is None else list(here.class_names)
         marks = fingerprint(*chosen.names, chosen.examples.fingerprint)
         return dataclasses.replace(
             chosen.examples,
             kind=f"{self.task} {self.target}".strip(),
             fingerprint=marks,
-            classes=self.classes,
+            classes=here.classes,
             class_names=names,
             target=self.target,
             task=chosen.task,

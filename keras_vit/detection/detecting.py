@@ -232,15 +232,11 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
         raise TypeError(f"found must be a Detection, as detect returns, but {type(found).__name__} was given.")
     pixels = read_picture(picture).clip(0, 255).astype("uint8")
     colours = dict(zip(sorted({*found.labels.tolist()}), safe_colours(), strict=False))
-    thick = 1 + max(pixels.shape) // 300
     order = np.argsort(found.scores, kind="stable")  # the surest lies above
-    painted, labels = pixels.copy(), []
+    painted = with_frames(pixels, found.boxes[order], [colours[int(label)] for label in found.labels[order]])
+    labels = []
     for i in order.tolist():
-        left, top, right, bottom = (max(int(side), 0) for side in found.boxes[i].round())
-        inside = painted[top : bottom + 1, left : right + 1]
-        middle = inside[thick:-thick, thick:-thick].copy()
-        inside[:] = colours[int(found.labels[i])]
-        inside[thick:-thick, thick:-thick] = middle
+        left, top = (max(int(side), 0) for side in found.boxes[i][:2].round())
         labels.append((min(left, pixels.shape[1] - 1), min(top, pixels.shape[0] - 1), found.names[i]))
     legend: list[Any] = []
     for i in order[::-1][:_LISTED].tolist():
@@ -248,3 +244,15 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
     if len(order) > _LISTED:
         legend.append((None, f"and {len(order) - _LISTED} more"))
     return plot_map([("", painted)], path, side=_SIDE, legend=legend, labels=labels)
+
+
+def with_frames(pixels: np.ndarray, boxes: np.ndarray, colours: Sequence[Any]) -> np.ndarray:
+    """Returns a picture, uint8, with a frame in a colour for each box; the last lies above."""
+    painted, thick = pixels.copy(), 1 + max(pixels.shape) // 300
+    for box, colour in zip(boxes, colours, strict=True):
+        left, top, right, bottom = (max(int(side), 0) for side in box.round())
+        inside = painted[top : bottom + 1, left : right + 1]
+        middle = inside[thick:-thick, thick:-thick].copy()
+        inside[:] = colour
+        inside[thick:-thick, thick:-thick] = middle
+    return painted

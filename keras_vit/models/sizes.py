@@ -5,7 +5,14 @@ from typing import Any, NamedTuple
 
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models.config import BiTConfig, TextConfig, ViTConfig, reduced
-from keras_vit.models.dense_config import DenseConfig, DepthConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig
+from keras_vit.models.dense_config import (
+    DenseConfig,
+    DepthConfig,
+    DetectorConfig,
+    EoMTConfig,
+    LinearDepthConfig,
+    LinearSegmenterConfig,
+)
 from keras_vit.models.variants import variant_of
 
 
@@ -77,6 +84,8 @@ def describe(config: Any, weights: int) -> str:
         output = f"{config.queries} masks of {config.classes:,} classes"
     elif isinstance(config, LinearSegmenterConfig):
         output = f"maps of {config.classes:,} classes"
+    elif isinstance(config, DetectorConfig):
+        output = f"boxes of {config.classes:,} classes"
     elif config.classes:
         output = f"{config.classifier_activation or 'logits'} of {config.classes:,} classes"
     else:
@@ -191,6 +200,10 @@ def _head_weights(config: Any) -> int:
         return config.queries * width + heads + config.upscale_blocks * upscaling
     if isinstance(config, LinearDepthConfig):  # a matrix from patch and class token of each block, and biases
         return (2 * len(config.blocks) * width + 1) * config.bins
+    if isinstance(config, DetectorConfig):  # a normalisation, vectors of patches and classes, two numbers
+        logits = 2 * width + (width + 1) * (config.embedding + 2) + config.embedding * config.classes
+        outputs = (4, 1) if config.objectness else (4,)
+        return logits + sum((width + 1) * (2 * width + count) for count in outputs)
     fused, has_token = config.fusion_width, config.design == "dinov2"
     total = 0
     if has_token:  # readouts, and the projection after the fusion

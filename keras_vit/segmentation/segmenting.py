@@ -6,6 +6,7 @@ few rows at a time: memory depends on the picture, and not on classes or queries
 """
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Callable, Collection, Sequence
@@ -242,14 +243,37 @@ def segment_with_queries(
         found = largest(merged(inner[1], windows, maps), inner, size, config.classes)
         return semantic(found, config.class_names)
 
-    def at_size(kept: np.ndarray) -> Rows:
-        """Returns a function for rows of the masks of some queries, without the padding, at the picture's size."""
-        rows = _rows(masks[0][kept], (side, side))
-        return stretched(lambda start, stop: rows(start, stop)[:, : inner[1]], inner, size)
-
+    at_size = functools.partial(_at_size, masks[0], side, inner, size)
     if task == "panoptic":
         return _panoptic(at_size, shares[0], size, config, stuff, threshold, overlap)
     return _instances(at_size, shares[0], size, config, threshold)
+
+
+def _at_size(masks: np.ndarray, side: int, inner: Size, size: Size, kept: np.ndarray) -> Rows:
+    """Returns a function for rows of the masks of some queries, without the padding, at the picture's size."""
+    rows = _rows(masks[kept], (side, side))
+    return stretched(lambda start, stop: rows(start, stop)[:, : inner[1]], inner, size)
+
+
+def best_masks(model: EoMT, pixels: np.ndarray, most: int) -> dict[str, np.ndarray]:
+    """Returns `masks`, `scores` and `labels` of the best pairs of a query and a class, as EoMT's authors measure AP.
+
+    Source: `training/mask_classification_instance.py` of tue-mps/eomt.
+    """
+    config, size = model.config, (pixels.shape[0], pixels.shape[1])
+    crops, _, inner = prepared(config, pixels, False)
+    output = {name: np.asarray(values)[0].astype("float32") for name, values in model.predict_on_batch(crops).items()}
+    pairs = softmax(output["classes"])[:, :-1].ravel()
+    best = np.argsort(-pairs, kind="stable")[:most]
+    queries, places = np.unique(best // config.classes, return_inverse=True)
+    rows = _at_size(output["masks"], config.image_size[0], inner, size, queries)
+    masks, total = np.empty((len(queries), *size), bool), np.zeros(len(queries))
+    for start, stop in strips(size, max(len(queries), 1)):
+        logits = rows(start, stop)
+        masks[:, start:stop] = np.moveaxis(logits > 0, -1, 0)
+        total += (_sigmoid(logits) * (logits > 0)).sum((0, 1), dtype="float64")
+    sure = total / (masks.sum((1, 2)) + 1e-6)
+    return {"masks": masks[places], "scores": pairs[best] * sure[places], "labels": best % config.classes}
 
 
 def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.ndarray, list[Window], Size]:

@@ -28,7 +28,7 @@ from keras_vit._arguments import (
 )
 from keras_vit._keras import SharedModel
 from keras_vit._processes import current
-from keras_vit.checkpoints import find_checkpoint, is_copy
+from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, like_of_options
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import clip, owl, timm
@@ -540,6 +540,14 @@ def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bo
             "numerics='publisher'."
         )
     return "openai" if config.gelu == "quick" else "open_clip"
+
+
+def holds_detector(source: Source) -> bool:
+    """Returns whether a name or a file is an OWL's, whose classes are words."""
+    path = None if is_variant(str(source)) else resolve_source(source)
+    if path is None or is_keras_file(path):
+        return False
+    return owl.recognise(_arrays_of_towers(find_checkpoint(path, beside=tokenizers.TOKENIZER_FILES)))
 
 
 def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:

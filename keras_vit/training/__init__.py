@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_vit.data import mask_targets as mask_targets
     from keras_vit.data import open_data as open_data
     from keras_vit.models import merge_lora as merge_lora
+    from keras_vit.training.boxes import finetune_detection as finetune_detection
     from keras_vit.training.detection import DetectionLoss as DetectionLoss
     from keras_vit.training.detection import match_boxes as match_boxes
     from keras_vit.training.distilling import DistillationLoss as DistillationLoss

@@ -16,6 +16,8 @@ from keras import ops
 from keras_vit._arguments import DType, listing, matches, pair, to_numpy
 from keras_vit._processes import ALONE_BY_NAME, current, share
 from keras_vit.data import ImageStream, SegmentedImages
+from keras_vit.detection import MeanAP
+from keras_vit.detection.evaluating import found_in
 from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
@@ -198,7 +200,7 @@ class EoMTSegmentation(Task):
     title = "segmentation with queries"
     objective = "segmentation"
     targets = ("segments",)
-    draws = True
+    picture = "masks.png"
 
     def __init__(self, stuff: Sequence[int] = ()) -> None:
         self.stuff = tuple(stuff)
@@ -390,6 +392,7 @@ class MeasuredSegments:
         background = 0 if task == "instance" else None
         # No class is -1, as one may be 255.
         metric: Any = MeanIoU(config.classes, -1) if semantic else PanopticQuality(config.classes, self._stuff)
+        masks = MeanAP(config.classes, "masks") if task == "instance" else None
         self._shown = []
         for pictures, targets in self._images:
             for picture, target in zip(pictures, targets, strict=True):
@@ -405,13 +408,18 @@ class MeasuredSegments:
                     crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
                     found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
                     metric.add(found, ids, classes, crowd, background)
+                if masks is not None:
+                    masks.add(found_in(self._model, picture), target)
                 if len(self._shown) < SHOWN:
                     self._shown.append((picture, ids, classes, found))
         result = metric.result(self._distribution)
         if semantic:
             return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
         # PQ is the product of the other two, class by class: how well found segments overlap, and F1 of finding them.
-        return {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
+        found = {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
+        if masks is not None:
+            found["mask_ap"] = float(np.nan_to_num(masks.result(self._distribution).ap))
+        return found
 
     def draw(self, path: Path) -> None:
         """Writes a picture of the first ones of the last evaluation, their labels and what was found."""

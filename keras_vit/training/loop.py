@@ -29,7 +29,8 @@ from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
-_MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality")  # of `keep`
+# Of `keep`.
+_MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality", "val_ap")
 # Shares that an evaluation measures, and what the progress bar and the curve call them.
 _SHARES = {
     "accuracy": ("train", "training"),
@@ -37,9 +38,11 @@ _SHARES = {
     "val_ranking_precision": ("ranking", "ranking precision, test"),
     "val_mean_iou": ("mIoU", "mean IoU, test"),
     "val_panoptic_quality": ("PQ", "PQ, test"),
+    "val_ap": ("AP", "AP, test"),
+    "val_mask_ap": ("mask AP", "mask AP, test"),
 }
 # What a run leaves in its folder, and what goes when it starts again.
-_FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png")
+_FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png", "boxes.png")
 
 
 def check_callbacks(callbacks: Any, averages: bool) -> None:

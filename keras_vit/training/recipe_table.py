@@ -107,6 +107,40 @@ _EOMT_CITYSCAPES = {**_EOMT_ADE20K, "dataset": "Cityscapes", "image_size": 1024}
 _EOMT_LACKS = "Pictures of 1280 pixels: image_size=1280. There, 4 GPUs compute in float16: dtype='mixed_float16' here"
 
 
+# OWL-ViT: what its configurations share (scenic/projects/owl_vit/configs of google-research/scenic).
+_OWL: dict[str, Any] = {
+    "batch_size": 256,
+    "learning_rate": 5e-5,
+    "warmup_steps": 1000,
+    "optimizer": "adam",
+    "clip_norm": 1.0,
+    "drop_path": 0.2,
+    "image_size": 768,
+    "augmentation": {"kind": "BoxAugmentation", "min_area": 0.3, "kept": 0.6},
+}
+_OWL_LACKS = (
+    "Not supported: mosaics, clipping picture by picture, stochastic depth that does not enlarge what stays, and the "
+    "text tower, which trains there at 2e-6: vectors of the classes train here"
+)
+
+
+def _owl_rows() -> list[dict[str, Any]]:
+    """Returns a row for each configuration of OWL-ViT."""
+    common = {**_OWL, "dataset": "Objects365, Visual Genome"}
+    large = {"image_size": 840, "learning_rate": 2e-5, "steps": 70_000}
+    rows = [
+        ("owl_b32", "CLIP ViT-B/32", "clip_b32.py", {"steps": 140_000}),
+        ("owl_b16", "CLIP ViT-B/16", "clip_b16.py", {"steps": 140_000}),
+        ("owl_l14", "CLIP ViT-L/14", "clip_l14.py", large),
+        ("owl_finetune", "OWL-ViT, OWLv2", 'clip_b32_finetune.py, "just a starting point"', {"steps": 16_000}),
+    ]
+    source = "google-research/scenic, projects/owl_vit/configs/"
+    return [
+        {**common, **row, "name": f"detection/{name}", "models": models, "source": f"{source}{file}. {_OWL_LACKS}"}
+        for name, models, file, row in rows
+    ]
+
+
 def _eomt_rows() -> list[dict[str, Any]]:
     """Returns a row for each configuration of EoMT's authors."""
     coco, long = 88_692, 177_384  # the latter is "2x" in the names of the authors' files
@@ -345,6 +379,7 @@ ROWS: tuple[dict[str, Any], ...] = (
         "source": f"facebookresearch/dinov3, dinov3/eval/segmentation. {_SEGMENTATION_LACKS}",
     },
     *_eomt_rows(),
+    *_owl_rows(),
     {
         **_PRETRAINING,
         "name": "pretrain/masked_patches",

@@ -25,7 +25,7 @@ from keras_vit._options import (
     option,
 )
 from keras_vit._terminal import Table
-from keras_vit.data import Augmentation, MaskAugmentation, SegmentAugmentation
+from keras_vit.data import Augmentation, BoxAugmentation, MaskAugmentation, SegmentAugmentation
 from keras_vit.training.recipe_table import ROWS
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _LOGITS = {**_CLASSES, "task": ("labels", "distillation")}
 _LABELS = {**_CLASSES, "task": ("labels",)}
 _QUERIES = {"target": ("segments",)}
 _RATES = {"model": ("VisionTransformer", "LinearSegmenter")}
+_PATHS = {"model": ("VisionTransformer", "LinearSegmenter", "Detector")}
 _ADAM = {"optimizer": ("adam", "adamw", "muon")}
 _FALLING = ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")  # to an end
 _SCHEDULES = (*_FALLING, "rsqrt", "stair", "constant")
@@ -65,7 +66,9 @@ def _size(name: str, value: Any) -> int | tuple[int, int]:
     return size if isinstance(value, tuple) else size[0]
 
 
-_AUGMENTATIONS = {kind.__name__: kind for kind in (Augmentation, MaskAugmentation, SegmentAugmentation)}
+_AUGMENTATIONS = {
+    kind.__name__: kind for kind in (Augmentation, MaskAugmentation, SegmentAugmentation, BoxAugmentation)
+}
 
 
 def _augmentation(name: str, value: Any) -> Any:
@@ -121,11 +124,11 @@ class Recipe(Options):
         lora_alpha: Their scale; None for the rank.
         lora_targets: Patterns of the layers that get them.
         augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks, a
-            `data.SegmentAugmentation` for an EoMT.
+            `data.SegmentAugmentation` for an EoMT, a `data.BoxAugmentation` where they have boxes.
         keep: Which weights a run returns: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
             highest `val_accuracy`, of several labels `val_ranking_precision`, of masks `val_mean_iou` or
-            `val_panoptic_quality`; among equals, or in regression, of the lowest `val_loss`, and then of the first.
-            While a quality of masks is 0, the lowest `loss` decides.
+            `val_panoptic_quality`, of boxes `val_ap`; among equals, or in regression, of the lowest `val_loss`, and
+            then of the first. While a quality of masks or boxes is 0, the lowest `loss` decides.
         power: Exponent of a polynomial decay.
         backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends,
             and before which the backbone stays; all weights decay then. None for one warm-up.
@@ -168,7 +171,7 @@ class Recipe(Options):
     image_size: Annotated[int | tuple[int, int], _size] = 224
     dropout: Rate = option(0.0, when=_RATES)
     patch_drop: Rate = option(0.0, when={"model": ("VisionTransformer",), "task": ("labels", "distillation")})
-    drop_path: Rate = option(0.0, when=_RATES)
+    drop_path: Rate = option(0.0, when=_PATHS)
     loss: Annotated[str, OneOf(("softmax", "sigmoid"))] = option("softmax", when=_LOGITS)
     label_smoothing: Rate = option(0.0, when=_LOGITS)
     class_weight: Annotated[str | dict[str, float], _weights] | None = option(None, when=_LABELS, hash=False)
@@ -181,8 +184,8 @@ class Recipe(Options):
     lora_rank: Positive | None = None
     lora_alpha: Above0 | None = option(None, when={"lora_rank": GIVEN})
     lora_targets: Patterns = option(("query", "value"), when={"lora_rank": GIVEN})
-    augmentation: Annotated[Augmentation | MaskAugmentation | SegmentAugmentation, _augmentation] = option(
-        Augmentation(), when={"target": ("class", "multilabel", "number", "mask", "segments")}
+    augmentation: Annotated[Augmentation | MaskAugmentation | SegmentAugmentation | BoxAugmentation, _augmentation] = (
+        option(Augmentation(), when={"target": ("class", "multilabel", "number", "mask", "segments", "boxes")})
     )
     keep: Annotated[str, OneOf(("last", "best"))] = "last"
     patience: Positive | None = None

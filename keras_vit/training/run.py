@@ -45,7 +45,8 @@ class Trained:
         model: The trained model.
         recipe: The recipe as it was run, with all changes.
         log: A row per evaluation: `step`, `loss`, `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`,
-            in segmentation `val_mean_iou` or `val_panoptic_quality`, and with `keep="best"` whether it is `kept`.
+            in segmentation `val_mean_iou` or `val_panoptic_quality`, in detection `val_ap` and `val_ap50`, and with
+            `keep="best"` whether it is `kept`.
         class_names: What the outputs of the model stand for; None where the data does not say.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
@@ -83,6 +84,16 @@ class Trained:
         """The panoptic quality of the trained model's segments; None without things to evaluate on."""
         return self._kept.get("val_panoptic_quality")
 
+    @property
+    def ap(self) -> float | None:
+        """COCO's average precision of the trained model's boxes; None without boxes to evaluate on."""
+        return self._kept.get("val_ap")
+
+    @property
+    def ap50(self) -> float | None:
+        """The average precision where an overlap of one half is enough; None without boxes to evaluate on."""
+        return self._kept.get("val_ap50")
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields but the model, and the three figures, as plain data for JSON."""
         return {
@@ -91,6 +102,8 @@ class Trained:
             "accuracy": self.accuracy,
             "mean_iou": self.mean_iou,
             "panoptic_quality": self.panoptic_quality,
+            "ap": self.ap,
+            "ap50": self.ap50,
             "class_names": self.class_names,
             "output": None if self.output is None else str(self.output),
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
@@ -378,8 +391,8 @@ def fit(
     """Trains the compiled model of a run to the weights that the run returns, and returns the log."""
     task, recipe, images = run.task, run.recipe, run.images
     picture = None
-    if folder and task.draws and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
-        picture = folder.path / "masks.png"
+    if folder and task.picture and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
+        picture = folder.path / task.picture
     loop = Loop(
         steps=recipe.steps,
         every=run.every,
@@ -403,7 +416,12 @@ def summary(run: Run, evaluated: Any) -> str:
     """Returns the text that a run prints first: data, model, recipe."""
     recipe, model = run.recipe, run.model
     trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    losses = {"number": "squared errors", "segments": "loss of masks, Dice and classes", "none": run.task.objective}
+    losses = {
+        "number": "squared errors",
+        "segments": "loss of masks, Dice and classes",
+        "boxes": "focal loss, L1 and GIoU",
+        "none": run.task.objective,
+    }
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"

@@ -147,7 +147,7 @@ class LinearSegmentation(Task):
     title = "segmentation"
     objective = "segmentation"
     targets = ("mask",)
-    draws = True
+    picture = "masks.png"
 
     def __init__(self, ignore: int, layers: int, pictures: str, frozen: bool) -> None:
         self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
+from keras_vit import DetectorConfig, DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
 from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.layers.base import weights_by_path
@@ -25,6 +25,7 @@ CONFIGS = {
         backbone=TINY, blocks=(0, 1, 2, 3), widths=(8, 8, 8, 8), fusion_width=8, head_width=4, design="dinov2"
     ),
     "LinearDepth": LinearDepthConfig(backbone=TINY.replace(final_norm="none"), blocks=(3,), bins=7, max_depth=80.0),
+    "Detector": DetectorConfig(backbone=TINY, classes=2, class_names=("a", "b"), embedding=8, objectness=True),
 }
 
 
@@ -35,6 +36,7 @@ STRANGE = {
     "LinearSegmenter": [{"classes": 10**9}, TABLES],
     "DPT": [{"widths": [30_000] * 4}, {"widths": [8, 8, 8, 10**9]}, {"fusion_width": 10**5}, {"head_width": 10**8}],
     "LinearDepth": [{"bins": 10**9}],
+    "Detector": [{"classes": 10**9, "class_names": None}, {"embedding": 10**9}],
 }
 
 
@@ -132,7 +134,11 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
     models, folder = files
     config = CONFIGS[kind]
     assert count_weights(config) == models[kind].count_params()
-    deeper = {"DPT": {"design": "depth_anything", "metric": False}, "EoMT": {"upscale_blocks": 2}}
+    deeper = {
+        "DPT": {"design": "depth_anything", "metric": False},
+        "EoMT": {"upscale_blocks": 2},
+        "Detector": {"objectness": False},
+    }
     other = config.replace(**deeper.get(kind, {"blocks": (0, 3)}))
     assert count_weights(other) == getattr(keras_vit, kind)(other).count_params()
     for strange in STRANGE[kind]:

@@ -1,0 +1,236 @@
+"""`finetune_detection`: boxes of one's own classes, by the heads of OWL-ViT on any Vision Transformer."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._arguments import DType, Source, pair
+from keras_vit._pictures import plot_map, safe_colours
+from keras_vit._processes import ALONE_BY_NAME, current
+from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
+from keras_vit.detection import evaluate
+from keras_vit.detection.detecting import detect, with_frames
+from keras_vit.models import Detector, DetectorConfig, VisionTransformer, weights_by_path
+from keras_vit.models.changes import copy_state
+from keras_vit.models.dense_config import WITHOUT_TOP
+from keras_vit.text import load_image_text
+from keras_vit.text.image_text import holds_detector
+from keras_vit.text.open_vocabulary import OpenVocabularyDetector
+from keras_vit.training.detection import DetectionLoss, pad_boxes
+from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.recipes import recipe as recipe_of_name
+from keras_vit.training.run import Trained, finetune
+from keras_vit.training.tasks import Task, as_input, split_options, warn_of_many_patches
+from keras_vit.zoo import load
+
+BOXES = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
+SHOWN = 6  # pictures to evaluate on that are drawn
+SURE = 0.3  # scores of the boxes that are drawn
+
+
+def finetune_detection(
+    model: Detector | OpenVocabularyDetector | VisionTransformer | Source,
+    data: Any,
+    recipe: Recipe | str = "detection/owl_finetune",
+    *,
+    validation: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Trained:
+    """Trains a detector on pictures with boxes: a box and the scores of all classes for each patch.
+
+    It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on. The losses are
+    Scenic's (`DetectionLoss`). An OWL-ViT or OWLv2 starts with vectors of classes from the words that the data calls
+    them; from then on they train as a matrix, and the text tower has no part in the run. On another backbone, such as
+    a DINOv2, the heads are new: no published figure stands behind such a detector. The head of objectness of an OWLv2
+    is left out, because the published code has no loss of it.
+
+    Args:
+        model: An OWL of `load_image_text`, a `Detector`, whose vectors of classes start anew for other classes, or a
+            `VisionTransformer`, which gets new heads; or what `load` or `load_image_text` take.
+        data: What `data.open_boxes` takes or returns.
+        recipe: As in `finetune`, with a `data.BoxAugmentation`, whose `pictures` become those of a given detector.
+        validation: Pictures with boxes, as `data`, or a share, as in `finetune`.
+        output: As in `finetune`.
+        **options: Those of `RunOptions`, and fields of the recipe. `freeze="backbone"` trains the heads alone.
+
+    Returns:
+        As `finetune`; `ap` and `ap50` are measured as `detection.evaluate` does, at the pictures' own sizes.
+
+    Raises:
+        TypeError, ValueError: as `finetune` and `open_boxes`; if a recipe has what is for images of one class each.
+        FloatingPointError, RuntimeError: as `finetune`.
+        OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
+        ImportError: if a package is missing: SciPy for the matching, Pillow for files.
+
+    Examples:
+        >>> boxes = data.open_boxes(([*pixels], [{"boxes": [[2, 2, 10, 12]], "labels": [0]}] * 4), class_names=["cat"])
+        >>> recipe = training.recipe("detection/owl_finetune").replace(steps=1, batch_size=2, image_size=8)
+        >>> training.finetune_detection(small, boxes, recipe, verbose=False).model.config.class_names
+        ('cat',)
+    """
+    changes, settings = split_options(options)
+    recipe = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
+    boxes = open_boxes(data, classes=settings.classes, class_names=settings.class_names)
+    if isinstance(model, (str, os.PathLike)):
+        dtype = options.pop("dtype", None)
+        model = (load_image_text if holds_detector(model) else load)(model, dtype=dtype)
+    if isinstance(model, OpenVocabularyDetector):
+        if boxes.class_names is None:
+            raise ValueError("The classes of an OWL are words: give class_names=, as the data does not say them.")
+        model = model.zero_shot_detector(boxes.class_names, progress=False)
+    if isinstance(model, Detector):
+        names, own, changed = model.config.class_names, model.config.pictures, recipe.augmentation
+        if None not in (names, boxes.class_names) and {*boxes.class_names} <= {*names}:
+            boxes = boxes.in_order(names)
+        if isinstance(changed, BoxAugmentation) and changed.pictures != own:
+            if "pictures" in changed.given:
+                words = f"pictures={changed.pictures!r}, but the model {own!r}"
+                raise ValueError(f"The augmentation has {words}: leave it out, or model.with_config(pictures=...).")
+            recipe = recipe.adapted(augmentation=changed.adapted(pictures=own))
+    if not isinstance(validation, (float, type(None))):
+        validation = open_boxes(validation, classes=None, class_names=None).in_order(boxes.class_names)
+    named = {"classes": boxes.classes, "class_names": boxes.class_names}
+    for name in changes:
+        options.pop(name)
+    return finetune(model, boxes, recipe, validation=validation, output=output, task=BoxDetection(), **options | named)
+
+
+class BoxDetection(Task):
+    """Training of a detector on pictures with boxes; `finetune_detection` makes it."""
+
+    title = "detection"
+    objective = "detection"
+    targets = ("boxes",)
+    picture = "boxes.png"
+
+    def open_validation(self, data: Any, images: Any, model: Any, **reading: Any) -> ImageStream:
+        """Returns the stream of whole pictures to evaluate on, one at a time for each process."""
+        return super().open_validation(data, images, model, **reading | {"batch_size": reading["shard"][1]})
+
+    def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> Detector:
+        """Returns a copy of a detector, with new vectors for other classes, or one on a VisionTransformer."""
+        names = None if images.class_names is None else tuple(images.class_names)
+        size = {"image_size": pair("image_size", recipe.image_size)}
+        if isinstance(source, Detector):
+            known, trunk = source.config, source.config.backbone
+            same = known.classes == images.classes and (names is None or known.class_names in (None, names))
+            config = known.replace(
+                backbone=trunk.replace(**size, drop_path=recipe.drop_path or trunk.drop_path),
+                classes=images.classes,
+                class_names=names or (known.class_names if same else None),
+                objectness=False,
+            )
+            model = Detector(config, name=source.name, dtype=source.dtype_policy)
+            copy_state(source, model, () if same else {"head"})
+            if not same:
+                values = weights_by_path(source)
+                for path, variable in weights_by_path(model).items():
+                    if path.startswith("head/") and path != "head/queries/kernel":
+                        variable.assign(keras.ops.copy(values[path]))
+            return model
+        if not isinstance(source, VisionTransformer):
+            raise TypeError(f"model must be a VisionTransformer or a Detector, but is a {type(source).__name__}.")
+        norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
+        backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
+        config = DetectorConfig(
+            backbone=backbone.config,
+            classes=images.classes,
+            class_names=names,
+            embedding=backbone.config.width,
+            pictures=recipe.augmentation.pictures,
+        )
+        model = Detector(config, name=backbone.name, dtype=backbone.dtype_policy)
+        copy_state(backbone, model.backbone)
+        warn_of_many_patches(recipe, backbone.config.grid_size)
+        return model
+
+    def trained_model(self, model: Detector) -> keras.Model:
+        """Returns the model that computes the loss."""
+        if current().joint and current().count > 1:
+            raise ValueError("On JAX a detector trains in one process, because boxes are matched by SciPy.")
+        return TrainedDetector(model, DetectionLoss())
+
+    def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
+        """Returns None twice: the trained model computes its loss, which needs all of its answers."""
+        return None, None
+
+    def batches(self, model: Detector, images: ImageStream, seed: int) -> Batch:
+        """Returns a function from the number of a batch to inputs of `TrainedDetector` and padded targets."""
+        check_equal_parts(model, images)  # the loss is a mean over the pictures of a part
+
+        def batch(number: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+            pictures, targets = images.batch(number)
+            height, width = pictures.shape[1:3]
+            scaled = []
+            for target in targets:
+                single = ~target.get("crowd", np.zeros(len(target["labels"]), bool))  # of a pipeline
+                corners = (target["boxes"][single] / [width, height, width, height]).reshape(-1, 2, 2).clip(0, 1)
+                boxes = np.concatenate([corners.mean(1), corners[:, 1] - corners[:, 0]], 1)
+                scaled.append({"boxes": boxes, "labels": target["labels"][single]})
+            inputs = np.asarray(as_input(model, pictures), "float32")
+            return inputs, pad_boxes(scaled, model.config.classes, BOXES)
+
+        return batch
+
+    def validation(self, model: Detector, images: ImageStream, seed: int, sharing: Sharing) -> "MeasuredBoxes":
+        """Returns what measures the model on whole pictures."""
+        return MeasuredBoxes(model, images, sharing)
+
+
+class TrainedDetector(keras.Model):
+    """A detector, with its weights, whose boxes and classes are compared with those of the pictures."""
+
+    def __init__(self, model: Detector, loss: DetectionLoss) -> None:
+        super().__init__(name=model.name)
+        self.detector, self.detection_loss, self.built = model, loss, True
+        self.dtype_policy = model.dtype_policy
+        # TensorFlow's XLA has no calls of Python, which the assignment is.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+
+    def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
+        """Returns what the detector does."""
+        return self.detector(inputs, training=training)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Returns the loss of answers `y_pred` with padded targets `y`, a scalar; the other arguments are not used."""
+        return self.detection_loss(y, y_pred)
+
+
+class MeasuredBoxes:
+    """COCO's average precision during a run, on pictures at their own sizes."""
+
+    def __init__(self, model: Detector, images: ImageStream, sharing: Sharing) -> None:
+        self._model, self._images = model, images
+        self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Returns figures for the log; `model`, which trains, shares its weights with the one that is measured."""
+        result = evaluate(self._model, self._images, distribution=self._distribution, progress=False)
+        return {"ap": np.nan_to_num(result.ap), "ap50": np.nan_to_num(result.ap50)}  # NaN without any box
+
+    def draw(self, path: Path) -> None:
+        """Writes a picture file: the first pictures with their boxes, and below them what the model finds."""
+        colours = dict(zip(range(self._model.config.classes), safe_colours(), strict=False))
+        tiles: list[tuple[str, np.ndarray]] = []
+        below: list[tuple[str, np.ndarray]] = []
+        for pictures, targets in self._images:
+            for picture, target in zip(pictures, targets, strict=True):
+                found = detect(self._model, picture, threshold=SURE)
+                pixels = picture.clip(0, 255).astype("uint8")
+                for row, boxes, labels in (
+                    (tiles, target["boxes"], target["labels"]),
+                    (below, found.boxes, found.labels),
+                ):
+                    row.append(("", with_frames(pixels, boxes, [colours[int(label)] for label in labels])))
+            if len(tiles) >= SHOWN:
+                break
+        shown = min(SHOWN, len(tiles))
+        title = "Pictures with their boxes, and what was found"
+        plot_map([*tiles[:shown], *below[:shown]], path, title=title, columns=shown, side=2.0)

@@ -1,0 +1,152 @@
+"""Training detectors: what is prepared, learned, kept and resumed; evaluation during and after a run."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data, detection, training
+from keras_vit.training.boxes import BoxDetection
+from tests.detection.test_metrics import pycocotools
+from tests.small_models import randomized, small_backbone_config, small_eomt, small_vit, values_of
+
+NAMES = ("bright", "dark")
+SIZE = 16
+RECIPE = training.recipe("detection/owl_finetune").replace(
+    steps=4, batch_size=4, image_size=SIZE, learning_rate=1e-3, warmup_steps=1
+)
+
+
+def scenes(count, seed=0, size=SIZE):
+    """Grey pictures with a bright and a dark rectangle, or one of the two, and their targets."""
+    rng, pictures, targets = np.random.default_rng(seed), [], []
+    for _ in range(count):
+        picture, boxes, labels = np.full((size, size, 3), 128, "uint8"), [], []
+        for label in rng.permutation(2)[: rng.integers(1, 3)].tolist():
+            width, height = rng.integers(5, 8, 2)
+            left, top = (int(rng.integers(size // 2 * label, size // 2 * (label + 1) - 4)), int(rng.integers(size - 8)))
+            right, bottom = min(left + width, size // 2 * (label + 1)), top + height
+            picture[top:bottom, left:right] = (250, 10)[label]
+            boxes.append([left, top, right, bottom])
+            labels.append(label)
+        pictures.append(picture)
+        targets.append({"boxes": np.array(boxes, "float64"), "labels": labels})
+    return data.open_boxes((pictures, targets), class_names=NAMES)
+
+
+def backbone(**changes):
+    return small_vit(pooling="none", classes=None, image_size=SIZE, patch_size=4, **changes)
+
+
+def detector(**changes):
+    config = {"backbone": small_backbone_config(image_size=SIZE, patch_size=4), "classes": 2, "embedding": 8}
+    return randomized(keras_vit.Detector(keras_vit.DetectorConfig(**config | changes)))
+
+
+def tune(model=None, boxes=None, recipe=RECIPE, **options):
+    options = {"verbose": False, "seed": 1} | options
+    model, boxes = backbone() if model is None else model, scenes(12) if boxes is None else boxes
+    return training.finetune_detection(model, boxes, recipe, **options)
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path):
+    """It ends with the weights of a run that was not killed, bit for bit, and has AP in its log."""
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    options = {"validation": scenes(4, 1), "every": 2, "recipe": RECIPE.replace(steps=6)}
+    whole = tune(output=tmp_path / "whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        tune(output=tmp_path / "killed", callbacks=[Kill()], **options)
+    again = tune(output=tmp_path / "killed", **options)
+    for path, value in values_of(whole.model).items():
+        np.testing.assert_array_equal(values_of(again.model)[path], value, err_msg=path)
+    assert [row["step"] for row in again.log] == [2, 4, 6]
+    assert whole.ap == whole.log[-1]["val_ap"] and 0 <= whole.ap <= whole.ap50 <= 1
+    assert whole.to_dict()["ap50"] == whole.ap50 and (tmp_path / "whole/boxes.png").exists()
+    loaded = keras_vit.load(tmp_path / "whole/model.keras")
+    assert loaded.config == whole.model.config and loaded.config.class_names == NAMES
+    measured = detection.evaluate(loaded, scenes(4, 1), progress=False)
+    assert (measured.ap, measured.ap50) == (whole.ap, whole.ap50)
+
+
+@pytest.mark.parametrize("changes", [{"freeze": "backbone"}, {"lora_rank": 2}, {"freeze": "block_0"}])
+def test_what_trains(changes):
+    model = backbone()
+    done = tune(model, recipe=RECIPE.replace(**changes))
+    before, after = values_of(model), values_of(done.model)
+    moved = {path for path in before if path in after and np.any(before[path] != after[path])}
+    assert all(any(np.any(w) for w in layer.get_weights()) for layer in [done.model.get_layer("head")])
+    if "lora_rank" in changes:
+        assert not moved and any("lora" in path for path in after)
+    elif changes["freeze"] == "backbone":
+        assert not moved
+    else:
+        assert moved and not any(path.startswith("block_0") for path in moved)
+
+
+def test_detectors_go_on_with_their_classes_and_rules():
+    model = detector(class_names=NAMES, pictures="owlvit", objectness=True)
+    done = tune(model)
+    config = done.model.config
+    assert (config.pictures, config.objectness, config.class_names) == ("owlvit", False, NAMES)
+    assert done.recipe.augmentation.pictures == "owlvit"
+    frozen = tune(model, recipe=RECIPE.replace(learning_rate=0.0)).model
+    before, after = values_of(model), values_of(frozen)
+    assert all(np.array_equal(before[path], value) for path, value in after.items())
+    other = scenes(12)
+    other = data.open_boxes(([other.read(i)[0] for i in range(12)], [other.read(i)[1] for i in range(12)]), classes=3)
+    more = tune(model, other, recipe=RECIPE.replace(learning_rate=0.0)).model
+    after = values_of(more)
+    assert after["head/queries/kernel"].shape[1] == 3
+    assert all(np.array_equal(before[path], value) for path, value in after.items() if "queries" not in path)
+    fewer = data.open_boxes(([np.zeros((9, 9, 3), "uint8")] * 4, [{"boxes": [[0, 0, 3, 3]], "labels": [0]}] * 4),
+                            class_names=["dark"])  # fmt: skip
+    assert tune(model, fewer).model.config.class_names == NAMES
+    with pytest.raises(ValueError, match="pictures='scenic', but the model 'owlvit'"):
+        tune(model, recipe=RECIPE.replace(augmentation=data.BoxAugmentation(pictures="scenic")))
+
+
+def test_owls_begin_with_their_words(golden):
+    both = keras_vit.load_image_text(golden("owl_v2_p14").folder)
+    words = both.zero_shot_detector(NAMES, progress=False)
+    options = {
+        "recipe": RECIPE.replace(learning_rate=0.0, steps=1, warmup_steps=0).adapted(image_size=words.config.image_size)
+    }
+    for model in (both, golden("owl_v2_p14").folder):
+        done = tune(model, **options)
+        found = values_of(done.model)
+        assert all(np.array_equal(found[path], value) for path, value in values_of(words).items() if path in found)
+
+
+@pytest.mark.once
+def test_ap_of_a_run_is_that_of_pycocotools():
+    """Also with a crowd, by the areas that the data says."""
+    model, boxes = detector(class_names=NAMES), scenes(10, 2)
+    pictures, targets = zip(*(boxes.read(i) for i in range(10)), strict=True)
+    for i, target in enumerate(targets):
+        target |= {"crowd": np.arange(len(target["labels"])) == i % 4, "areas": target["areas"] + 2000.0 * (i % 2)}
+    result = detection.evaluate(model, (list(pictures), list(targets)), most=60, progress=False)
+    found = [detection.detect(model, one, threshold=0.0, per_class=True, most=60) for one in pictures]
+    parts = [{"boxes": one.boxes, "scores": one.scores, "labels": one.labels} for one in found]
+    wanted = pycocotools(list(zip(parts, targets, strict=True)), "boxes")
+    names = "ap ap50 ap75 ap_small ap_medium ap_large ar1 ar10 ar100 ar_small ar_medium ar_large".split()
+    np.testing.assert_array_equal(np.nan_to_num([getattr(result, name) for name in names], nan=-1), wanted)
+
+
+@pytest.mark.once
+def test_bad_input_is_refused():
+    plain = RECIPE.replace(augmentation=data.Augmentation())
+    with pytest.raises(ValueError, match="detection takes data of the target 'boxes'"):
+        training.finetune(backbone(), (np.zeros((4, 8, 8, 3), "uint8"), [0, 1, 0, 1]), plain, task=BoxDetection())
+    with pytest.raises(TypeError, match=r"must be a data.BoxAugmentation .*Recipes detection/"):
+        tune(recipe="segmentation/dinov2_linear", steps=1)
+    with pytest.raises(TypeError, match="must be a VisionTransformer or a Detector"):
+        tune(small_eomt(), drop_path=0.0)
+    with pytest.raises(ValueError, match="has the classes 'bright', 'dark', but the model 'a', 'b'"):
+        detection.evaluate(detector(class_names=("a", "b")), scenes(2), progress=False)
+    with pytest.raises(TypeError, match="must be a Detector or an EoMT"):
+        detection.evaluate(backbone(), scenes(2))
