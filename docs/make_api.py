@@ -164,7 +164,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
     ],
     "detection": [
         ("detect", "Detect objects", "detect Detection plot suppressed"),
-        ("metrics", "Average precision", "MeanAP MeanAPResult"),
+        ("metrics", "Average precision", "evaluate MeanAP MeanAPResult"),
     ],
 }
 ABOUT = "Models, weights and pictures."

@@ -133,6 +133,9 @@ def open_boxes(
         file: The column of a table with the files.
         label: The column of a table with the names of the classes.
 
+    Returns:
+        What `finetune_detection`, `detection.evaluate` and `open_data` take. Pictures are read when they are used.
+
     Raises:
         OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
         ImportError: if Pillow is missing for files, or pyarrow for a Parquet file.

@@ -35,6 +35,9 @@ def evaluate(
         distribution: As in `segmentation.evaluate`.
         progress: Whether there is a bar.
 
+    Returns:
+        A `MeanAPResult`, over the pictures of all processes.
+
     Raises:
         TypeError, ValueError, OSError: as `detect`, `open_boxes` and `open_segments`; ValueError also if the data has a
             class whose name the model does not know; TypeError for a stream of training data, which has no end.
