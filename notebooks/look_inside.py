@@ -73,7 +73,7 @@ inspection.plot_mean_attention_distance(distances)
 inspection.plot_position_similarity(inspection.position_similarity(model))
 
 # %% [markdown]
-# ## Features, for a model of your own
+# ## Features for your own model
 
 # %%
 extractor = keras_vit.feature_extractor(model, ["block_2", "block_-1", "pre_logits"], layout="map")
