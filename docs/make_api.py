@@ -187,10 +187,10 @@ Every example is run by the tests. The examples use these names, and a folder wi
 An array is a NumPy array unless something else is said. Where "images" are taken, a tensor of the backend is as good.
 `Raises` names the errors of a function itself; what Keras or the backend raises for a wrong shape is not repeated.
 """
-PRELUDE = """import keras
+PRELUDE = """import keras_vit
+import keras
 import numpy as np
 
-import keras_vit
 from keras_vit import data, detection, evaluation, export, inspection, layers, segmentation, text, training
 
 model = keras_vit.load("glyphs")  # 24 x 24 pixels, 164 characters: the small checkpoint that comes along

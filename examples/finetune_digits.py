@@ -8,11 +8,10 @@ Prints the test accuracy of all three and how long each took; the two runs with 
 import argparse
 import time
 
+from keras_vit import VisionTransformer, from_checkpoint, training  # before Keras: it chooses the installed backend
+from keras_vit.demo import load_digits
 import keras
 import numpy as np
-
-from keras_vit import VisionTransformer, from_checkpoint, training
-from keras_vit.demo import load_digits
 
 RECIPE = training.recipe("finetune/cifar10").replace(
     batch_size=32,

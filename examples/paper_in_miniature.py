@@ -29,13 +29,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras_vit  # before Keras: it chooses the installed backend
 import keras
 from miniature.experiments import EXPERIMENTS
 from miniature.figures import DRAWN_BY, draw_figure
 from miniature.findings import FINDINGS
 from miniature.workshop import QUICK, Settings, Workshop
 
-import keras_vit
 from keras_vit._files import write_text
 
 

@@ -16,12 +16,12 @@
 import pathlib
 import tempfile
 
+import keras_vit  # before Keras: it chooses the installed backend
 import keras
 import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-import keras_vit
 from keras_vit import training
 
 # %% [markdown]

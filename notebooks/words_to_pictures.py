@@ -14,12 +14,12 @@
 
 # %%
 # %matplotlib inline
+import keras_vit  # before Keras: it chooses the installed backend
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 
-import keras_vit
 from keras_vit import evaluation, text, training
 
 keras.utils.set_random_seed(0)

@@ -398,6 +398,24 @@ def test_pages_define_the_names_that_they_use(tmp_path):
 
 
 @pytest.mark.once
+def test_keras_vit_is_imported_before_keras_for_which_it_chooses_the_backend():
+    """Keras alone takes TensorFlow, and fails where only PyTorch or JAX is installed."""
+    pages = [ROOT / name for name in ("README.md", "docs/api/index.md", *code_pages())]
+    scripts = [path for folder in ("examples", "notebooks") for path in (ROOT / folder).glob("*.py")]
+    sources = {path: [block["code"] for block in BLOCK.finditer(path.read_text("utf-8"))] for path in pages}
+    sources |= {path: [path.read_text("utf-8")] for path in scripts}
+    late = []
+    for path, blocks in sources.items():
+        chosen = False  # blocks may continue each other; those that import both may stand alone
+        for block in blocks:
+            names = re.findall(r"^(?:import|from) (keras\w*)", block, re.MULTILINE)
+            late += [str(path.relative_to(ROOT))] if names and names[0] != "keras_vit" and not chosen else []
+            late += [str(path.relative_to(ROOT))] if "keras_vit" in names and names[0] != "keras_vit" else []
+            chosen |= "keras_vit" in names
+    assert len(sources) > 30 and not late, sorted(set(late))
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("page", code_pages())
 def test_a_block_that_does_not_run_is_python_and_says_why(page):
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):

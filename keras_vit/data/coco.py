@@ -242,7 +242,7 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
                 raise ValueError("run lengths of another sum")
             values = np.arange(len(counts)) % 2 == 1
             return np.repeat(values, counts).reshape(width, height).T
-        require_packages("COCO's polygons", ("pycocotools",), "coco")
+        require_packages("A mask of COCO", ("pycocotools",), "coco")
         from pycocotools import mask
 
         return mask.decode(mask.merge(mask.frPyObjects(segmentation, height, width))).astype(bool)

@@ -58,7 +58,7 @@ class Digits(NamedTuple):
 
 def load_digits(train_images: int | None = None) -> tuple[Digits, Digits]:
     """Returns 1,797 scans of handwritten digits, which come with scikit-learn, as training and test images."""
-    require_packages("The digits", ("sklearn",), "demo")
+    require_packages("load_digits", ("sklearn",), "demo")
     from sklearn import datasets
     from sklearn.model_selection import train_test_split
 
