@@ -47,6 +47,11 @@ def eomt():
     return keras_vit.EoMTConfig(backbone=vit("DINOv2", **TOKENS), **sizes)
 
 
+def owlv2():
+    sizes = {"classes": 2, "class_names": ("cat", "dog"), "embedding": 24, "objectness": True}
+    return keras_vit.DetectorConfig(backbone=vit("CLIP", final_norm="tokens", **TOKENS), **sizes)
+
+
 KINDS = {
     "glyphs": lambda: keras_vit.load("glyphs"),
     "ViT, class token": vit,
@@ -63,6 +68,7 @@ KINDS = {
     "BiT, padded with zeros": lambda: bit(pool_padding="zeros"),
     "MLP-Mixer": lambda: vit("Mixer", heads=1, class_token=False, pooling="avg", tokens_mlp_width=20),
     "EoMT": eomt,
+    "OWLv2, fixed names": owlv2,
     "linear segmentation": linear_segmentation,
     "DPT": dpt,
     "linear depth": lambda: keras_vit.LinearDepthConfig(backbone=vit("DINOv2", **TOKENS), blocks=(0, 1)),

@@ -52,6 +52,12 @@ def small_linear_segmenter_config(**changes):
     return keras_vit.LinearSegmenterConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
 
 
+def small_detector_config(**changes):
+    """Two named classes and a head of objectness on four patches, as of an OWLv2 with fixed words."""
+    sizes = {"classes": 2, "class_names": ("cat", "remote control"), "embedding": 6, "objectness": True}
+    return keras_vit.DetectorConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
+
+
 def small_depth_model_config(**changes):
     """Depth Anything's head on four blocks; depth in metres, up to 80."""
     sizes = {"blocks": (0, 1, 2, 3), "widths": (4, 4, 4, 4), "fusion_width": 4, "head_width": 3, "max_depth": 80.0}
@@ -85,6 +91,10 @@ def small_eomt(seed=0, name=None, dtype=None, **changes):
 
 def small_linear_segmenter(seed=0, name=None, dtype=None, **changes):
     return model_of(small_linear_segmenter_config(**changes), seed, name=name, dtype=dtype)
+
+
+def small_detector(seed=0, name=None, dtype=None, **changes):
+    return model_of(small_detector_config(**changes), seed, name=name, dtype=dtype)
 
 
 def small_depth_model(seed=0, name=None, dtype=None, **changes):

@@ -168,6 +168,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     **{"ABS": np.abs, "ADD": np.add, "DIV": np.divide, "EXP": np.exp, "MAXIMUM": np.maximum, "MINIMUM": np.minimum},
     **{"MUL": np.multiply, "NEG": np.negative, "POW": np.power, "SQRT": np.sqrt, "SQUARE": np.square, "TANH": np.tanh},
     **{"SUB": np.subtract, "DEQUANTIZE": np.asarray, "PAD": np.pad, "TRANSPOSE": np.transpose, "TILE": np.tile},
+    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "LOGISTIC": lambda x: 1 / (1 + np.exp(-x)),
     "PADV2": lambda x, margins, value: np.pad(x, margins, constant_values=value),
     "RELU": lambda x: np.maximum(x, 0),

@@ -9,22 +9,29 @@ import pytest
 from keras_vit.export import FORMATS, export
 from tests.export.tiny import fake_export, skip_without
 from tests.models import test_dense_options
-from tests.small_models import small_depth_model, small_eomt, small_linear_segmenter
+from tests.small_models import small_depth_model, small_detector, small_eomt, small_linear_segmenter
 from tests.tolerances import SAME_FUNCTION
 
 NAMES = ("a", "b", "c")
 KINDS = {
     "EoMT": (functools.partial(small_eomt, class_names=NAMES), "classes, masks"),
     "linear": (small_linear_segmenter, "logits"),
+    "detector": (small_detector, "boxes, logits, objectness"),
     "DPT": (functools.partial(small_depth_model, max_depth=1.0, metric=False), "depth"),
 }
-# A kind and a format for each backend: what one writes of a kind, the others do.
-TRIED = {"torch": ("EoMT", "torch"), "tensorflow": ("linear", "litert"), "jax": ("DPT", "stablehlo")}
+# Kinds and formats for each backend: what one writes of a kind, the others do.
+TRIED = [
+    ("torch", "EoMT", "torch"), ("tensorflow", "linear", "litert"), ("jax", "DPT", "stablehlo"),
+    ("torch", "detector", "torch"), ("torch", "detector", "onnx"), ("torch", "detector", "openvino"),
+    ("tensorflow", "detector", "litert"),
+]  # fmt: skip
 
 
-def test_a_file_answers_as_its_model(tmp_path, backend):
+@pytest.mark.parametrize(("of", "kind", "format"), TRIED)
+def test_a_file_answers_as_its_model(tmp_path, backend, of, kind, format):
     """What `export` checks itself, in a fresh process."""
-    kind, format = TRIED[backend]
+    if backend != of:
+        pytest.skip("once is enough")
     skip_without(format)
     path = tmp_path / f"model{FORMATS[format].suffix}"
     report = export(KINDS[kind][0](), path, format, uint8_input=True, measure=False)

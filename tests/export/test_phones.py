@@ -19,7 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 phones = importlib.import_module("phones")
 
 # One of each reason; `make test-nightly` compiles all kinds.
-IN_THE_SUITE = ("Perception Encoder", "BiT, padded with zeros", "EoMT", "linear depth", "features")
+IN_THE_SUITE = (
+    "Perception Encoder",
+    "BiT, padded with zeros",
+    "EoMT",
+    "OWLv2, fixed names",
+    "linear depth",
+    "features",
+)
 
 
 def loud_model(channel):
