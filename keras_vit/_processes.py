@@ -415,6 +415,17 @@ def keras_leaves_xla_out(model: keras.Model) -> bool:
     return tensorflow_has_only_cpus() and batch_shares(model) == 1
 
 
+ONEDNN, XLA = "KERAS_VIT_ONEDNN", "KERAS_VIT_XLA"  # environment variables, 0 or 1, which come before the rules
+
+
+def switched_on(variable: str, rule: bool) -> bool:
+    """Whether an environment variable is 1; what the rule says where it is not set."""
+    value = os.environ.get(variable, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{variable} must be 0 or 1, but it is {value!r}. Unset it, and the rule decides.")
+    return value == "1" or (rule and not value)
+
+
 def fill_up(batch: np.ndarray, length: int) -> np.ndarray:
     """Returns the batch with its last row repeated to at least `length` rows; of zeros if it is empty."""
     if not len(batch):

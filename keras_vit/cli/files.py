@@ -53,8 +53,8 @@ def list_(options: Namespace) -> Result:
 
 
 @command(
-    "What a checkpoint file, a model file, or a name of the catalogue is.",
-    option("source", metavar="FILE|NAME|URL"),
+    "What a checkpoint file, a model file, or a name of the catalogue is; without one, what computes here.",
+    option("source", nargs="?", metavar="FILE|NAME|URL"),
     LIKE,
     examples=("runs/finetune/model.keras", "hf://google/vit-base-patch16-224"),
 )
@@ -63,6 +63,16 @@ def info(options: Namespace) -> Result:
     from keras_vit import checkpoints
     from keras_vit.checkpoints.catalogue import SHIPPED
 
+    if options.source is None and options.like is None:
+        import keras
+
+        import keras_vit
+        from keras_vit.models.changes import arithmetic
+
+        about = {"keras_vit": keras_vit.__version__, "Keras": keras.__version__, "backend": keras.backend.backend()}
+        return Result(about | arithmetic(), pairs_table("this machine", about | arithmetic()))
+    if options.source is None:
+        raise ValueError("--like is for a file of a checkpoint: name one.")
     is_variant = checkpoints.is_variant(options.source)
     source = options.source if is_variant else os.fspath(checkpoints.resolve_source(options.source))
     is_file = source in SHIPPED or "://" in source or os.path.exists(os.path.expanduser(source))

@@ -4,9 +4,6 @@ Then what of a model saves time at inference, and its adapters.
 """
 
 import dataclasses
-import statistics
-import timeit
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -16,10 +13,10 @@ import numpy as np
 from keras_vit._arguments import DType, ImageSize, Source, Tensor, did_you_mean
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit._options import as_python
-from keras_vit._processes import keras_leaves_xla_out
+from keras_vit._processes import ONEDNN, XLA, keras_leaves_xla_out, switched_on, tensorflow_has_only_cpus
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import Dense, has_adapters, layers_by_path, weights_by_path
-from keras_vit.layers.fast.torch import packing_is_quicker
+from keras_vit.layers.fast.torch import takes_onednn
 from keras_vit.models.config import BiTConfig, Config, ModelConfig, ViTConfig
 from keras_vit.models.dense_config import DenseConfig
 
@@ -426,8 +423,6 @@ class InferenceStep(NamedTuple):
 
 def inference_steps(model: Any) -> list[InferenceStep]:
     """Returns the steps of `optimize_for_inference` for a model of its kind, with what is in the way of each."""
-    # On TensorFlow's CPUs a block is timed with and without XLA, the first time for its shape; RuntimeError there for a
-    # strategy over several processes.
     config, dtype = model.config, model.compute_dtype
     standardised = "the kernels of the ResNet are standardised once, not at every call"
     if isinstance(config, BiTConfig):
@@ -454,8 +449,8 @@ def inference_steps(model: Any) -> list[InferenceStep]:
         slow = None
         if config.dynamic:
             slow = "images of each size would be compiled again"
-        elif not xla_is_quicker(model):
-            slow = "XLA is not quicker on this processor"
+        elif not switched_on(XLA, True):
+            slow = f"{XLA} is 0"
         effect = "predict is compiled with XLA, which takes some seconds at its first call"
         steps.append(InferenceStep("jit_compile", effect, slow, is_field=False))
     kernels = packable_kernels(model)
@@ -463,7 +458,7 @@ def inference_steps(model: Any) -> list[InferenceStep]:
         import torch
 
         size = sum(kernel.numel() for kernel in kernels) * 4 / 1e6
-        slow = None if packing_is_quicker(torch.get_num_threads()) else "it is not quicker on this processor"
+        slow = None if takes_onednn() else f"products are PyTorch's own on this processor, unless {ONEDNN}=1"
         if torch.is_inference_mode_enabled():
             slow = "kernels that are made in torch.inference_mode() cannot be packed"
         effect = f"kernels are in memory a second time, in oneDNN's own order: {size:,.0f} MB more"
@@ -481,6 +476,13 @@ def packable_kernels(model: Any) -> list[Any]:
         if isinstance(layer, Dense) and not layer.quantization_mode and not has_adapters(layer)
     ]
     return [kernel for kernel in kernels if kernel.device.type == "cpu" and not kernel.is_inference()]
+
+
+def arithmetic() -> dict[str, int]:
+    """Returns the environment variables that choose the arithmetic of this backend's CPUs, with the values in use."""
+    if keras.backend.backend() == "torch":
+        return {ONEDNN: int(takes_onednn())}
+    return {XLA: int(switched_on(XLA, True))} if tensorflow_has_only_cpus() else {}
 
 
 # LoRA's adapters and frozen weights: what files say of them, and the same model without adapters
@@ -560,68 +562,3 @@ def require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
     if not adapted:
         raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) adds some.")
     return adapted
-
-
-# XLA, which Keras 3.15 leaves out where TensorFlow sees CPUs only. Whether it is quicker depends on the processor: it
-# takes 0.82 of the time on one without AVX-512, up to 1.16 on one that has it (docs/speed.md).
-
-
-_IMAGES = 8  # a larger batch takes longer and has the same ratio
-_ROUNDS = 5
-_ANY_SIZE = {3: 197, 4: 14}  # tokens; height and width of a map: where the model takes images of any size
-# The share of the time from which compiling is worth its seconds. In training, what lies between the blocks gains less
-# than they do: 0.94 of the time for ViT-Ti/16 where a block takes 0.78, 1.05 for ViT-B/16 where it takes 0.88.
-_WORTH_COMPILING = {False: 0.95, True: 0.85}
-
-_shares: dict[tuple[Any, ...], float] = {}
-
-
-def xla_is_quicker(model: keras.Model, batch_size: int = _IMAGES, *, training: bool = False) -> bool:
-    """Returns whether XLA makes a model's largest repeated layer, a block, enough quicker; on TensorFlow alone."""
-    # It is timed once for each shape, as in inference, so that no random state and no moving average changes; with
-    # `training` its gradients are computed as well.
-    layer = _block(model)
-    batch_size = min(batch_size, _IMAGES)
-    # Of tokens, and of their rotation.
-    shapes = tuple(_shape(tensor, batch_size) for tensor in keras.tree.flatten(layer.input))
-    weights = [weight.shape for weight in layer.weights]
-    key = (type(layer), layer.compute_dtype, str(weights), shapes, training)
-    if key not in _shares:
-        _shares[key] = _time_share(layer, shapes, training)
-    return _shares[key] < _WORTH_COMPILING[training]
-
-
-def _block(model: keras.Model) -> keras.layers.Layer:
-    """Returns the layer with the most parameters among those whose kind occurs more than once in a model's graphs."""
-    layers = []
-    for graph in layers_inside(model):
-        if isinstance(graph, keras.Model):
-            layers += [layer for layer in graph.layers if layer.weights and hasattr(layer, "input")]
-    kinds = Counter(map(type, layers))
-    repeated = [layer for layer in layers if kinds[type(layer)] > 1]
-    return max(repeated or layers, key=lambda layer: layer.count_params())
-
-
-def _shape(tensor: keras.KerasTensor, batch_size: int) -> tuple[int, ...]:
-    """Returns the shape of a symbolic tensor of 3 or 4 axes, with numbers where an axis has none."""
-    first, *others = tensor.shape
-    return (first or batch_size, *(size or _ANY_SIZE[tensor.ndim] for size in others))
-
-
-def _time_share(layer: keras.layers.Layer, shapes: tuple[tuple[int, ...], ...], training: bool) -> float:
-    """Returns the time of a layer with XLA over that without, the median of rounds in turn."""
-    import tensorflow as tf
-
-    inputs = [tf.random.stateless_normal(shape, (0, 0), dtype=layer.compute_dtype) for shape in shapes]
-    weights = [weight.value for weight in layer.trainable_weights]
-
-    def compute() -> Any:
-        """Returns the outputs of the layer; for training the gradients of inputs and weights."""
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([inputs[0], *weights])
-            outputs = layer(*inputs, training=False)
-        return tape.gradient(outputs, [inputs[0], *weights]) if training else outputs
-
-    functions = [tf.function(compute), tf.function(compute, jit_compile=True)]
-    times = [[timeit.timeit(function, number=1) for function in functions] for _ in range(_ROUNDS + 1)]
-    return statistics.median(compiled / plain for plain, compiled in times[1:])  # the first round makes the programs

@@ -481,10 +481,10 @@ class ImageModel(ConfiguredModel):
         - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
           patch embedding do it permanently.
         - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, which Keras
-          leaves out there, if a trial of a block is quicker with it. No file keeps it, and `compile` decides again.
-        - `kernels_packed`: in PyTorch on CPUs, dense layers have their kernels a second time in memory, in oneDNN's
-          own order, if a trial is quicker with it. Kernels that are assigned or trained are packed again (not what is
-          written into `.data` of a tensor). No file and no copy of the model keeps it;
+          leaves out there, unless `KERAS_VIT_XLA=0`. No file keeps it, and `compile` decides again.
+        - `kernels_packed`: in PyTorch on CPUs of AMD with AVX-512, or with `KERAS_VIT_ONEDNN=1`, dense layers have
+          their kernels a second time in memory, in oneDNN's own order. Those that are assigned or trained are packed
+          again (not what is written into `.data` of a tensor). No file and no copy of the model keeps it;
           `model.kernels_packed = False` gives the memory back.
 
         In float32 outputs differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any

@@ -18,7 +18,7 @@ import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, warn_caller
 from keras_vit._files import locked, write_text
 from keras_vit._pictures import FAINT, GOOD, figure_for
 from keras_vit._processes import ALONE, Processes
@@ -287,9 +287,8 @@ def report(text: str) -> None:
 class RunFolder:
     """One run's files, each moved into place when it is complete.
 
-    `run.json` holds the settings, the plain data that decide the run's numbers, and as `measured` those that a trial
-    decided when it began, `step-N.npz` the weights, the optimizer's state, the state of every random generator and the
-    log after N steps, `log.csv` the log for people.
+    `run.json` holds the settings, the plain data that decide the run's numbers, `step-N.npz` the weights, the state of
+    the optimizer and of every random generator and the log after N steps, `log.csv` the log for people.
     Only the first of the run's processes reads and writes the folder.
 
     Raises:
@@ -302,7 +301,7 @@ class RunFolder:
         self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
     ) -> None:
         """Reads the settings of the run in the folder, if it goes on; ValueError or OSError as the class says."""
-        self.path, self._processes, self._settings, self._measured = Path(path).expanduser(), processes, settings, {}
+        self.path, self._processes, self._settings = Path(path).expanduser(), processes, settings
         record = self.path / "run.json"
         self._goes_on = resume and record.exists()
         if not processes.first:
@@ -315,10 +314,9 @@ class RunFolder:
             raise ValueError(f"output must be a new folder or that of a run, but {self.path} holds other files.")
 
     def _check_same(self, record: Path) -> None:
-        """Raises ValueError if the folder's run has other settings or is damaged; keeps what was measured."""
+        """Raises ValueError if the folder's run has other settings or is damaged; warns of other arithmetic."""
         try:
             settings = dict(json.loads(record.read_text(encoding="utf-8")))
-            self._measured = dict(settings.pop("measured", {}))
             saved = _flat(settings)
         except (ValueError, TypeError, RecursionError):
             raise ValueError(
@@ -327,18 +325,19 @@ class RunFolder:
         now = _flat(json.loads(json.dumps(self._settings)))
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
         changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new]
+        other = [words for words in changes if words.startswith("arithmetic.") and "None" not in words]
+        changes = [words for words in changes if not words.startswith("arithmetic.")]
         if changes:
             found = printable("; ".join(changes), 2000)
             raise ValueError(
                 f"{self.path} holds a run with other settings: {found}. Choose another output, or pass "
                 "resume=False (--restart) to start again there."
             )
-
-    def measured(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Returns a setting that a trial decides, plain data: what `measure` returned when the folder's run began."""
-        if name not in self._measured:
-            self._measured[name] = measure()
-        return self._measured[name]
+        if other:
+            warn_caller(
+                f"{self.path} holds a run of other arithmetic, so it ends with other digits than in one piece: "
+                f"{'; '.join(other)}. The environment variable of that name restores it."
+            )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -362,8 +361,7 @@ class RunFolder:
             for file in itertools.chain.from_iterable(map(self.path.glob, gone)):
                 file.unlink(missing_ok=True)
             if not self._goes_on:
-                settings = self._settings | ({"measured": self._measured} if self._measured else {})
-                write_text(self.path / "run.json", json.dumps(settings, indent=2) + "\n")
+                write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:

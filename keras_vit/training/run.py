@@ -5,7 +5,6 @@ A run opens its images, prepares the model, opens the images to evaluate on, com
 
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import math
 import os
@@ -19,12 +18,13 @@ from keras_vit._arguments import DType, Source, matches, pair, warn_caller
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._options import Options, check
-from keras_vit._processes import Processes, keras_leaves_xla_out, scope_of
+from keras_vit._processes import XLA, Processes, keras_leaves_xla_out, scope_of, switched_on
 from keras_vit._terminal import Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
 from keras_vit.data import ImageStream, has_test_split
 from keras_vit.data.examples import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
+from keras_vit.models.changes import arithmetic
 from keras_vit.training.distribution import Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
 from keras_vit.training.optimizers import is_moved_by_muon
@@ -199,7 +199,7 @@ def finetune(
         run = Run(task, recipe, model, images, tests, Sharing.of(processes, model), every, settings.seed)
         processes.check_same("settings", run.settings())
         folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes)
-        trained = compile_model(run, folder)
+        trained = compile_model(run)
         verbose = settings.verbose and processes.first
         if verbose:
             report(summary(run, None if reading["holdout"] else evaluated))
@@ -344,10 +344,11 @@ class Run:
             "task": self.task.title,
             "seed": self.seed,
             "data": self.images.describe(),
+            "arithmetic": arithmetic(),
         }
 
 
-def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
+def compile_model(run: Run) -> keras.Model:
     """Returns the model that computes the loss of a run, compiled; its weights are those of the run's model."""
     # The random generators of the run's model start again from the seed.
     reset_randomness(run.model, run.seed)
@@ -356,29 +357,22 @@ def compile_model(run: Run, folder: RunFolder | None) -> keras.Model:
     if trained is not run.model and run.model.dtype_policy.name == "mixed_float16":
         trained.autocast = False  # its layers cast by themselves
         trained.dtype_policy = run.model.dtype_policy  # Keras asks the model whether the loss has to be scaled
-    choose_jit = functools.partial(jit_compile, trained, run.recipe.steps, run.images.batch_size)
     trained.compile(
         optimizer,
         loss,
         weighted_metrics=[metric] if metric else None,
-        jit_compile=choose_jit() if folder is None else folder.measured("jit_compile", choose_jit),
+        jit_compile=jit_compile(trained, run.recipe.steps),
     )
     run.sharing.average_gradients(optimizer, trained.optimizer)
     run.sharing.average_moments(trained)
     return trained
 
 
-def jit_compile(model: keras.Model, updates: int, batch_size: int) -> bool | str:
-    """What `compile(jit_compile=...)` takes: True on TensorFlow's CPUs if XLA takes less than 0.85 of the time."""
-    # The trial is of one block and its gradients, with 8 images at most, and made for long runs alone. Otherwise
-    # "auto".
-    if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model):
+def jit_compile(model: keras.Model, updates: int) -> bool | str:
+    """Returns what `compile(jit_compile=...)` takes: True on TensorFlow's CPUs for long runs, unless XLA is off."""
+    if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model) or not switched_on(XLA, True):
         return "auto"
-    if not all(layer.supports_jit for layer in layers_inside(model)):
-        return "auto"
-    from keras_vit.models.changes import xla_is_quicker
-
-    return True if xla_is_quicker(model, batch_size, training=True) else "auto"
+    return True if all(layer.supports_jit for layer in layers_inside(model)) else "auto"
 
 
 def fit(
@@ -443,7 +437,8 @@ def _devices_of(run: Run) -> str:
     devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
     shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
     where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
-    return f"{where}, {processes} processes" if processes > 1 else where
+    chosen = [f"{name}={value}" for name, value in arithmetic().items() if "cpu" in str(devices[0]).lower()]
+    return ", ".join([where, *([f"{processes} processes"] if processes > 1 else []), *chosen])
 
 
 def _count(images: ImageStream) -> str:

@@ -26,6 +26,8 @@ def test_list(run):
 def test_info_of_checkpoints(run, golden):
     out = run("info", golden("alt_opt_target").path).out
     assert "opt/target/" in out and "vit_jax" in out
+    assert json.loads(run("info", "--json").out)["backend"] == keras.backend.backend()
+    assert "--like is for a file" in run("info", "--like", "ViT-B/16", code=1).err
     info = json.loads(run("info", golden("alt_zero_head").path, "--json").out)
     assert info["config"]["representation_size"] == 48 and "zero" in " ".join(info["oddities"])
 

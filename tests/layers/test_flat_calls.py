@@ -228,7 +228,7 @@ def calls_of(function):
 @pytest.mark.parametrize("onednn", [False, True])
 def test_calls_of_a_forward_pass_and_of_an_update(onednn, monkeypatch):
     """Of twelve blocks; what Keras does around each call was 22,000 of them, and 138,000 in an update."""
-    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: onednn)
+    monkeypatch.setattr(fast_torch, "takes_onednn", lambda: onednn)
     monkeypatch.setattr(fast_torch, "FEWEST", 0)
     model = keras_vit.create_model("ViT-Ti/16", image_size=32, classes=10)
     x = torch.zeros((1, 32, 32, 3))

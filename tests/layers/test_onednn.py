@@ -23,10 +23,10 @@ CLOSE = {"rtol": 0, "atol": 1e-5}  # sums of 64 products of normal numbers, in a
 
 @pytest.fixture(autouse=True)
 def quicker(monkeypatch):
-    """oneDNN wins its trial, and is taken for products of any size."""
+    """oneDNN is taken for products of any size."""
     if not fast_torch.has_onednn_product():
         pytest.skip("this PyTorch has no product by oneDNN")
-    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: True)
+    monkeypatch.setattr(fast_torch, "takes_onednn", lambda: True)
     monkeypatch.setattr(fast_torch, "FEWEST", 0)
 
 
@@ -120,7 +120,7 @@ def test_where_pytorch_chooses(calls, monkeypatch):
     monkeypatch.setattr(fast_torch, "FEWEST", 10**6)
     dense(x, kernel, None)
     monkeypatch.setattr(fast_torch, "FEWEST", 0)
-    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: False)
+    monkeypatch.setattr(fast_torch, "takes_onednn", lambda: False)
     dense(x, kernel, None)
     assert not calls
 
@@ -140,7 +140,7 @@ def test_packed_kernels(calls, monkeypatch):
     assert len(packed) == 9 and not calls
     dense(x, kernel, bias).sum().backward()
     torch.testing.assert_close(kernel.grad, x.sum((0, 1))[:, None].expand(-1, 48), **CLOSE)
-    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: False)
+    monkeypatch.setattr(fast_torch, "takes_onednn", lambda: False)
     with torch.no_grad():
         dense(x, kernel, bias)
         fast_torch.unpack_kernels([kernel])
@@ -153,7 +153,7 @@ def test_packed_kernels(calls, monkeypatch):
 
 def test_a_model_with_packed_kernels(monkeypatch, capsys):
     """Each change of the weights counts, nothing else changes, and what has no use for it says so."""
-    monkeypatch.setattr(changes, "packing_is_quicker", lambda threads: True)
+    monkeypatch.setattr(changes, "takes_onednn", lambda: True)
     config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=8, depth=2, heads=2, mlp_width=12, classes=3)
     model, images = make(config), drawn(2, 16, 16, 3).numpy()
     quick = model.optimize_for_inference()
@@ -184,25 +184,29 @@ def test_a_model_with_packed_kernels(monkeypatch, capsys):
     with torch.inference_mode():
         assert not model.optimize_for_inference().kernels_packed
     assert "no kernels_packed: kernels that are made in torch.inference_mode()" in capsys.readouterr().out
-    monkeypatch.setattr(changes, "packing_is_quicker", lambda threads: False)
+    monkeypatch.setattr(changes, "takes_onednn", lambda: False)
     assert not model.optimize_for_inference().kernels_packed
-    assert "no kernels_packed: it is not quicker on this processor" in capsys.readouterr().out
+    assert "no kernels_packed: products are PyTorch's own on this processor, unless" in capsys.readouterr().out
 
 
-def test_the_trial(monkeypatch):
+INTEL, AMD = {"cpu_name": "Intel Xeon", "avx512_f": True}, {"cpu_name": "AMD EPYC 9B14", "avx512_f": True}
+
+
+def test_the_rule(monkeypatch):
+    """By the processor alone, unless a variable says otherwise: no clock is looked at."""
     monkeypatch.undo()
-    fast_torch._wins_trial.cache_clear()
-    clock = iter(range(10**6))
-    for share, wins in ((0.5, True), (0.9, False)):
-        times = iter([0.0, 1.0, 0.0, share] * fast_torch._ROUNDS)
-        monkeypatch.setattr(fast_torch.time, "perf_counter", lambda times=times: next(times))
-        assert fast_torch._wins_trial(next(clock)) == wins
-    monkeypatch.setattr(fast_torch, "_wins_trial", lambda threads: True)
-    for share, wins in ((0.9, True), (0.97, False)):
-        times = iter([0.0, 1.0, 0.0, share] * fast_torch._ROUNDS)
-        monkeypatch.setattr(fast_torch.time, "perf_counter", lambda times=times: next(times))
-        assert fast_torch.packing_is_quicker(next(clock)) == wins
-    monkeypatch.undo()
+    monkeypatch.delenv("KERAS_VIT_ONEDNN", raising=False)
+    for found, rule in ((AMD, True), (INTEL, False), (AMD | {"avx512_f": False}, False), ({}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
+        assert fast_torch.takes_onednn.__wrapped__() is rule
+        for value in "01":
+            with monkeypatch.context() as patch:
+                patch.setenv("KERAS_VIT_ONEDNN", value)
+                assert fast_torch.takes_onednn.__wrapped__() is (value == "1")
+    monkeypatch.setenv("KERAS_VIT_ONEDNN", "yes")
+    with pytest.raises(ValueError, match="KERAS_VIT_ONEDNN must be 0 or 1, but it is 'yes'"):
+        fast_torch.takes_onednn.__wrapped__()
     monkeypatch.setattr(fast_torch, "has_onednn_product", lambda: False)
-    assert not fast_torch._wins_trial(next(clock)) and not fast_torch.packing_is_quicker(next(clock))
-    fast_torch._wins_trial.cache_clear(), fast_torch.packing_is_quicker.cache_clear()
+    monkeypatch.setenv("KERAS_VIT_ONEDNN", "1")
+    with pytest.raises(ValueError, match="this PyTorch has no oneDNN"):
+        fast_torch.takes_onednn.__wrapped__()

@@ -14,6 +14,7 @@ import pytest
 import keras_vit
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
 from keras_vit.data import open_data
+from keras_vit.layers.fast.torch import takes_onednn
 from keras_vit.training import pretraining
 from keras_vit.training.distribution import UNSHARED
 from keras_vit.training.tasks import FineTuning
@@ -147,6 +148,18 @@ def test_a_killed_run_ends_with_the_same_weights(trained, backend):
 
 
 @pytest.mark.once
+def test_a_second_half_with_other_arithmetic_says_so(trained, monkeypatch):
+    _, folder = trained
+    with pytest.raises(RuntimeError, match="in the middle"):
+        long_run(folder, "half", [Stop(16, fail)])
+    taken = takes_onednn()
+    monkeypatch.setattr("keras_vit.models.changes.takes_onednn", lambda: not taken)
+    words = f"arithmetic.KERAS_VIT_ONEDNN was {taken:d} and is now {not taken:d}. The environment variable"
+    with pytest.warns(UserWarning, match=words):
+        long_run(folder, "half")
+
+
+@pytest.mark.once
 def test_a_finished_run_is_not_run_again(trained):
     done, folder = trained
     again = long_run(folder, "run")
@@ -183,7 +196,8 @@ def test_it_prints_what_it_found_and_is_going_to_do(capsys):
     text = " ".join(capsys.readouterr().err.split())
     counts = [f"{sum(int(np.prod(w.shape)) for w in ws):,}" for ws in (model.weights, model.trainable_weights)]
     for words in (
-        "on torch, cpu data 8 images of 3 classes (a, b, c) to train on, 6 to evaluate on",
+        f"on torch, cpu, KERAS_VIT_ONEDNN={takes_onednn():d} data 8 images of 3 classes (a, b, c) to train on, "
+        "6 to evaluate on",
         f"VisionTransformer {model.name}, {counts[0]} parameters, {counts[1]} of them trained",
         "2 updates of 8 images, 8 x 8 pixels (4 patches), learning rate 0.1, finetune/cifar10: sgd, cosine",
     ):

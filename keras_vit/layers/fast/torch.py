@@ -1,12 +1,11 @@
 """PyTorch on CPUs; on CUDA and in programs that are compiled or traced, its own operations in place of Keras's.
 
-Products of matrices on CPUs are oneDNN's where that is quicker. PyTorch multiplies float32 matrices with MKL, which
+Products of matrices are oneDNN's on CPUs of AMD with AVX-512. PyTorch multiplies float32 matrices with MKL, which
 leaves AVX-512 out on processors that are not Intel's: oneDNN takes less than half of the time there, its copy of the
 weights into its own order included (docs/speed.md).
 """
 
 import functools
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +21,7 @@ from keras_vit._keras import (
     onednn_product_of_packed,
     scale_all,
 )
+from keras_vit._processes import ONEDNN, switched_on
 from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, faster
 
 PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
@@ -103,10 +103,10 @@ def linear(x: Any, kernel: Any, bias: Any) -> Any:
 # thread: 8.8 to 3.9, g 28 to 12.
 @faster("dense", TORCH_CPU)
 def dense(x: Any, kernel: Any, bias: Any) -> Any:
-    """Returns as `ops.dense`: by oneDNN where that is quicker; in float32 without instructions for 16 bits."""
+    """Returns as `ops.dense`: by oneDNN where `takes_onednn` says so; in float32 without instructions for 16 bits."""
     if lacks_products_of(x.dtype):
         return _in_float32(dense, x, kernel, bias)
-    return onednn_linear(x, kernel, bias) if onednn_is_quicker(x, kernel) else linear(x, kernel, bias)
+    return onednn_linear(x, kernel, bias) if is_for_onednn(x, kernel) else linear(x, kernel, bias)
 
 
 # 12.0 to 10.7, g 38 to 37.
@@ -415,76 +415,40 @@ def adam_in_place(
 
 # Products of matrices by oneDNN
 
-# The share of PyTorch's time below which oneDNN is taken. Far from 1, so that each process on a machine finds the same
-# and a run repeats bit by bit: 0.40 to 0.60 was measured where it is quicker.
-WORTH_CHANGING = 0.77
 FEWEST = 1 << 22  # multiplications of a product below which the calls cost as much as the arithmetic
-WORTH_PACKING = 0.95  # of the time of a product; a second copy of the kernels is in memory then
-_ROWS, _WIDTH, _ROUNDS = 197, 768, 7
 
 
-def onednn_is_quicker(x: Any, kernel: Any) -> bool:
+def is_for_onednn(x: Any, kernel: Any) -> bool:
     """Whether `onednn_linear` is taken for `x`, `(..., D)`, and a kernel `(D, units)` on a CPU."""
-    # Both are float32 and large enough, oneDNN has won a trial or the kernel is packed and no gradients are recorded,
-    # and neither a recorder of operations nor autocast is at work.
     import torch
 
     if x.dtype != torch.float32 or x.ndim < 2 or x.numel() * kernel.shape[1] < FEWEST:
         return False
-    wins = _wins_trial(torch.get_num_threads())
-    if not wins and not (_packed_kernels() and is_packed(kernel)):
+    always = takes_onednn()
+    if not always and not (_packed_kernels() and is_packed(kernel)):
         return False
     return (
         type(kernel) in (torch.Tensor, torch.nn.Parameter)
         and torch.backends.mkldnn.enabled
         and not is_recorded()
         and not torch.is_autocast_enabled("cpu")
-        and (wins or not torch.is_grad_enabled())
+        and (always or not torch.is_grad_enabled())
     )
 
 
 @functools.cache
-def _wins_trial(threads: int) -> bool:
-    """Whether oneDNN is there and wins a trial with as many threads as PyTorch has: some 20 ms, once a process."""
-    return _onednn_is_there() and _time_share(onednn_product) < WORTH_CHANGING
-
-
-def _onednn_is_there() -> bool:
-    """Whether this PyTorch has oneDNN and the operations of it that are used here."""
+def takes_onednn() -> bool:
+    """Whether products on this CPU are oneDNN's: on AMD's with AVX-512 (0.40 to 0.60 of MKL's time), or as asked."""
     import torch
 
-    return torch.backends.mkldnn.is_available() and has_onednn_product()
-
-
-def _time_share(product: Callable[..., Any], other: Callable[..., Any] | None = None, units: int = _WIDTH) -> float:
-    """Returns the time of a product over that of another, None for PyTorch's: the lowest of some rounds in turn."""
-    import torch
-
-    x, kernel = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, units)
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_ROUNDS):
-        for function, taken in zip((other or torch.matmul, product), times, strict=True):
-            start = time.perf_counter()
-            function(x, kernel)
-            taken.append(time.perf_counter() - start)
-    return min(times[1]) / min(times[0])
+    found, there = torch.cpu.get_capabilities(), torch.backends.mkldnn.is_available() and has_onednn_product()
+    taken = switched_on(ONEDNN, there and "AMD" in found.get("cpu_name", "") and found.get("avx512_f", False))
+    if taken and not there:
+        raise ValueError(f"{ONEDNN}=1, but this PyTorch has no oneDNN. Unset it.")
+    return taken
 
 
 # Kernels in oneDNN's own order, which spares a tenth of the time of a ViT-B: `optimize_for_inference` asks for them.
-
-
-@functools.cache
-def packing_is_quicker(threads: int) -> bool:
-    """Whether a packed kernel wins a trial against the product that is taken otherwise, with so many threads."""
-    # The trial is made once for each number of threads.
-    import torch
-
-    if not _onednn_is_there():
-        return False
-    units = 4 * _WIDTH  # of the MLP: smaller kernels stay in the processor's cache from one round to the next
-    packed = onednn_kernel(torch.ones(_WIDTH, units))
-    other = onednn_product if _wins_trial(threads) else None
-    return _time_share(lambda x, kernel: onednn_product_of_packed(x, packed), other, units) < WORTH_PACKING
 
 
 @functools.cache
