@@ -49,7 +49,7 @@ help:
 	@echo "PYTHON=/path/to/python3.11 after any of them names the interpreter (now: $(PYTHON))"
 
 demo: $(DEMO)/.installed
-	@KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/keras-vit demo --output "$(OUTPUT)"
+	@KERAS_BACKEND=$(BACKEND) $(DEMO)/bin/python examples/demo.py --output "$(OUTPUT)"
 
 # Every backend runs, whatever the others did; the last line names what failed.
 # Types are checked where no framework is installed, here as in `make lint`: what a framework says of its own types

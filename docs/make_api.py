@@ -38,7 +38,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
     "training": [
         ("finetune", "Fine-tune", "finetune RunOptions Trained draw_curve"),
         ("recipes", "Recipes", "recipe list_recipes Recipe"),
-        ("parts", "Parts of a recipe", "build_optimizer build_loss build_schedule plan Plan"),
+        ("parts", "Parts of a recipe", "build_optimizer build_loss build_schedule"),
         ("optimizers", "Optimizers and schedules", "MomentumSGD AdamW Muon WarmupDecay"),
         ("losses", "Losses", "SoftmaxLoss SigmoidLoss ContrastiveLoss SigmoidContrastiveLoss"),
         ("lora", "LoRA", "add_lora merge_lora save_adapters load_adapters"),
@@ -77,12 +77,6 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
             "Embeddings and image search",
             "embed EmbeddedImages find_similar draw_similar find_duplicates search knn near_duplicates",
         ),
-        (
-            "verify",
-            "Verify published checkpoints",
-            "verify verify_figures VerificationTable published_answers PublishedAnswer smallest_checkpoints"
-            " read_ledger write_ledger LedgerTable",
-        ),
     ],
     "inspection": [
         (
@@ -107,7 +101,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("formats", "Formats and precisions", "Format FORMATS PRECISIONS TOLERANCES"),
     ],
     "data": [
-        ("open", "Open data", "open_data Batches as_dataset Stream ImageStream"),
+        ("open", "Open data", "open_data Batches as_dataset Stream ImageStream load_digits Digits"),
         ("tables", "Tables of labels", "open_table LabelTable"),
         (
             "augmentation",

@@ -64,14 +64,14 @@ and Facebook's DINOv2; depth of DINOv2 in metres, up to 7. Classes of pixels and
 """
 PUBLISHED = """## Published weights
 
-The cases above have random weights. `keras-vit verify NAME...` (or `all`) compares published weights with the answers
-that were published with them, on a machine with network: it fetches both from the Hugging Face Hub, prints a table
-(JSON with `--json`), and exits 1 on a difference. `weights/published_answers.json` has what it knows, each with its
-source: the answers that transformers' own tests expect for one picture of COCO (ViT, distilled DeiT, DINOv2 with and
+The cases above have random weights. `python benchmarks/verify.py NAME...` (or `all`) compares published weights with
+the answers that were published with them, on a machine with network: it fetches both from the Hugging Face Hub, prints
+rows (JSON with `--json`), and exits 1 on a difference. `benchmarks/published_answers.json` has what it knows, each with
+its source: the answers that transformers' own tests expect for one picture of COCO (ViT, DeiT, DINOv2 with and
 without registers, DINOv3, DINO, I-JEPA; tolerance 1e-4, DINO's 1e-3), and the tensors in timm's `test_vit*`
 repositories (tolerance 1e-4 and 1e-3 of the value). Its code is tested against a local server with small models.
 **None of the published answers was compared here**: the machine that these pages were made on has no network.
-`keras-vit verify NAME... --ledger FILE` also compares with the publishers' own code: [ledger](ledger.md).
+`python benchmarks/verify.py NAME... --ledger FILE` also compares with the publishers' own code: [ledger](ledger.md).
 
 """
 _TOKENS = ("tokens_in", "block0", "block1", "last_block", "encoded")

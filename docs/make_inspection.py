@@ -11,7 +11,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import inspection
-from keras_vit.demo import load_digits
+from keras_vit.data import load_digits
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 IMAGES = 128  # as many as the paper takes for the mean attention distance

@@ -1,15 +1,14 @@
-"""Writes docs/ledger.md of the rows in docs/ledger.jsonl, which `keras-vit verify --ledger` writes.
+"""Writes docs/ledger.md of the rows in docs/ledger.jsonl, which `benchmarks/verify.py --ledger` writes.
 
     python docs/make_ledger.py
 
-To be run again when a row is added; tests/evaluation/test_ledger.py says so.
+To be run again when a row is added; tests/test_verify.py says so.
 """
 
+import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
-
-from keras_vit.evaluation import read_ledger
 
 ROWS = pathlib.Path(__file__).parent / "ledger.jsonl"
 PAGE = ROWS.with_suffix(".md")
@@ -30,7 +29,7 @@ One command adds the rows of the catalogue's 60 smallest checkpoints. It needs n
 row are skipped, so the command can be stopped and repeated:
 
     pip install 'keras-vit-zoo[torch,images]' timm transformers open_clip_torch
-    keras-vit verify --smallest 60 --ledger docs/ledger.jsonl
+    python benchmarks/verify.py --smallest 60 --ledger docs/ledger.jsonl
     python docs/make_ledger.py
 
 `--data imagenet/val` also measures published accuracies. `.github/workflows/ledger.yml` runs these commands. To
@@ -93,7 +92,8 @@ def _figure(figure: dict[str, Any]) -> str:
 
 def main() -> None:
     """Writes the page."""
-    PAGE.write_text(text(read_ledger(ROWS)), encoding="utf-8")
+    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    PAGE.write_text(text(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import keras_vit
-from keras_vit.demo import load_digits
+from keras_vit.data import load_digits
 
 IMAGES = Path(__file__).resolve().parent / "images"
 # Words of a block of the README: the picture that it writes, and the name under which the README shows it.

@@ -9,7 +9,7 @@ import argparse
 import time
 
 from keras_vit import VisionTransformer, from_checkpoint, training  # before Keras: it chooses the installed backend
-from keras_vit.demo import load_digits
+from keras_vit.data import Digits, load_digits
 import keras
 import numpy as np
 
@@ -34,10 +34,10 @@ def main():
     parser.add_argument("--steps", type=int, default=200, help="updates of the weights (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a few steps, only to see that it runs")
     options = parser.parse_args()
-    train, test = load_digits(64 if options.quick else None)
+    train, test = load_digits()
     steps = 2 if options.quick else options.steps
     if options.quick:
-        test = test._replace(pixels=test.pixels[:20], labels=test.labels[:20])
+        train, test = (Digits(part.pixels[:n], part.labels[:n]) for part, n in ((train, 64), (test, 20)))
     first = run("from the checkpoint", "glyphs", train, test, steps)
     again = run("the same again", "glyphs", train, test, steps)
     keras.utils.set_random_seed(0)

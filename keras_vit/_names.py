@@ -97,6 +97,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit.data": {
         "keras_vit.data.augmentation": "Augmentation randaugment randaugment_operation",
         "keras_vit.data.boxes": "BoxAugmentation BoxedImages open_boxes",
+        "keras_vit.data.digits": "Digits load_digits",
         "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
         "keras_vit.data.mask_augmentation": "MaskAugmentation SegmentAugmentation augment_masks",
         "keras_vit.data.masks": "MaskedImages mask_targets open_masks",
@@ -122,8 +123,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.evaluation.few_shot": (
             "FewShotResult L2 L2_SWEEP LeastSquaresProbe SHOTS extract_features few_shot knn_accuracy"
         ),
-        "keras_vit.evaluation.ledger": "LedgerTable read_ledger smallest_checkpoints write_ledger",
-        "keras_vit.evaluation.published": "PublishedAnswer VerificationTable published_answers verify verify_figures",
         "keras_vit.evaluation.report": "confusion_shares draw_confusion most_confused write_files write_report",
         "keras_vit.evaluation.similarity": "draw_similar find_duplicates find_similar knn near_duplicates search",
         "keras_vit.evaluation.targets": "MultilabelResult NumberResult average_precision best_thresholds f1_scores",
@@ -228,7 +227,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.optimizers": (
             "AdamW ContrastiveLoss MomentumSGD Muon SigmoidContrastiveLoss SigmoidLoss SoftmaxLoss WarmupDecay"
         ),
-        "keras_vit.training.planning": "Plan plan",
         "keras_vit.training.pretraining": "pretrain",
         "keras_vit.training.recipes": "Recipe build_loss build_optimizer build_schedule list_recipes recipe",
         "keras_vit.training.tasks": "RunOptions",

@@ -2,7 +2,7 @@
 
 The source is synthetic and endless: characters of the DejaVu fonts (they come with matplotlib), each drawn once as a
 signed distance field and from then on bent, sheared, thickened, thinned, blurred, tinted and covered with noise. No
-picture is seen twice. The model learns to name the characters; `keras-vit demo` carries what it has learned
+picture is seen twice. The model learns to name the characters; `examples/demo.py` carries what it has learned
 over to handwritten digits.
 
     KERAS_BACKEND=torch python weights/train_glyphs.py                       # trains, and replaces glyphs.npz

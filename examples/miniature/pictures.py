@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from keras_vit.demo import load_digits
+from keras_vit.data import load_digits
 
 SCRIPT = Path(__file__).resolve().parents[2] / "weights" / "train_glyphs.py"
 IMAGE_SIZE = 24

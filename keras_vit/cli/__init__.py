@@ -31,10 +31,7 @@ COMMANDS = {
     "similar": images.similar,
     "duplicates": images.duplicates,
     "recipes": training.recipes,
-    "plan": training.plan,
     "export": files.export,
-    "verify": training.verify,
-    "demo": training.demo,
 }
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 TRACEBACK = "KERAS_VIT_TRACEBACK"  # set: errors show where they came from, and libraries may print what they like
 DESCRIPTION = "Vision Transformers in Keras 3: name, fine-tune, measure, search, export."
 EPILOG = f"""examples:
-  keras-vit demo
   keras-vit predict photo.jpg --weights glyphs
   keras-vit finetune ViT-B/16 photos --output runs/photos
 

@@ -1,4 +1,4 @@
-"""The commands that train and measure: finetune, pretrain, evaluate, verify, recipes, plan and demo."""
+"""The commands that train and measure: finetune, pretrain, evaluate and recipes."""
 
 import functools
 import math
@@ -459,7 +459,7 @@ def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
     start_keras()
     if not is_digits:
         return data, None
-    from keras_vit.demo import load_digits
+    from keras_vit.data import load_digits
 
     train, test = load_digits()
     return {"train": train, "test": test}, list("0123456789")
@@ -480,52 +480,6 @@ def _evaluated_model(options: Namespace) -> Any:
 
 
 @command(
-    "Compares published weights with the answers or figures published of them; for a machine with network.",
-    option("names", "a repository of the Hugging Face Hub, or `all`; with --ledger any", nargs="*", metavar="NAME"),
-    only(
-        [without("data"), without("ledger")],
-        option("--picture", "a copy of the picture (default: the one at its address)", metavar="FILE"),
-    ),
-    option("--data", "measure figures on it: accuracy, zero-shot accuracy, PQ, mIoU, delta1", metavar="FOLDER"),
-    only(
-        [beside("data"), without("ledger")],
-        option("--batch-size", "with --data (default: 64)", type=COUNT),
-    ),
-    option("--ledger", "add a row for each that has none, beside the publisher's own code", metavar="FILE"),
-    only(
-        [beside("ledger")],
-        option("--smallest", "with --ledger, in place of names: that many of the catalogue, the smallest", type=COUNT),
-    ),
-    examples=(
-        "google/vit-base-patch16-224",
-        "openai/clip-vit-base-patch32 --data imagenet/val",
-        "--smallest 60 --ledger ledger.jsonl",
-    ),
-)
-def verify(options: Namespace) -> Result:
-    """Returns how models from the Hub compare with their published outputs or figures; not ok if one differs.
-
-    Raises ValueError unless names or `--smallest` are given, if nothing is published of a name, or the ledger is
-    another file; FileNotFoundError for a missing file or folder, OSError if the ledger cannot be read;
-    ImportError without a backend of Keras. What cannot be fetched or compared is a row that says why.
-    """
-    if bool(options.names) == bool(options.smallest):
-        raise ValueError("Name what to verify, or say how many with --smallest COUNT --ledger FILE; one of both.")
-    check_exists(options.picture, options.data)
-    start_keras()
-    from keras_vit import evaluation
-
-    if options.ledger:
-        names = options.names or evaluation.smallest_checkpoints(options.smallest)
-        table = evaluation.write_ledger(names, options.ledger, data=options.data)
-    elif options.data:
-        table = evaluation.verify_figures(options.names, options.data, **given(options, "batch_size"))
-    else:
-        table = evaluation.verify(options.names, picture=options.picture)
-    return Result([*table], table, ok=table.agrees)
-
-
-@command(
     "The papers' recipes.",
     option("query", "words of a name, a model or a data set (default: all)", nargs="?", metavar="QUERY"),
     examples=("cifar", "'pretrain B/16'"),
@@ -538,46 +492,3 @@ def recipes(options: Namespace) -> Result:
     if not rows:
         raise ValueError(f"No recipe has all of {options.query!r}; `keras-vit recipes` shows all.")
     return Result([*rows], rows)
-
-
-PLAN = derived(
-    "keras_vit.training.planning:plan",
-    model="such as ViT-H/14, glyphs, or a file",
-    memory="of each device, with its unit",
-)
-
-
-@command(
-    "What fits on which devices, and how to divide the work among them; arithmetic only.",
-    PLAN,
-    examples=("ViT-H/14 --devices 8 --memory 80GB",),
-)
-def plan(options: Namespace) -> Result:
-    """Returns the memory that training takes, and what fits; the result is not ok where nothing does.
-
-    Raises ValueError for an unknown model, a damaged file and numbers that make no sense, FileNotFoundError for a
-    missing file, OSError for one that cannot be read.
-    """
-    from keras_vit import training
-
-    answer = training.plan(**given(options, *(option.name for option in PLAN())))
-    return Result(answer.to_dict(), answer, ok=answer.best is not None)
-
-
-@command(
-    "Fine-tunes the checkpoint that comes along on real digits, without network.",
-    option("--output", "folder for its files", default="demo-output"),
-    option("--seed", "of the random numbers (default: 0)", type=COUNT_OR_0),
-    option("--epochs", "how often each picture is seen (default: 5)", type=COUNT),
-    option("--train-images", "fewer images to train on (default: all 1,297)", type=COUNT),
-    examples=("--output demo-output",),
-)
-def demo(options: Namespace) -> Result:
-    """Returns the figures of the demo, which prints what it does; with `--json` on standard error."""
-    start_keras()
-    from rich.console import Console
-
-    from keras_vit.demo import run
-
-    arguments = given(options, "output", "seed", "epochs", "train_images")
-    return Result(run(**arguments, console=Console(stderr=options.json)), None)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from keras_vit.data.boxes import BoxAugmentation as BoxAugmentation
     from keras_vit.data.boxes import BoxedImages as BoxedImages
     from keras_vit.data.boxes import open_boxes as open_boxes
+    from keras_vit.data.digits import Digits as Digits
+    from keras_vit.data.digits import load_digits as load_digits
     from keras_vit.data.examples import IMAGE_SUFFIXES as IMAGE_SUFFIXES
     from keras_vit.data.examples import BadImage as BadImage
     from keras_vit.data.examples import has_test_split as has_test_split

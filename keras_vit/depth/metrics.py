@@ -1,19 +1,13 @@
 """How far depth is off: delta1, the relative error and the root mean square, as on NYU Depth v2 and KITTI."""
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Source, to_numpy
-from keras_vit._files import at_home
+from keras_vit._arguments import to_numpy
 from keras_vit._terminal import Column, TableResult
 from keras_vit.depth.estimating import Depth
-from keras_vit.preprocessing.images import read_channels
-
-_EIGEN_CROP = slice(45, 471), slice(41, 601)  # of NYU's 480 x 640 pixels: the projected edges do not count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,22 +115,3 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
         relative=float(np.mean([one.relative for one in errors])),
         rmse=float(np.mean([one.rmse for one in errors])),
     )
-
-
-def read_nyu(folder: Source) -> Iterator[tuple[Path, np.ndarray]]:
-    """Yields the path and the metres of each picture in a folder with `images/` and `depth/`."""
-    endings = (".jpg", ".jpeg", ".png")
-    folder = at_home(folder)
-    pictures = sorted(path for path in (Path(folder) / "images").glob("*") if path.suffix.lower() in endings)
-    if not pictures:
-        raise FileNotFoundError(f"{folder} must have pictures in images/, and depth/ with a PNG for each.")
-    for path in pictures:
-        png = Path(folder) / "depth" / f"{path.stem}.png"
-        levels = read_channels(png, 1)[..., 0]
-        if levels.dtype == "uint8":
-            raise ValueError(f"{png} must have 16 bits, millimetres, but has 8.")
-        metres = levels.astype("float64") / 1000
-        if metres.shape == (480, 640):
-            whole, metres = metres, np.zeros_like(metres)
-            metres[_EIGEN_CROP] = whole[_EIGEN_CROP]
-        yield path, metres

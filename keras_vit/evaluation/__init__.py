@@ -16,15 +16,6 @@ from keras_vit.evaluation.few_shot import LeastSquaresProbe as LeastSquaresProbe
 from keras_vit.evaluation.few_shot import extract_features as extract_features
 from keras_vit.evaluation.few_shot import few_shot as few_shot
 from keras_vit.evaluation.few_shot import knn_accuracy as knn_accuracy
-from keras_vit.evaluation.ledger import LedgerTable as LedgerTable
-from keras_vit.evaluation.ledger import read_ledger as read_ledger
-from keras_vit.evaluation.ledger import smallest_checkpoints as smallest_checkpoints
-from keras_vit.evaluation.ledger import write_ledger as write_ledger
-from keras_vit.evaluation.published import PublishedAnswer as PublishedAnswer
-from keras_vit.evaluation.published import VerificationTable as VerificationTable
-from keras_vit.evaluation.published import published_answers as published_answers
-from keras_vit.evaluation.published import verify as verify
-from keras_vit.evaluation.published import verify_figures as verify_figures
 from keras_vit.evaluation.report import confusion_shares as confusion_shares
 from keras_vit.evaluation.report import draw_confusion as draw_confusion
 from keras_vit.evaluation.report import most_confused as most_confused

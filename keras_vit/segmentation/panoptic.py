@@ -3,17 +3,14 @@
 import dataclasses
 import numbers
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Source, to_numpy, whole_number
-from keras_vit._files import at_home
+from keras_vit._arguments import to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
-from keras_vit.data.coco import pictures_by_name, read_annotation, read_ids
 from keras_vit.segmentation.results import Segmentation, check_classes
 
 _VOID = -1
@@ -219,28 +216,3 @@ class PanopticQuality:
         pictures = int(processes.total(np.int64(self._pictures)))
         counts, overlap = processes.total(self._counts), processes.total(self._overlap)
         return PanopticQualityResult(pictures, *counts, overlap, self.stuff)
-
-
-def read_panoptic(
-    folder: Source, names: Sequence[str] | None = None
-) -> Iterator[tuple[Path, np.ndarray, dict[int, int], set[int]]]:
-    """Yields pictures and their segments of a folder in the format of COCO's panoptic annotations."""
-    root = Path(at_home(folder))
-    files = panoptic_files(root)
-    if not files:
-        raise FileNotFoundError(f"{root} must have one file *panoptic*.json, as COCO's, but has none.")
-    if len(files) > 1:
-        raise ValueError(f"{root} must have one file *panoptic*.json, but has {[file.name for file in files]}.")
-    ids = files[0].with_suffix("")
-    find = pictures_by_name(root, ids)
-    for row in read_annotation(files[0], names, is_panoptic=True).rows:
-        picture, png = find(row.picture), ids / row.png
-        if not png.is_file():
-            raise FileNotFoundError(f"{png} is missing.")
-        yield picture, read_ids(png), row.labels, row.crowds
-
-
-def panoptic_files(folder: Path) -> list[Path]:
-    """Returns the paths of annotations of COCO's panoptic form in a folder, sorted, without those of training."""
-    found = [*folder.glob("*panoptic*.json"), *folder.glob("annotations/*panoptic*.json")]
-    return sorted(path for path in found if "train" not in path.name)

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from keras_vit.training.optimizers import SigmoidLoss as SigmoidLoss
     from keras_vit.training.optimizers import SoftmaxLoss as SoftmaxLoss
     from keras_vit.training.optimizers import WarmupDecay as WarmupDecay
-    from keras_vit.training.planning import Plan as Plan
-    from keras_vit.training.planning import plan as plan
     from keras_vit.training.pretraining import pretrain as pretrain
     from keras_vit.training.recipes import Recipe as Recipe
     from keras_vit.training.recipes import build_loss as build_loss

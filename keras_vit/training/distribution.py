@@ -1,7 +1,7 @@
 """Runs and models on several devices or processes.
 
 First what users call on JAX: copies of a model with a part of each batch, or a split model, and its checkpoints, by
-`keras.distribution` and the table `planning.SPLIT` (see docs/distribution.md). Then what runs need: each process gets
+`keras.distribution` and the table `SPLIT` (see docs/distribution.md). Then what runs need: each process gets
 its part of each batch, filled up to the same length everywhere with images that count nothing. On JAX
 `keras.distribution` makes one array of the parts, so that losses and metrics are those of all; on torch each process
 has its own, and gradients and logs are averaged here.
@@ -36,9 +36,27 @@ from keras_vit._processes import (
 from keras_vit.data import Batches
 from keras_vit.layers import BatchNormalization
 from keras_vit.models import BiTConfig, ViTConfig, variant_config, weights_by_path
-from keras_vit.training.planning import MODEL, SPLIT, split_sizes
 
 BATCH = "batch"
+MODEL = "model"
+
+# Weight paths (regular expressions), and how the weight lies over the devices: an entry per axis, MODEL for the one
+# that is split, None for the others. The first of two matrices in a row is split along its outputs and the second along
+# its inputs, so that only the second's result has to be summed over the devices (Megatron-LM, arXiv 1909.08053).
+# What is not listed (normalisations, tokens, position and patch embedding: about 1 % of B/16) is whole on every device.
+SPLIT: dict[str, tuple[str | None, ...]] = {
+    r"attention/(query|key|value)/kernel": (None, MODEL),
+    r"attention/(query|key|value)/bias": (MODEL,),
+    r"attention/out/kernel": (MODEL, None),
+    r"mlp/(fc1|gate|value)/kernel": (None, MODEL),
+    r"mlp/(fc1|gate|value)/bias": (MODEL,),
+    r"mlp/fc2/kernel": (MODEL, None),
+    r"pre_logits/kernel": (None, MODEL),
+    r"pre_logits/bias": (MODEL,),
+    r"(head|head_dist|projection)/kernel": (MODEL, None),  # inputs: the number of classes seldom divides
+    # The ResNets of hybrids and of BiT, along the output channels, each of which is standardised for itself.
+    r"(conv_root|conv1|conv2|conv3|conv_proj)/kernel": (None, None, None, MODEL),
+}
 # What blocks and the last normalisation hand on is whole on every device of a group. Without being told, XLA splits it
 # along its width, as the head's inputs are, and gathers it again before each matrix that wants all of it.
 TOKENS = r"(.*/)?(block_\d+|encoder_norm)/output"
@@ -46,6 +64,15 @@ Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs
 # DataParallel or ModelParallel of keras.distribution, a tf.distribute.Strategy (which needs TensorFlow), "alone", None.
 Distribution = Any
 _SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
+
+
+def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
+    """Returns lengths by fields of a config, each of which the number of shards has to divide."""
+    if isinstance(config, BiTConfig):
+        return {"width": config.width}
+    sizes = {name: getattr(config, name) for name in ("width", "mlp_width", "representation_size")}
+    sizes["stem_width"] = config.stem_width if config.stem_stages else 0
+    return {name: size for name, size in sizes.items() if size}
 
 
 def data_parallel(

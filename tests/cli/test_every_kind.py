@@ -55,7 +55,6 @@ COMMANDS = {
     "evaluate --knn": ("evaluate", "MODEL", "DATA", "--knn", "1"),
     "embed": ("embed", "PHOTO", "-o", "OUT.npz", "--weights", "MODEL"),
     "export": ("export", "MODEL", "OUT.pt2", "--image-size", "8"),
-    "plan": ("plan", "MODEL", "--batch", "8"),
 }
 # What does its work; every other pair is refused.
 WORKS = {
@@ -68,7 +67,7 @@ WORKS = {
     },
     **{"evaluate": {"classifier", "bit"}, "embed": {"classifier", "features", "bit"}},
     **dict.fromkeys(("evaluate --few-shot", "evaluate --knn"), {"classifier", "features", "bit"}),
-    **{"export": {*KINDS} - {"words"}, "plan": {"classifier", "features", "bit"}},
+    **{"export": {*KINDS} - {"words"}},
 }
 
 

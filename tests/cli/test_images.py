@@ -1,4 +1,4 @@
-"""The commands about models at work: predict, embed, evaluate, finetune and plan."""
+"""The commands about models at work: predict, embed, evaluate and finetune."""
 
 import json
 import shutil
@@ -232,20 +232,6 @@ def test_pretrain(run, colours, tmp_path):
     again = run(*command, *options).out
     assert f"keras-vit finetune {tmp_path / 'run' / 'model.keras'} {colours / 'test'}" in again
     assert json.loads(run("info", tmp_path / "run" / "model.keras", "--json").out)["config"]["classes"] is None
-
-
-def test_plan(run):
-    arguments = ("plan", "ViT-H/14", "--devices", 8, "--memory", "80GB", "--batch", 4096)
-    out = run(*arguments).out
-    assert "632,045,800" in out and "Best: training.data_parallel()" in out
-    answer = json.loads(run(*arguments, "--json").out)
-    assert answer["best"] == answer["options"][0] and answer["memory_bytes"] == 80 * 10**9
-    # Attention that is never written takes less, and so does a smaller image.
-    for less in (("--fused-attention",), ("--image-size", 112)):
-        smaller = json.loads(run(*arguments, *less, "--json").out)
-        assert smaller["best"]["memory"]["activations"] / smaller["best"]["images"] < (
-            answer["best"]["memory"]["activations"] / answer["best"]["images"]
-        )
 
 
 def test_evaluate_by_neighbours_and_with_a_report(run, colours, first, tmp_path):

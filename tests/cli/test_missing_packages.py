@@ -63,7 +63,6 @@ def test_one_line_says_which_backend_to_install(without, tiny, photo, hidden, ba
         ("sklearn", "evaluate {tiny} digits", 'scikit-learn, which is not installed: pip install "keras-vit-zoo['),
         ("tokenizers sentencepiece", f"{NAMES} hf://openai/clip-vit-base-patch32", "tokenizers and sentencepiece, wh"),
         ("tokenizers sentencepiece", f"{NAMES} big_vision/siglip/webli_en_b16_224_63724782", "and sentencepiece, wh"),
-        ("sklearn matplotlib", "demo", 'scikit-learn and matplotlib, which are not installed: pip install "keras-'),
     ],
 )
 def test_one_line_says_what_to_install(run, tiny, photo, colours, tmp_path, monkeypatch, hidden, command, words):

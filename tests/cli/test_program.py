@@ -31,7 +31,6 @@ LIGHT = [
     "list B/16",
     "list --models",
     "recipes cifar",
-    "plan ViT-H/14 --devices 8",
     "info {npz}",
     "info sam/ViT-B_16",
     "info glyphs",
@@ -98,12 +97,12 @@ except KeyboardInterrupt:
 def test_an_interrupt_while_importing_is_130(program, tmp_path, keras):
     (tmp_path / "keras.py").write_text(keras)
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
-    out, err, _ = program(["demo"], code=130, PYTHONPATH=path)
+    out, err, _ = program(["info"], code=130, PYTHONPATH=path)
     assert (out, err) == ("", "keras-vit: interrupted\n")
 
 
 def test_an_unknown_backend_is_one_line(program):
-    out, err, _ = program(["demo"], code=1, KERAS_BACKEND="foo")
+    out, err, _ = program(["info"], code=1, KERAS_BACKEND="foo")
     assert out == "" and err == "keras-vit: KERAS_BACKEND must be one of tensorflow, jax, torch, but it is 'foo'.\n"
 
 
@@ -146,8 +145,6 @@ ALSO_BEFORE_KERAS = {
     "masks to evaluate": ("evaluate glyphs nowhere --task segmentation", "There is no file or folder nowhere"),
     "class named twice": ("finetune glyphs photos --class-weight a=1 a=2", "names a class twice"),
     "pictures to embed": ("embed missing -o out.npz", "missing"),
-    "variant to plan": ("plan ViT-X/16", "There is no variant 'ViT-X/16'"),
-    "memory": ("plan ViT-B/16 --memory 80", "memory must be a number with a unit"),
 }
 
 
@@ -194,7 +191,6 @@ WRONG_USAGE = [
     "embed photos -o x.npz --shard=a/b",
     "predict photo.png --top a",
     "classify --names a --weights b",
-    "plan",
     "convert one",
     "nonsense",
     "",
@@ -283,7 +279,6 @@ LINES = {
     "finetune": "glyphs photos --task {task}",
     "evaluate": "glyphs photos --task {task}",
     "embed": "texts.txt -o x.npz --texts",
-    "verify": "--ledger x.jsonl --smallest 1",
 }
 
 
@@ -292,8 +287,6 @@ def test_an_option_that_does_not_apply_is_refused(run, place, command, option):
     """Elsewhere than where it is declared, it is an error that says the place; before Keras is imported."""
     task = "classification" if option.places[0] is MASKS else "segmentation"
     line = LINES[command].format(task=task)
-    if option.name == "smallest":
-        line = "--data photos"
     value = [] if option.settings.get("action") in ("store_true", "store_const") else ["1"]
     value = option.settings.get("choices", value)[:1]
     value = ["0/2"] if option.name == "shard" else value

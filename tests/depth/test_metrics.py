@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from keras_vit.depth import Depth, DepthErrors, depth_errors, mean_depth_errors
-from keras_vit.depth.metrics import read_nyu
 
 pytestmark = pytest.mark.once
 TRUTH = np.array([[1.0, 2.0, 4.0], [0.0, np.nan, 20.0]])  # three pixels count
@@ -55,25 +53,3 @@ def test_what_makes_no_sense(arguments, options, error, message):
         depth_errors(*arguments, **options)
     with pytest.raises(ValueError, match="at least one"):
         mean_depth_errors([])
-
-
-def test_a_folder_of_nyu(tmp_path, monkeypatch):
-    for name in ("images", "depth"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(FileNotFoundError, match="pictures in images/"):
-        list(read_nyu(tmp_path))
-    for name, size in (("a.jpg", (480, 640)), ("b.JPG", (3, 4))):
-        Image.fromarray(np.zeros((*size, 3), "u1")).save(tmp_path / f"images/{name}")
-        Image.fromarray(np.full(size, 2500, "uint16")).save(tmp_path / f"depth/{name[0]}.png")
-    (_, first), (path, second) = read_nyu(tmp_path)
-    assert path.name == "b.JPG" and (second == 2.5).all()
-    assert first[45, 41] == first[470, 600] == 2.5 and (first > 0).sum() == 426 * 560
-    Image.fromarray(np.zeros((3, 4), "u1")).save(tmp_path / "depth/b.png")
-    with pytest.raises(ValueError, match="must have 16 bits"):
-        list(read_nyu(tmp_path))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)  # one of Pillow's errors that are not OSError
-    with pytest.raises(ValueError, match="a.png' could not be read as a picture"):
-        list(read_nyu(tmp_path))
-    (tmp_path / "depth/a.png").unlink()
-    with pytest.raises(FileNotFoundError):
-        list(read_nyu(tmp_path))

@@ -101,7 +101,7 @@ def test_features_of_a_model():
 @pytest.mark.once
 def test_digits_from_the_shipped_checkpoint():
     pytest.importorskip("sklearn")
-    from keras_vit.demo import load_digits
+    from keras_vit.data import load_digits
 
     train, test = load_digits()
     model = keras_vit.from_checkpoint("glyphs")

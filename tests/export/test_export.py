@@ -32,7 +32,7 @@ CASES = {
 }
 OUTPUTS = {"litert": "probabilities", "onnx": "probabilities", "stablehlo": "features"}
 # Formats that another framework writes, in a process of its own: one on each backend, so that each framework is asked
-# by another. tests/test_demo.py has LiteRT from all of them, and benchmarks/exports.py goes through all formats.
+# by another. `make demo` has LiteRT from all of them, and benchmarks/exports.py goes through all formats.
 FROM_ELSEWHERE = {"tensorflow": ("stablehlo",), "jax": ("torch",), "torch": ("onnx",)}
 
 

@@ -1,13 +1,9 @@
 """The mean intersection over union and the panoptic quality, by their definitions, and folders in COCO's format."""
 
-import json
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from keras_vit.segmentation import MeanIoU, PanopticQuality, Segment, Segmentation, mean_iou
-from keras_vit.segmentation.panoptic import read_panoptic
 
 pytestmark = pytest.mark.once
 
@@ -209,79 +205,3 @@ def test_stuff_is_a_set_of_classes(stuff):
     with pytest.raises(ValueError, match="stuff must be numbers of 0 to 2"):
         PanopticQuality(3, stuff)
     assert PanopticQuality(3, [2, 1, 2]).stuff == (1, 2)
-
-
-@pytest.fixture
-def coco(tmp_path):
-    """Two pictures and their segments as COCO has them."""
-    (tmp_path / "val2017").mkdir()
-    (tmp_path / "annotations/panoptic_val2017").mkdir(parents=True)
-    rng, rows = np.random.default_rng(0), []
-    for i in range(2):
-        ids = np.kron(rng.integers(1, 4, (2, 3)) * 1000, np.ones((8, 8), int))
-        Image.fromarray(rng.integers(0, 256, (*ids.shape, 3), "u1")).save(tmp_path / f"val2017/{i}.jpg")
-        colours = np.stack([ids % 256, ids // 256 % 256, ids // 65536], -1).astype("uint8")
-        Image.fromarray(colours).save(tmp_path / f"annotations/panoptic_val2017/{i}.png")
-        parts = [{"id": int(k), "category_id": 18 if k == 1000 else 90, "iscrowd": k == 2000} for k in np.unique(ids)]
-        rows.append({"file_name": f"{i}.png", "segments_info": [p | {"iscrowd": int(p["iscrowd"])} for p in parts]})
-    categories = [{"id": 90, "name": "sky"}, {"id": 18, "name": "dog"}]
-    path = tmp_path / "annotations/panoptic_val2017.json"
-    path.write_text(json.dumps({"annotations": rows, "categories": categories}))
-    return tmp_path
-
-
-def test_a_folder_of_coco(coco):
-    found = list(read_panoptic(coco, ("sky", "dog")))  # by name; without names by number
-    assert [path.name for path, *_ in found] == ["0.jpg", "1.jpg"]
-    assert {k: v for _, _, part, _ in found for k, v in part.items()} == {1000: 1, 2000: 0, 3000: 0}
-    assert {k: v for _, _, part, _ in read_panoptic(coco) for k, v in part.items()} == {1000: 0, 2000: 1, 3000: 1}
-    assert set.union(*(crowd for *_, crowd in found)) == {2000} and found[0][1].shape == (16, 24)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda folder: (folder / "annotations/panoptic_val2017.json").unlink(), FileNotFoundError, "one file"),
-        (lambda folder: (folder / "panoptic.json").write_text("{}"), ValueError, "one file"),
-        (lambda folder: (folder / "val2017/1.jpg").unlink(), FileNotFoundError, "1.jpg"),
-        (lambda folder: (folder / "annotations/panoptic_val2017/0.png").unlink(), FileNotFoundError, "0.png"),
-    ],
-)
-def test_folders_that_lack_something(coco, change, error, message):
-    change(coco)
-    with pytest.raises(error, match=message):
-        list(read_panoptic(coco))
-    with pytest.raises((ValueError, FileNotFoundError)):
-        list(read_panoptic(coco, ("a", "b", "c")))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda about: [], "of COCO's form"),
-        (lambda about: about | {"annotations": []}, "it has no annotations"),
-        (lambda about: {"annotations": about["annotations"]}, "it lacks 'categories'"),
-        (lambda about: about | {"categories": about["categories"][:1]}, "category_id 18, which is not listed"),
-        (
-            lambda about: (
-                about
-                | {"annotations": [row | {"segments_info": 2 * row["segments_info"]} for row in about["annotations"]]}
-            ),
-            "0.png has an id twice",
-        ),
-    ],
-)
-def test_annotations_that_make_no_sense(coco, change, message):
-    path = coco / "annotations/panoptic_val2017.json"
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    with pytest.raises(ValueError, match=message):
-        list(read_panoptic(coco))
-
-
-def test_files_beside_those_that_count(coco):
-    (coco / "annotations/panoptic_train2017.json").write_text("{}")  # as in COCO's own folder
-    assert len(list(read_panoptic(coco))) == 2
-    (coco / "small").mkdir()
-    (coco / "val2017/1.jpg").rename(coco / "small/0.jpg")
-    with pytest.raises(ValueError, match="two pictures of one name"):
-        list(read_panoptic(coco))

@@ -1,6 +1,5 @@
 """More than one device: the same numbers as on one, weights that are split as they should be, and their checkpoints."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VARIANTS, BiT, VisionTransformer, ViTConfig
+from keras_vit import VARIANTS, BiT, VisionTransformer
 from keras_vit.layers import skip_initialization
 from keras_vit.models import BIT_VARIANTS, variant_config
 from keras_vit.training import data_parallel, layout_map, load_sharded, model_parallel, save_sharded, split_weights
-from keras_vit.training.planning import SPLIT, step_memory
+from keras_vit.training.distribution import SPLIT
 from tests.processes import REPOSITORY, environment
 from tests.training.distributed import CONFIGS, compiled
 
@@ -105,19 +104,6 @@ def test_mirrored_strategy(backend):
     same_figures(found["odd"], found["one"]["odd"])  # batches of 37, and 5 at the end, on 2 devices
     same_runs(found["tuned"])
     assert found["compiled"] == [True, False]  # XLA knows one device only
-
-
-@pytest.mark.parametrize("remat", [False, True])
-def test_memory_is_about_what_the_compiler_reports(backend, remat):
-    """The quickest cases of `benchmarks/planning.py`, held to the 20 % that the plan leaves free."""
-    only(backend, "jax")
-    path = REPOSITORY / "benchmarks" / "planning.py"
-    spec = importlib.util.spec_from_file_location("planning_benchmark", path)
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    config = ViTConfig(image_size=64, patch_size=8, width=96, depth=3, heads=3, mlp_width=384, classes=10, remat=remat)
-    reported = benchmark.reported_bytes(benchmark.compiled_step(config, 32))
-    assert step_memory(config, 32).peak == pytest.approx(reported, rel=0.2)
 
 
 def test_checkpoints_that_do_not_fit_are_refused(backend, tmp_path):
