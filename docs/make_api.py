@@ -90,9 +90,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         (
             "plots",
             "Plots",
-            "plot_attention_rollout plot_attention_heads plot_saliency plot_class_evidence plot_feature_map"
-            " plot_nearest_patches plot_patch_filters plot_position_similarity plot_mean_attention_distance overlay"
-            " shown_pixels",
+            "plot overlay shown_pixels",
         ),
         ("page", "One page with all of it", "write_page"),
     ],

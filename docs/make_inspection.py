@@ -30,24 +30,25 @@ def main() -> None:
 
     many = model.preprocess(test.pixels[:IMAGES])
     distances = inspection.mean_attention_distance(model, many)
-    inspection.plot_mean_attention_distance(distances, path("distance"))
-    inspection.plot_patch_filters(inspection.patch_filters(model), path("filters"))
+    inspection.plot("distance", distances, path=path("distance"))
+    inspection.plot("filters", inspection.patch_filters(model), path=path("filters"))
     similarity = inspection.position_similarity(model)
-    inspection.plot_position_similarity(similarity, path("positions"))
+    inspection.plot("positions", similarity, path=path("positions"))
     heads = inspection.patch_attention(model, images[3:4])[0]
-    inspection.plot_attention_heads(heads, pixels[3], path("heads"), "Where each head looks, last block")
-    inspection.plot_attention_rollout(inspection.attention_rollout(model, images), pixels, path("rollout"))
+    inspection.plot("heads", heads, pixels[3], path("heads"), "Where each head looks, last block")
+    inspection.plot("rollout", inspection.attention_rollout(model, images), pixels, path("rollout"))
     relevance = inspection.gradient_attention(model, images)
-    inspection.plot_attention_rollout(relevance, pixels, path("relevance"), "What speaks for the class that it says")
-    inspection.plot_saliency(inspection.saliency(model, images), pixels, path("saliency"))
+    inspection.plot("relevance", relevance, pixels, path("relevance"), "What speaks for the class that it says")
+    inspection.plot("saliency", inspection.saliency(model, images), pixels, path("saliency"))
     evidence = inspection.class_evidence(model, images)
     said = inspection.class_scores(model, images).argmax(1)
     names = [f"says {model.config.class_names[i]}" for i in said]
-    inspection.plot_class_evidence(evidence, pixels, path("evidence"), class_names=names)
+    inspection.plot("evidence", evidence, pixels, path("evidence"), class_names=names)
     more = inspection.shown_pixels(model, many)
     places, cosines = inspection.nearest_patches(model, many, (3, 2, 3), 13)
-    inspection.plot_nearest_patches(places, cosines, (3, 2, 3), more, model.config.grid_size, path("nearest"))
-    inspection.plot_feature_map(inspection.feature_map(model, images), pixels, path("features"))
+    near = {"cosines": cosines, "patch": (3, 2, 3), "grid_size": model.config.grid_size}
+    inspection.plot("nearest", places, more, path("nearest"), **near)
+    inspection.plot("features", inspection.feature_map(model, images), pixels, path("features"))
 
     rows, columns = model.config.grid_size
     print("pixels, least and most far head of each block:")

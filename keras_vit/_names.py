@@ -139,11 +139,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "class_evidence class_scores feature_map gradient_attention nearest_patches saliency"
         ),
         "keras_vit.inspection.page": "write_page",
-        "keras_vit.inspection.plots": (
-            "overlay plot_attention_heads plot_attention_rollout plot_class_evidence plot_feature_map "
-            "plot_mean_attention_distance plot_nearest_patches plot_patch_filters plot_position_similarity "
-            "plot_saliency"
-        ),
+        "keras_vit.inspection.plots": "overlay plot",
         "keras_vit.inspection.running": "shown_pixels",
     },
     "keras_vit.layers": {

@@ -35,14 +35,14 @@ print(model.config)
 # %%
 rollout = inspection.attention_rollout(model, images)
 print(rollout.shape, "images, rows, columns of patches")
-inspection.plot_attention_rollout(rollout, shown)
+inspection.plot("rollout", rollout, shown)
 
 # %% [markdown]
 # ## Each head of the last block
 
 # %%
 heads = inspection.patch_attention(model, images[3:4])[0]
-inspection.plot_attention_heads(heads, shown[3])
+inspection.plot("heads", heads, shown[3])
 
 # %% [markdown]
 # ## Relevance for a class
@@ -50,9 +50,7 @@ inspection.plot_attention_heads(heads, shown[3])
 # Attention times its gradient (Chefer et al., arXiv 2103.15679) depends on the chosen class.
 
 # %%
-inspection.plot_attention_rollout(
-    inspection.gradient_attention(model, images), shown, title="For the model's own answer"
-)
+inspection.plot("relevance", inspection.gradient_attention(model, images), shown, title="For the model's own answer")
 
 # %% [markdown]
 # ## Mean attention distance
@@ -62,7 +60,7 @@ inspection.plot_attention_rollout(
 # %%
 distances = inspection.mean_attention_distance(model, images)
 print(distances.round(1))
-inspection.plot_mean_attention_distance(distances)
+inspection.plot("distance", distances)
 
 # %% [markdown]
 # ## Position embeddings
@@ -70,7 +68,7 @@ inspection.plot_mean_attention_distance(distances)
 # The similarity of position embeddings (Figure 7, centre): each place is most similar to itself and its neighbours.
 
 # %%
-inspection.plot_position_similarity(inspection.position_similarity(model))
+inspection.plot("positions", inspection.position_similarity(model))
 
 # %% [markdown]
 # ## Features for your own model

@@ -1,6 +1,6 @@
 """What a model sees: attention, filters, similarities and evidence as arrays, as pictures, and as one page."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_vit._names import lazy_names
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from keras_vit.inspection.evidence import saliency as saliency
     from keras_vit.inspection.page import write_page as write_page
     from keras_vit.inspection.plots import overlay as overlay
-    from keras_vit.inspection.plots import plot_attention_heads as plot_attention_heads
-    from keras_vit.inspection.plots import plot_attention_rollout as plot_attention_rollout
-    from keras_vit.inspection.plots import plot_class_evidence as plot_class_evidence
-    from keras_vit.inspection.plots import plot_feature_map as plot_feature_map
-    from keras_vit.inspection.plots import plot_mean_attention_distance as plot_mean_attention_distance
-    from keras_vit.inspection.plots import plot_nearest_patches as plot_nearest_patches
-    from keras_vit.inspection.plots import plot_patch_filters as plot_patch_filters
-    from keras_vit.inspection.plots import plot_position_similarity as plot_position_similarity
-    from keras_vit.inspection.plots import plot_saliency as plot_saliency
+    from keras_vit.inspection.plots import plot as plot
     from keras_vit.inspection.running import shown_pixels as shown_pixels
 
-__getattr__ = lazy_names(__name__)
+_names = lazy_names(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("plot_"):
+        from keras_vit.inspection.plots import old_plot
+
+        return old_plot(name)
+    return _names(name)

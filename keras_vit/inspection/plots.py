@@ -1,17 +1,13 @@
-"""How kinds of maps look, on the page as in figures; and figures of matplotlib, also as files.
-
-All plots raise ImportError if matplotlib is not installed, ValueError if shapes do not fit or `path` has another
-ending, and OSError if the file cannot be written. Those that take images raise TypeError if these hold no integers or
-floats.
-"""
+"""How kinds of maps look, on the page as in figures; and `plot`, which makes figures of matplotlib."""
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit._arguments import check_choice, warn_caller
 from keras_vit._pictures import (
     GOOD,
     GRID,
@@ -86,172 +82,106 @@ MAPS = {
 }
 
 
-def plot_attention_heads(attention: np.ndarray, image: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Draws each head's attention laid over an image, beside the image and the mean of the heads; returns the figure.
+def plot(
+    kind: str,
+    values: np.ndarray,
+    images: np.ndarray | Sequence[np.ndarray] | None = None,
+    path: PathLike = None,
+    title: str = "",
+    *,
+    class_names: Sequence[str] | None = None,
+    cosines: np.ndarray | None = None,
+    patch: tuple[int, int, int] | None = None,
+    grid_size: tuple[int, int] | None = None,
+) -> "Figure":
+    """Draws what a model sees; returns the figure.
+
+    | kind | values, of the function |
+    |---|---|
+    | `"heads"` | `(heads, rows, columns)`, one image of `patch_attention` |
+    | `"rollout"`, `"relevance"` | `(batch, rows, columns)`, `attention_rollout`, `gradient_attention` (Figures 6, 14) |
+    | `"evidence"` | `(batch, rows, columns)`, `class_evidence` |
+    | `"saliency"` | `(batch, height, width)`, `saliency` |
+    | `"features"` | `(batch, rows, columns, 3)`, `feature_map` |
+    | `"nearest"` | places `(count, 3)`, `nearest_patches` |
+    | `"distance"` | `(blocks, heads)`, `mean_attention_distance` (Figure 7, right) |
+    | `"filters"` | `(components, height, width, 1 or 3)`, `patch_filters` (Figure 7, left) |
+    | `"positions"` | `(rows, columns, rows, columns)`, `position_similarity` (Figure 7, centre) |
 
     Args:
-        attention: `(heads, rows, columns)`: one image of `patch_attention`.
-        image: `(height, width, channels)`, pixels of 0..255 as the model saw them (see `shown_pixels`).
+        kind: One of the above.
+        values: The arrays that the function returns.
+        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them (see `shown_pixels`); of
+            `"heads"` one of them; of the last three kinds none.
         path: A `.png`, `.svg` or `.pdf` to write; it appears when it is complete. None for none.
         title: The headline; a default where it is empty.
+        class_names: What the class of each image is called, for maps of images.
+        cosines: `(count,)`, of `nearest_patches`.
+        patch: Of `"nearest"`, the image, the row and the column of the given patch.
+        grid_size: Of `"nearest"`, rows and columns of patches (`model.config.grid_size`).
 
     Returns:
         The figure.
 
     Raises:
         ImportError: if matplotlib is not installed.
-        TypeError: if the image holds no integers or floats.
-        ValueError: if shapes do not fit, the image is not pixels, or the path has another ending.
+        TypeError: if a kind lacks an argument or does not take one, or images hold no integers or floats.
+        ValueError: if `kind` is another one, shapes do not fit, a place lies outside of the images, images are not
+            pixels, or the path has another ending.
         OSError: if the file cannot be written.
 
     Examples:
-        >>> heads = inspection.patch_attention(model, images)[0]
-        >>> figure = inspection.plot_attention_heads(heads, pixels[0], "heads.png")
+        >>> rollout = inspection.attention_rollout(model, images)
+        >>> figure = inspection.plot("rollout", rollout, pixels, "rollout.png")
     """
-    attention = _array("attention", attention, ("heads", "rows", "columns"))
-    pixels = _pixels(image)
+    check_choice("kind", kind, (*_PLOTS, *MAPS, "features"))
+    of_image = kind not in _PLOTS
+    draw, needed = (_draw_maps, {"images"}) if of_image else _PLOTS[kind]
+    given = {"images": images, "cosines": cosines, "patch": patch, "grid_size": grid_size, "class_names": class_names}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not needed <= given.keys() or given.keys() - needed - ({"class_names"} if of_image else set()):
+        takes = ", ".join(("values", *sorted(needed)))
+        raise TypeError(f"plot({kind!r}) takes {takes}, but values, {', '.join(given) or 'nothing else'} were given.")
+    return draw(values, **given, path=path, title=title, **({"kind": kind} if of_image else {}))
+
+
+def _draw_heads(values: np.ndarray, images: Any, path: PathLike, title: str) -> "Figure":
+    attention, pixels = _array("values", values, ("heads", "rows", "columns")), _pixels(images)
     tiles = [("the image", pixels), ("mean of the heads", overlay(pixels, attention.mean(0)))]
     tiles += [(f"head {i}", overlay(pixels, one)) for i, one in enumerate(attention)]
     return plot_map(tiles, path, title=title or HEADS.title, words=HEADS.words, gap=0.12)
 
 
-def plot_attention_rollout(
-    maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray], path: PathLike = None, title: str = ""
+def _draw_maps(
+    values: np.ndarray, images: Any, path: PathLike, title: str, kind: str, class_names: Any = None
 ) -> "Figure":
-    """Draws images, and below each the patches that the output is made of (Figures 6 and 14); returns the figure.
-
-    Args:
-        maps: `(batch, rows, columns)`, of `attention_rollout` or `gradient_attention`.
-        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
-        path: As in `plot_attention_heads`.
-        title: The headline; a default where it is empty.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, images are not pixels, or the path has another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> rollout = inspection.attention_rollout(model, images)
-        >>> figure = inspection.plot_attention_rollout(rollout, pixels, "rollout.png")
-    """
-    maps, images = _maps_and_images(maps, images)
-    drawn = [overlay(image, one) for image, one in zip(images, maps, strict=True)]
-    return _below_images(drawn, images, MAPS["rollout"], path, title)
-
-
-def plot_saliency(maps: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Draws images, and below each the pixels that its class hangs on; returns the figure.
-
-    `maps` are `(batch, height, width)`, of `saliency`; other arguments and errors are those of
-    `plot_attention_rollout`: ImportError, TypeError, ValueError and OSError.
-
-    Returns:
-        The figure.
-
-    Examples:
-        >>> figure = inspection.plot_saliency(inspection.saliency(model, images), pixels, "saliency.png")
-    """
-    maps, images = _maps_and_images(maps, images)
-    kind = MAPS["saliency"]
-    return _below_images([kind.colours(one, kind.ends(one)) for one in maps], images, kind, path, title)
-
-
-def plot_class_evidence(
-    maps: np.ndarray,
-    images: np.ndarray,
-    path: PathLike = None,
-    title: str = "",
-    class_names: Sequence[str] | None = None,
-) -> "Figure":
-    """Draws images, and below each its map of `class_evidence`; returns the figure.
-
-    Args:
-        maps: `(batch, rows, columns)`, of `class_evidence`.
-        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them.
-        path: A `.png`, `.svg` or `.pdf` to write; None for none.
-        title: The headline; a default where it is empty.
-        class_names: What the class of each image is called.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        TypeError: if the images hold no integers or floats.
-        ValueError: if there is not a map and a name for each image, shapes do not fit, images are not pixels, or the
-            path has another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> evidence = inspection.class_evidence(model, images)
-        >>> figure = inspection.plot_class_evidence(evidence, pixels, "evidence.png")
-    """
-    maps, images = _maps_and_images(maps, images)
+    """Draws images, and below each its map."""
     if class_names is not None and len(class_names) != len(images):
         raise ValueError(
             f"class_names must name the class of each of the {len(images)} images, but got {len(class_names)}."
         )
-    ends = MAPS["evidence"].ends(maps)  # one scale for all maps, from blue to red, which the caption names
-    kind = dataclasses.replace(MAPS["evidence"], words=_EVIDENCE.format(*ends))
-    drawn = [
-        np.clip(0.72 * kind.colours(_stretched(one, image), ends) + 0.28 * _grey(image), 0, 1)
-        for image, one in zip(images, maps, strict=True)
-    ]
-    return _below_images(drawn, images, kind, path, title, class_names)
+    if kind == "features":
+        values = _array("values", values, ("batch", "rows", "columns", "3"))
+        _, images = _maps_and_images(values[..., 0], images)
+        return _below_images(list(values), images, FEATURES, path, title, class_names)
+    maps, images = _maps_and_images(values, images)
+    style = MAPS[kind]
+    if kind == "saliency":
+        drawn = [style.colours(one, style.ends(one)) for one in maps]
+    elif kind == "evidence":
+        ends = style.ends(maps)  # one scale for all maps, from blue to red, which the caption names
+        style = dataclasses.replace(style, words=_EVIDENCE.format(*ends))
+        drawn = [
+            np.clip(0.72 * style.colours(_stretched(one, image), ends) + 0.28 * _grey(image), 0, 1)
+            for image, one in zip(images, maps, strict=True)
+        ]
+    else:
+        drawn = [overlay(image, one) for image, one in zip(images, maps, strict=True)]
+    return _below_images(drawn, images, style, path, title, class_names)
 
 
-def plot_feature_map(colours: np.ndarray, images: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Draws images, and below each its patches as colours; returns the figure.
-
-    Args:
-        colours: `(batch, rows, columns, 3)`, of `feature_map`.
-        images: As in `plot_attention_rollout`.
-        path: As in `plot_attention_heads`.
-        title: The headline; a default where it is empty.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, images are not pixels, or the path has another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> figure = inspection.plot_feature_map(inspection.feature_map(model, images), pixels, "features.png")
-    """
-    colours = _array("colours", colours, ("batch", "rows", "columns", "3"))
-    _, pixels = _maps_and_images(colours[..., 0], images)
-    return _below_images(list(colours), pixels, FEATURES, path, title)
-
-
-def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Draws how far each head looks, by depth (Figure 7, right); returns the figure.
-
-    Args:
-        distances: `(blocks, heads)`, pixels, of `mean_attention_distance`.
-        path: As in `plot_attention_heads`.
-        title: The headline; a default where it is empty.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, or the path has another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> distances = inspection.mean_attention_distance(model, images)
-        >>> figure = inspection.plot_mean_attention_distance(distances, "distance.png")
-    """
-    distances = _array("distances", distances, ("blocks", "heads"))
+def _draw_distance(values: np.ndarray, path: PathLike, title: str) -> "Figure":
+    distances = _array("values", values, ("blocks", "heads"))
     with figure_for(path, 7, 4.6) as figure:
         headline(figure, title or "How far each head looks", "a dot for each head; the line is their mean")
         axes = figure.add_axes((0.1, 0.13, 0.87, 0.66))
@@ -267,26 +197,8 @@ def plot_mean_attention_distance(distances: np.ndarray, path: PathLike = None, t
     return figure
 
 
-def plot_patch_filters(filters: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Draws the principal components of the filters that see pixels (Figure 7, left); returns the figure.
-
-    Args:
-        filters: `(components, height, width, channels)` with 1 or 3 channels, of `patch_filters`.
-        path: As in `plot_attention_heads`.
-        title: The headline; a default where it is empty.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, there are other channels, or the path has another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> figure = inspection.plot_patch_filters(inspection.patch_filters(model, 4), "filters.png")
-    """
-    tiles = [("", one) for one in filter_pictures(filters)]
+def _draw_filters(values: np.ndarray, path: PathLike, title: str) -> "Figure":
+    tiles = [("", one) for one in filter_pictures(values)]
     words = f"first {len(tiles)} principal components"
     return plot_map(tiles, path, title=title or "What patches are filtered for", words=words, gap=0.08, side=0.95)
 
@@ -301,26 +213,8 @@ def filter_pictures(filters: np.ndarray) -> np.ndarray:
     return np.broadcast_to(pictures, (*filters.shape[:3], 3))
 
 
-def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, title: str = "") -> "Figure":
-    """Draws a map for each place: how alike its position embedding is to those of all (Figure 7, centre).
-
-    Args:
-        similarity: `(rows, columns, rows, columns)`, the cosines of `position_similarity`.
-        path: As in `plot_attention_heads`.
-        title: The headline; a default where it is empty.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if shapes do not fit, or the path has another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> figure = inspection.plot_position_similarity(inspection.position_similarity(small), "positions.png")
-    """
-    similarity = _array("similarity", similarity, ("rows", "columns", "rows", "columns"))
+def _draw_positions(values: np.ndarray, path: PathLike, title: str) -> "Figure":
+    similarity = _array("values", values, ("rows", "columns", "rows", "columns"))
     rows, columns = similarity.shape[:2]
     width, tall = 7, 5.4 * rows / columns  # a map has the shape of the image
     height = tall + 1.7
@@ -343,42 +237,10 @@ def plot_position_similarity(similarity: np.ndarray, path: PathLike = None, titl
     return figure
 
 
-def plot_nearest_patches(
-    places: np.ndarray,
-    cosines: np.ndarray,
-    patch: tuple[int, int, int],
-    images: np.ndarray,
-    grid_size: tuple[int, int],
-    path: PathLike = None,
-    title: str = "",
+def _draw_nearest(
+    values: np.ndarray, images: Any, cosines: Any, patch: Any, grid_size: Any, path: PathLike, title: str
 ) -> "Figure":
-    """Draws a patch and those that the model takes for most alike, each with what lies around it; returns the figure.
-
-    Args:
-        places: `(count, 3)`, of `nearest_patches`.
-        cosines: `(count,)`, of `nearest_patches`.
-        patch: The image, the row and the column of the given one.
-        images: As in `plot_attention_rollout`.
-        grid_size: Rows and columns of patches (`model.config.grid_size`).
-        path: As in `plot_attention_heads`.
-        title: The headline; a default where it is empty.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        TypeError: if the images hold no integers or floats.
-        ValueError: if shapes do not fit, a place lies outside of the images, these are not pixels, or the path has
-            another ending.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
-        >>> grid_size = model.config.grid_size
-        >>> figure = inspection.plot_nearest_patches(places, cosines, (0, 2, 3), pixels, grid_size, "nearest.png")
-    """
-    places = np.array([patch, *_array("places", places, ("count", "3"))])
+    places = np.array([patch, *_array("values", values, ("count", "3"))])
     pixels = [_pixels(image) for image in images]
     if places.dtype.kind not in "iu" or (places < 0).any() or (places >= (len(pixels), *grid_size)).any():
         raise ValueError(
@@ -494,3 +356,39 @@ def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
 def _grey(image: np.ndarray) -> np.ndarray:
     """Returns the brightness of an image `(height, width, 3)`, with one channel."""
     return image @ np.array([0.299, 0.587, 0.114])[:, None]
+
+
+_PLOTS: dict[str, tuple[Callable[..., "Figure"], set[str]]] = {
+    "heads": (_draw_heads, {"images"}),
+    "nearest": (_draw_nearest, {"images", "cosines", "patch", "grid_size"}),
+    "distance": (_draw_distance, set()),
+    "filters": (_draw_filters, set()),
+    "positions": (_draw_positions, set()),
+}
+# Functions until 0.4: the kind, and the order of their arguments, some of which had other names.
+_OLD = {
+    "plot_attention_heads": ("heads", "values images path title"),
+    "plot_attention_rollout": ("rollout", "values images path title"),
+    "plot_class_evidence": ("evidence", "values images path title class_names"),
+    "plot_feature_map": ("features", "values images path title"),
+    "plot_mean_attention_distance": ("distance", "values path title"),
+    "plot_nearest_patches": ("nearest", "values cosines patch images grid_size path title"),
+    "plot_patch_filters": ("filters", "values path title"),
+    "plot_position_similarity": ("positions", "values path title"),
+    "plot_saliency": ("saliency", "values images path title"),
+}
+_RENAMED = dict.fromkeys(("attention", "colours", "distances", "filters", "maps", "places", "similarity"), "values")
+
+
+def old_plot(name: str) -> Callable[..., "Figure"]:
+    """Returns `plot` as a function of version 0.4, with a DeprecationWarning; AttributeError for another name."""
+    if name not in _OLD:
+        raise AttributeError(f"module 'keras_vit.inspection' has no attribute {name!r}")
+    kind, order = _OLD[name]
+    warn_caller(f"inspection.{name}(...) is inspection.plot({kind!r}, ...) now.", DeprecationWarning)
+
+    def draw(*arguments: Any, **options: Any) -> "Figure":
+        options = {(_RENAMED | {"image": "images"}).get(key, key): value for key, value in options.items()}
+        return plot(kind, **dict(zip(order.split(), arguments, strict=False)), **options)
+
+    return draw

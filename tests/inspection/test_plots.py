@@ -14,46 +14,65 @@ RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (2, 16, 24, 3)).astype("uint8")
 MAPS = RNG.uniform(0.1, 1, (2, 2, 3))
 
-# What each function is called with; its headline; and how many axes with pictures or curves its figure has.
+# What each kind gets beside the values; its headline; how many axes with pictures or curves; and its old function.
 PLOTS = {
-    "plot_attention_heads": ((MAPS, PIXELS[0]), "Where each head looks", 4),
-    "plot_attention_rollout": ((MAPS, PIXELS), "What the answer is made of", 4),
-    "plot_feature_map": ((RNG.uniform(0, 1, (2, 2, 3, 3)), PIXELS), "Which patches are alike", 4),
-    "plot_mean_attention_distance": ((RNG.uniform(1, 9, (3, 2)),), "How far each head looks", 1),
-    "plot_patch_filters": ((RNG.normal(size=(9, 4, 5, 3)),), "What patches are filtered for", 9),
-    "plot_position_similarity": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), "What it knows of places", 7),
-    "plot_saliency": ((RNG.uniform(0, 1, (2, 16, 24)), PIXELS), "Which pixels the class hangs on", 4),
-    "plot_class_evidence": ((MAPS - 0.5, PIXELS), "What each patch says for the class", 4),
-    "plot_nearest_patches": (
-        (np.array([[0, 0, 0], [1, 1, 2]]), np.array([0.9, 0.8]), (0, 1, 1), PIXELS, (2, 3)),
+    "heads": ((MAPS, PIXELS[0]), {}, "Where each head looks", 4, "plot_attention_heads"),
+    "rollout": ((MAPS, PIXELS), {}, "What the answer is made of", 4, "plot_attention_rollout"),
+    "relevance": ((MAPS, PIXELS), {}, "What speaks for the class", 4, None),
+    "features": ((RNG.uniform(0, 1, (2, 2, 3, 3)), PIXELS), {}, "Which patches are alike", 4, "plot_feature_map"),
+    "distance": ((RNG.uniform(1, 9, (3, 2)),), {}, "How far each head looks", 1, "plot_mean_attention_distance"),
+    "filters": ((RNG.normal(size=(9, 4, 5, 3)),), {}, "What patches are filtered for", 9, "plot_patch_filters"),
+    "positions": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), {}, "What it knows of places", 7, "plot_position_similarity"),
+    "saliency": ((RNG.uniform(0, 1, (2, 16, 24)), PIXELS), {}, "Which pixels the class hangs on", 4, "plot_saliency"),
+    "evidence": (
+        (MAPS - 0.5, PIXELS),
+        {"class_names": ["a", "b"]},
+        "What each patch says for the class",
+        4,
+        "plot_class_evidence",
+    ),
+    "nearest": (
+        (np.array([[0, 0, 0], [1, 1, 2]]), PIXELS),
+        {"cosines": np.array([0.9, 0.8]), "patch": (0, 1, 1), "grid_size": (2, 3)},
         "Patches that it takes for alike",
         3,
+        "plot_nearest_patches",
     ),
 }
 
 
 def test_every_plot_is_tested():
-    assert PLOTS.keys() == {name for name in inspection.__all__ if name.startswith("plot_")}
+    assert PLOTS.keys() == {*plots._PLOTS, *plots.MAPS, "features"}
+    assert {row[-1] for row in PLOTS.values()} == {*plots._OLD, None}
 
 
-@pytest.mark.parametrize("name", PLOTS)
-def test_figures_and_files(name, tmp_path):
-    arguments, headline, axes = PLOTS[name]
-    function = getattr(inspection, name)
-    figure = function(*arguments, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize("kind", PLOTS)
+def test_figures_and_files(kind, tmp_path):
+    arguments, options, headline, axes, old = PLOTS[kind]
+    figure = inspection.plot(kind, *arguments, path=tmp_path / "picture.png", **options)
+    written = (tmp_path / "picture.png").read_bytes()
+    assert written.startswith(b"\x89PNG")
     assert figure.texts[0].get_text() == headline
     assert len(figure.axes) == axes
     assert all(one.images or one.lines or one.collections for one in figure.axes)
-    # Without a file, with another headline; formulas in it are not formulas.
-    figure = function(*arguments, title="costs $5 and $6")
+    # Without a file, with another headline; formulas in it are no formulas.
+    figure = inspection.plot(kind, *arguments, title="costs $5 and $6", **options)
     assert figure.texts[0].get_text() == r"costs \$5 and \$6"
     figure.canvas.draw()
+    if old:
+        with pytest.warns(
+            DeprecationWarning, match=rf"inspection.{old}\(...\) is inspection.plot\('{kind}', ...\) now"
+        ):
+            function = getattr(inspection, old)
+        if kind == "nearest":
+            arguments = (arguments[0], options["cosines"], options["patch"], arguments[1], options["grid_size"])
+        function(*arguments, tmp_path / "picture.png", **(options if kind == "evidence" else {}))
+        assert (tmp_path / "picture.png").read_bytes() == written
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
 
 
 def test_places_have_numbers_and_a_scale():
-    figure = inspection.plot_position_similarity(RNG.uniform(-1, 1, (2, 9, 2, 9)))
+    figure = inspection.plot("positions", RNG.uniform(-1, 1, (2, 9, 2, 9)))
     assert [axes.get_xlabel() for axes in figure.axes[-10:-1]] == [str(i) if i % 2 == 0 else "" for i in range(9)]
     assert figure.get_supxlabel() == "column of the patch"
     assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["−1", "0", "1"]
@@ -62,7 +81,7 @@ def test_places_have_numbers_and_a_scale():
 def test_the_same_picture_is_the_same_file(tmp_path):
     for suffix in ("svg", "pdf"):
         for name in "ab":
-            inspection.plot_mean_attention_distance(np.ones((3, 2)), tmp_path / f"{name}.{suffix}")
+            inspection.plot("distance", np.ones((3, 2)), path=tmp_path / f"{name}.{suffix}")
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 

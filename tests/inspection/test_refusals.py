@@ -63,7 +63,7 @@ def nearest(*arguments, **options):
 
 
 def drawn_nearest(places, patch=(0, 0, 0)):
-    return inspection.plot_nearest_patches(places, np.ones(len(places)), patch, PIXELS, (2, 3))
+    return inspection.plot("nearest", places, PIXELS, cosines=np.ones(len(places)), patch=patch, grid_size=(2, 3))
 
 
 def shown(images):
@@ -112,25 +112,28 @@ REFUSED = [
     (lambda: nearest((0, 0, 0), 18), "count must be from 1 to 17"),
     (lambda: nearest((0, 0, 0), layer="encoded"), "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
     (lambda: nearest((0, 0, 0), layer="head"), "'head' of .* has no places"),
-    (lambda: inspection.plot_mean_attention_distance(np.ones((3, 2)), "x"), "must end with one of .*'.png', '.svg'"),
-    (lambda: inspection.plot_mean_attention_distance(np.ones(3)), r"numbers \(blocks, heads\), but float64 \(3,\)"),
-    (lambda: inspection.plot_attention_heads(np.ones((0, 2, 3)), PIXELS[0]), "attention must be numbers"),
-    (lambda: inspection.plot_attention_rollout(MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
-    (lambda: inspection.plot_attention_rollout(MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
-    (lambda: inspection.plot_feature_map(MAPS, PIXELS), r"colours must be numbers \(batch, rows, columns, 3\)"),
-    (lambda: inspection.plot_feature_map(np.ones((2, 2, 3, 5)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 5\)"),
-    (lambda: inspection.plot_feature_map(np.ones((2, 2, 3, 1)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 1\)"),
+    (lambda: inspection.plot("distance", np.ones((3, 2)), path="x"), "must end with one of .*'.png', '.svg'"),
+    (lambda: inspection.plot("distance", np.ones(3)), r"numbers \(blocks, heads\), but float64 \(3,\)"),
+    (lambda: inspection.plot("heads", np.ones((0, 2, 3)), PIXELS[0]), "values must be numbers"),
+    (lambda: inspection.plot("rollout", MAPS, PIXELS[:1]), "an image for each of the 2 maps, but there are 1"),
+    (lambda: inspection.plot("rollout", MAPS, PIXELS / 127.5 - 1), r"shown_pixels\(model, images\) makes such"),
+    (lambda: inspection.plot("features", MAPS, PIXELS), r"values must be numbers \(batch, rows, columns, 3\)"),
+    (lambda: inspection.plot("features", np.ones((2, 2, 3, 5)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 5\)"),
+    (lambda: inspection.plot("features", np.ones((2, 2, 3, 1)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 1\)"),
     (lambda: drawn_nearest(np.array([[0, 0, 0], [2, 0, 0]])), "of 2 images with 2 x 3 patches, but one is not"),
     (lambda: drawn_nearest(np.array([[0, 1, 3]])), "patch and places must be"),
     (lambda: drawn_nearest(np.zeros((1, 3), int), (0, -1, 0)), "patch and places must be"),
     (lambda: drawn_nearest(np.zeros((2, 4), int)), r"places must be numbers \(count, 3\), but int64 \(2, 4\)"),
-    (lambda: inspection.plot_position_similarity(np.ones((2, 3, 3, 2))), r"columns\), but float64 \(2, 3, 3, 2\)"),
+    (lambda: inspection.plot("positions", np.ones((2, 3, 3, 2))), r"columns\), but float64 \(2, 3, 3, 2\)"),
     (lambda: inspection.overlay(PIXELS[0], MAPS), r"weights must be numbers \(rows, columns\)"),
     (lambda: inspection.overlay(np.full((4, 4, 1), 256, "uint16"), MAPS[0]), "image must hold values in 0..255"),
     (lambda: inspection.overlay(np.full((4, 4, 1), -1, "int16"), MAPS[0]), "image must hold values in 0..255"),
     (lambda: inspection.overlay(np.ones((4, 4, 1), bool), MAPS[0]), "image must hold integers or floats", TypeError),
-    (lambda: inspection.plot_patch_filters(np.ones((2, 1, 1, 64))), "filters must have 1 or 3 channels"),
-    (lambda: inspection.plot_class_evidence(MAPS, PIXELS, class_names=["cat"]), "class_names must name the class"),
+    (lambda: inspection.plot("filters", np.ones((2, 1, 1, 64))), "filters must have 1 or 3 channels"),
+    (lambda: inspection.plot("evidence", MAPS, PIXELS, class_names=["cat"]), "class_names must name the class"),
+    (lambda: inspection.plot("heads", MAPS), r"plot\('heads'\) takes values, images, but values, nothing else were"),
+    (lambda: inspection.plot("distance", MAPS, PIXELS), r"takes values, but values, images were given"),
+    (lambda: inspection.plot("roll", MAPS, PIXELS), "kind must be one of .*rollout"),
     (lambda: page(path="page.pdf"), "path must end with .html"),
     (lambda: page(model=3), "model must be a VisionTransformer or a BiT, but int", TypeError),
     (lambda: page(images=[PIXELS[0]]), "images must be a dict from names to pixels, but list", TypeError),
