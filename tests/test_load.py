@@ -296,7 +296,7 @@ KINDS = [*MODELS, *(f"{kind}.keras" for kind in IN_KERAS)]
 
 
 def test_every_option_has_a_value():
-    assert set(VALUES) == {*keras_vit.LoadOptions.__annotations__} - {"heads", "architecture"}  # deprecated
+    assert set(VALUES) == {*keras_vit.LoadOptions.__annotations__}
 
 
 @pytest.fixture(scope="module")

@@ -436,7 +436,6 @@ REFUSED = [
     (load_image, (PICTURE,), {"resize": "timm", "interpolation": "official"}, ValueError, "'timm' brings its own"),
     (load_image, (PICTURE,), {"crop_fraction": 0.9}, ValueError, "does not crop"),
     (load_image, (PICTURE,), {"resize": "timm"}, ValueError, "are for a size: give image_size"),
-    (load_image, (PICTURE, 8), {"pipeline": Pipeline(4)}, ValueError, "a size of its own: leave image_size=8 out"),
     (load_image, (PICTURE,), {"resize": "timm", "crop_fraction": 1.1}, ValueError, "crop_fraction must lie in"),
     (load_image, (PICTURE,), {"image_size": 0}, ValueError, "image_size"),
     (decode_predictions, (np.zeros(10),), {}, ValueError, r"\(10,\).*probabilities\[None\]"),

@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.data import Augmentation, as_dataset, open_data
 from keras_vit.data.augmentation import inception_box
-from keras_vit.preprocessing import load_image, preprocess_input
+from keras_vit.preprocessing import preprocess_input
 from tests.data import sources
 from tests.data.sources import OPTIONS, SIZE, Iterable, batches, twelve_images
 from tests.test_preprocessing import scaled
@@ -127,16 +127,6 @@ def test_what_a_model_does_not_take(model, photo, tmp_path):
     assert {warning.filename for warning in caught} == {__file__}
     with pytest.raises(TypeError, match="symbolic tensor was given.*include_preprocessing=True"):
         model.preprocess(keras.Input((30, 50, 3)))
-
-
-def test_pixels_at_the_size_of_a_model_are_the_pipelines(model, photo):
-    """`load_image` had them, and `model.preprocess` cropped its result a second time."""
-    path, pixels = photo
-    with pytest.warns(DeprecationWarning, match=r"model.preprocess\(file\) does it all"):
-        loaded = load_image(path, pipeline=model.config.pipeline)
-    np.testing.assert_array_equal(loaded, model.config.pipeline.resized(path)[0])
-    scaled_model = model.with_config(include_preprocessing=True)
-    np.testing.assert_array_equal(scaled_model.preprocess(path)[0], loaded)
 
 
 def test_a_model_in_tf_data(model, rng):

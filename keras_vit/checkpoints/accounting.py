@@ -450,25 +450,6 @@ def find_like(name: Any) -> Like:
     return Like(variant, config)
 
 
-def like_of_options(like: Any, architecture: Any, heads: Any) -> Like | None:
-    """Returns the model that `like=` or the deprecated `architecture=` names; None where neither is given."""
-    if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int) or heads < 1):
-        raise ValueError(f"heads must be a positive integer, but {heads!r} was given.")
-    if heads is not None or architecture is not None:
-        option = "architecture" if heads is None else "heads"
-        advice = "Pass like=..., a variant such as 'DINOv2-S/14' or a name of timm's, or put its config.json beside it"
-        warn_caller(f"{option}= is deprecated and goes with the next version. {advice}.", DeprecationWarning)
-    if architecture is None:
-        return None if like is None else find_like(like)
-    if like is not None:
-        raise ValueError(f"like={like!r} and architecture={architecture!r} say the same thing: leave one out.")
-    if not isinstance(architecture, str):
-        raise TypeError(f"architecture must be a name of one of timm's models, but {architecture!r} was given.")
-    if not _TIMM_NAMES.fullmatch(architecture.rpartition("/")[2]):
-        raise ValueError(f"timm has no architecture={architecture!r}. Names are like 'vit_base_patch16_224'.")
-    return Like(architecture)
-
-
 def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source: str) -> None:
     """Raises ValueError where a variant has other sizes, parts or `stated` fields than the config of a file."""
     # A name of timm's, which has no config, passes.

@@ -14,7 +14,6 @@ import os
 import pathlib
 import re
 import urllib.parse
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -288,15 +287,6 @@ def _row(entry: Entry) -> dict[str, Any]:
     return {**row, "family": entry.family, "url": url, "mirrors": mirrors, "task": None, "figures": {}}
 
 
-class _Row(dict[str, Any]):
-    def __missing__(self, column: str) -> Any:
-        """Returns `license` for its old spelling `licence`, with a DeprecationWarning; KeyError for other columns."""
-        if column != "licence":
-            raise KeyError(column)
-        warnings.warn("The column 'licence' is called 'license' now.", DeprecationWarning, stacklevel=2)
-        return self["license"]
-
-
 class WeightsTable(Table):
     """Rows of the catalogue; printing it draws a table, in which `~` marks what is deduced and was not seen."""
 
@@ -339,7 +329,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
             or [row for row in rows if name.lower() in row["name"].lower()]
             or [_row(find_entry(query))]
         )
-    return WeightsTable(map(_Row, _of_family(rows, family)))
+    return WeightsTable(_of_family(rows, family))
 
 
 def list_models(query: str | None = None, family: str | None = None) -> Table:

@@ -21,7 +21,7 @@ from keras_vit.checkpoints.accounting import (
     check_arrays,
     check_like,
     fill,
-    like_of_options,
+    find_like,
     listed,
     settle,
 )
@@ -67,8 +67,6 @@ def open_checkpoint(
     path: str | os.PathLike[str],
     grid_size: tuple[int, int] | None = None,
     image_size: int | tuple[int, int] | None = None,
-    heads: int | None = None,
-    architecture: str | None = None,
     numerics: str | None = None,
     head: pathlib.Path | None = None,
     max_depth: float | str | None = None,
@@ -82,11 +80,11 @@ def open_checkpoint(
 
     Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
     ValueError if it is damaged or of no known format or layout; TypeError or ValueError for an argument of a wrong type
-    or value, or that such a file does not take. Warns of deprecated arguments.
+    or value, or that such a file does not take.
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
-    stated: dict[str, Any] = {"like": like_of_options(like, architecture, heads), "heads": heads}
+    stated: dict[str, Any] = {"like": None if like is None else find_like(like)}
     stated["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
     stated["image_size"] = None if image_size is None else pair("image_size", image_size)
     if head is None:
@@ -133,9 +131,6 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     except ValueError as error:
         raise ValueError(f"{source} is not a model of the layout {layout.name!r}: {error}") from error
-    heads = getattr(plan.stored, "heads", None)
-    if plan.layout.settled_by is None and sidecars.heads not in (None, heads):
-        raise ValueError(f"heads={sidecars.heads} was given, but the arrays of {source} tell that it has {heads}.")
     if sidecars.like is not None:
         plan = settle(plan, sidecars.like, source)
     plan = _with_averages(_with_outside(plan, file), [*file, *file.outside], file.container)
@@ -438,8 +433,6 @@ class CheckpointInfo:
 def inspect_checkpoint(
     path: str | os.PathLike[str],
     grid_size: tuple[int, int] | None = None,
-    heads: int | None = None,
-    architecture: str | None = None,
     max_depth: float | Literal["relative"] | None = None,
     like: str | None = None,
 ) -> CheckpointInfo:
@@ -448,8 +441,6 @@ def inspect_checkpoint(
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
         grid_size: Rows and columns of its position embeddings, for grids that are not a square.
-        heads: Deprecated; `like` says it.
-        architecture: Deprecated; `like` says it.
         max_depth: As in `from_checkpoint`.
         like: A variant, or timm's name of a model, that stands for what a bare file of PyTorch does not tell.
 
@@ -469,7 +460,7 @@ def inspect_checkpoint(
     """
     if isinstance(path, (str, os.PathLike)):  # `open_checkpoint` refuses others
         path = os.path.expanduser(path)
-    plan = open_checkpoint(path, grid_size, heads=heads, architecture=architecture, max_depth=max_depth, like=like)
+    plan = open_checkpoint(path, grid_size, max_depth=max_depth, like=like)
     check_arrays(plan, str(path))
     return CheckpointInfo(
         layout=plan.layout.name,

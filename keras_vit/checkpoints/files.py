@@ -357,7 +357,7 @@ class Sidecars:
         name: The path of the file.
         note: What is noted beside the arrays in an `.npz`.
         container: In a training state of PyTorch, the dict that the arrays were in.
-        like, heads, grid_size, image_size, max_depth: What the user says of a model whose file does not tell it.
+        like, grid_size, image_size, max_depth: What the user says of a model whose file does not tell it.
         backbone: How the backbone of a head is read (a `Plan`), which is in another file.
     """
 
@@ -368,7 +368,6 @@ class Sidecars:
     note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     container: str = ""
     like: Like | None = None
-    heads: int | None = None
     grid_size: tuple[int, int] | None = None
     image_size: tuple[int, int] | None = None
     max_depth: float | str | None = None

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import initializers, ops, tree
 
-from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros, warn_caller
+from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
 from keras_vit._keras import has_hidden_state, is_compiled, is_rematerialized, layers_inside, raw_value
 from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
 from keras_vit.layers.ops import (
@@ -248,27 +248,6 @@ class SameShape(BaseLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Returns the shape that is given."""
         return input_shape
-
-
-# Of PyTorch's modules. `hasattr(super(), ...)` would do as well, but breaks the programs of `torch.compile`.
-_get_module_attribute = getattr(keras.layers.Layer, "__getattr__", None)
-
-
-class Renamed:
-    """Attributes that had another name (`renamed`: old to new), which still works, with a DeprecationWarning."""
-
-    renamed: dict[str, str]
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns an attribute by its old name, with a DeprecationWarning; AttributeError for an unknown name."""
-        # No properties: Keras looks at all of these when it saves.
-        new = type(self).renamed.get(name)
-        if new is not None:
-            warn_caller(f"{type(self).__name__}.{name} is called {new} now.", DeprecationWarning)
-            return getattr(self, new)
-        if _get_module_attribute is not None:
-            return _get_module_attribute(self, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class CompositeLayer(BaseLayer):

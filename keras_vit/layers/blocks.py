@@ -9,7 +9,6 @@ from keras import initializers, ops
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit.layers.base import (
     CompositeLayer,
-    Renamed,
     ResidualBlock,
     SameShape,
     activated,
@@ -369,7 +368,7 @@ Examples:
 
 
 @registered
-class TransformerBlock(Renamed, ResidualBlock):
+class TransformerBlock(ResidualBlock):
     """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`).
 
     Args:
@@ -409,8 +408,6 @@ class TransformerBlock(Renamed, ResidualBlock):
         >>> tuple(layers.TransformerBlock(heads=2, mlp_width=16)(np.zeros((1, 5, 8), "float32")).shape)
         (1, 5, 8)
     """
-
-    renamed = {"mlp_kind": "use_mlp"}
 
     def __init__(
         self,

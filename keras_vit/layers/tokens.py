@@ -11,7 +11,6 @@ from keras_vit.layers.base import (
     BaseLayer,
     CompositeLayer,
     DrawnSeed,
-    Renamed,
     SameShape,
     dropout,
     initializer,
@@ -98,7 +97,7 @@ class PatchEmbedding(BaseLayer):
             return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
 
 
-class _LearnedTokens(Renamed, BaseLayer):
+class _LearnedTokens(BaseLayer):
     """Puts `count` learned tokens, the same for every image, before the others; subclasses build `learned`."""
 
     count = 1
@@ -127,8 +126,6 @@ class ClassToken(_LearnedTokens):
         (1, 5, 8)
     """
 
-    renamed = {"token": "learned"}
-
     def build(self, input_shape: Shape) -> None:
         """Makes the token, zeros."""
         self.learned = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
@@ -150,8 +147,6 @@ class RegisterTokens(_LearnedTokens):
         >>> tuple(layers.RegisterTokens(4)(np.zeros((1, 5, 8), "float32")).shape)
         (1, 9, 8)
     """
-
-    renamed = {"tokens": "learned"}
 
     def __init__(self, count: int = 4, **kwargs: Any) -> None:
         """Keeps the arguments."""

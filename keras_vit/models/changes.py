@@ -86,8 +86,6 @@ class LoadOptions(ModelOptions, total=False):
             `"vit_base_patch16_clip_quickgelu_224"`. One that contradicts the arrays or the JSON files is an error.
         grid_size: Rows and columns of a checkpoint's position embeddings, where they are not a square. Not needed where
             `image_size` is the one that it was trained at, or for files written by `to_checkpoint`.
-        heads: Deprecated: the number of attention heads. `like` says it.
-        architecture: Deprecated: timm's name of the model. `like` takes it.
         head: The file of a head for segmentation or depth that is published without its backbone, which `source` is.
         max_depth: Of a depth model whose file does not tell: the largest depth in metres, or `"relative"` for depth
             without a unit. None: what its name suggests, with a warning.
@@ -104,8 +102,6 @@ class LoadOptions(ModelOptions, total=False):
 
     like: str | None
     grid_size: tuple[int, int] | None
-    heads: int | None
-    architecture: str | None
     head: Source | None
     max_depth: float | Literal["relative"] | None
     numerics: Literal["official", "publisher"] | None
@@ -136,7 +132,7 @@ class CreateOptions(ModelOptions, total=False):
     representation_size: int | None
 
 
-OF_SOURCES = ("like", "grid_size", "heads", "architecture", "head", "max_depth", "numerics")
+OF_SOURCES = ("like", "grid_size", "head", "max_depth", "numerics")
 OF_BUILDING = ("input_tensor", "name", "dtype")
 
 
@@ -166,7 +162,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
         known.add("pre_logits")
     changes, refused = {}, []
     for name, value in options.items():
-        if name in OF_SOURCES or name in OF_BUILDING:  # some are called as fields are: max_depth, heads
+        if name in OF_SOURCES or name in OF_BUILDING:  # some are called as fields are: max_depth
             continue
         if name in known:
             changes[name] = value

@@ -170,7 +170,6 @@ def load_image(
     interpolation: str = "bilinear",
     crop_fraction: float | None = None,
     orient: bool = True,
-    pipeline: Pipeline | None = None,
 ) -> np.ndarray:
     """Returns an image file as RGB pixels, at a size where one is given.
 
@@ -189,7 +188,6 @@ def load_image(
         crop_fraction: For `"big_vision"` (0.875) and `"timm"` (0.9): the share of each side that the crop keeps, in
             (0, 1]; timm's 384-pixel models use 1.0.
         orient: Turn the image upright as its EXIF orientation says, which the original code ignores.
-        pipeline: Deprecated: `pipeline.resized(file)[0]` returns the same.
 
     Returns:
         uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255. After
@@ -215,13 +213,7 @@ def load_image(
     size = None if image_size is None else pair("image_size", image_size)
     if size is None and (resize, interpolation) != ("squash", "bilinear"):
         raise ValueError(f"resize={resize!r} and interpolation={interpolation!r} are for a size: give image_size.")
-    if pipeline is not None and size is not None:
-        raise ValueError(f"pipeline brings a size of its own: leave image_size={image_size!r} out.")
     pixels = _read_rgb(file, orient)
-    if pipeline is not None:
-        hint = "model.preprocess(file) does it all; pipeline.resized(file)[0] returns the pixels."
-        warn_caller(f"load_image(file, pipeline=...) is deprecated. {hint}", DeprecationWarning)
-        return pipeline.resized(pixels)[0]
     return pixels if size is None else bring_to_size(pixels, size, resize, interpolation, crop_fraction)
 
 

@@ -15,7 +15,7 @@ from keras_vit.checkpoints import LAYOUTS, open_checkpoint, to_checkpoint
 from keras_vit.checkpoints.accounting import extract
 from keras_vit.checkpoints.checkpoint import OFFICIAL, note_of
 from keras_vit.checkpoints.files import open_file, write_safetensors
-from keras_vit.checkpoints.layouts import WRITTEN
+from keras_vit.checkpoints.layouts import WRITTEN, pytorch
 from keras_vit.layers import resize_table
 from keras_vit.models import weights_by_path
 from tests.checkpoints.state_dicts import GAMMA, LS, PATCHES, clip, norm, timm, tower, transformers, write
@@ -68,7 +68,7 @@ def alone(case, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_reader_should_find(golden, name, tmp_path):
+def test_what_a_reader_should_find(golden, name, tmp_path, monkeypatch):
     case = golden(name)
     expected = case.meta["expect"]
     contents = open_checkpoint(weights_of(case))
@@ -109,8 +109,9 @@ def test_what_a_reader_should_find(golden, name, tmp_path):
         with pytest.raises(ValueError, match="Pass like="):
             open_checkpoint(path)
     options = {key: value for key, value in CASES[name].items() if key != "image_size"}
-    with pytest.warns(DeprecationWarning, match="heads= is deprecated"):
-        by_itself = open_checkpoint(path, heads=expected["heads"], **options)
+    for table in (pytorch.HEADS, pytorch.HEADS_OF_DINOV3, pytorch.HEADS_OF_SIGLIP):
+        monkeypatch.setitem(table, expected["width"], expected["heads"])
+    by_itself = open_checkpoint(path, **options)
     ours = by_itself.config.replace(image_size=config.image_size)
     assert by_itself.config.image_size == config.image_size or any("is a guess" in o for o in by_itself.oddities)
     pictures = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter", "rotary_grid")

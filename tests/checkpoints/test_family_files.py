@@ -28,7 +28,6 @@ from tests.checkpoints.state_dicts import (
 
 pytestmark = pytest.mark.once
 
-DEPRECATED = pytest.mark.filterwarnings("ignore:heads= is deprecated:DeprecationWarning")
 DINOV3 = {"rows": None, "registers": 4, "scales": GAMMA}
 
 # Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names. First
@@ -410,16 +409,6 @@ def test_a_variant_stands_for_what_a_bare_file_does_not_tell(tmp_path):
         open_checkpoint(path, like="deit_tiny_patch16_224")
 
 
-def test_options_that_like_replaces_work_for_one_version(tmp_path):
-    path = write(tmp_path, timm(head=3))
-    with pytest.warns(DeprecationWarning, match="architecture= is deprecated.*Pass like="):
-        assert open_checkpoint(path, architecture="vit_base_patch16_224").config == open_checkpoint(path).config
-    with pytest.warns(DeprecationWarning, match="heads= is deprecated"):
-        assert open_checkpoint(path, heads=4).config.heads == 4
-    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="say the same thing"):
-        open_checkpoint(path, like="ViT-B/16", architecture="vit_base_patch16_224")
-
-
 def test_a_projection_has_no_bias(tmp_path):
     shapes = timm(pre_norm=True, patch_bias=False, head=24)
     contents = opened(write(tmp_path, shapes, zeros=["head.bias"]))
@@ -445,7 +434,6 @@ def test_what_architectures_tell(tmp_path):
         open_checkpoint(write(tmp_path / "hf", transformers("vit")), like="vit_base_patch16_224")
 
 
-@DEPRECATED
 def test_heads(tmp_path):
     for i, (shapes, options, heads) in enumerate(
         [
@@ -455,7 +443,6 @@ def test_heads(tmp_path):
             (timm(width=1536, depth=1, cls=False, pool=True), {}, 16),
             (timm(width=1152, depth=1), {}, 16),
             (timm(width=768, depth=1, cls=False), {"like": "vit_base_patch16_gap_224"}, 16),
-            (timm(width=64), {"heads": 4}, 4),
         ]
     ):
         assert opened(write(tmp_path / str(i), shapes), grid_size=(4, 4), **options).config.heads == heads
@@ -503,19 +490,12 @@ def test_what_model_args_tell_of_a_mixer(tmp_path):
         open_checkpoint(write(tmp_path, shapes, config=said | {"global_pool": "max"}))
 
 
-@DEPRECATED
 def test_heads_that_nothing_tells(tmp_path):
     path = write(tmp_path, timm(width=48))
     with pytest.raises(ValueError, match=r"width 48 is not a multiple of 64. Pass like="):
         open_checkpoint(path)
     with pytest.raises(ValueError, match="It is 48 wide, but like='DINOv2-S/14' is 384 wide"):
         open_checkpoint(path, like="DINOv2-S/14")
-    assert open_checkpoint(path, heads=3).config.heads == 3
-    with pytest.raises(ValueError, match="cannot have 5 attention heads"):
-        open_checkpoint(path, heads=5)
-    for wrong in (0, -1, True, 2.0, "3"):
-        with pytest.raises(ValueError, match="heads must be a positive integer"):
-            open_checkpoint(path, heads=wrong)
 
 
 def test_a_config_of_another_file(tmp_path):
@@ -699,11 +679,7 @@ def test_official_numbers(tmp_path):
         open_checkpoint(path, numerics="exact")
 
 
-@DEPRECATED
 def test_hints_that_a_file_of_flax_has_no_use_for(golden):
     path = golden("mini_token").path
-    assert open_checkpoint(path, heads=open_checkpoint(path).config.heads).config == open_checkpoint(path).config
-    with pytest.raises(ValueError, match="heads=7 was given, but the arrays"):
-        open_checkpoint(path, heads=7)
     with pytest.raises(ValueError, match="leave like=.* out"):
         open_checkpoint(path, like="vit_base_patch16_224")

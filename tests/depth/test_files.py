@@ -7,6 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import depth
+from keras_vit.checkpoints.layouts.pytorch import HEADS
 from tests.checkpoints.test_tips import arrays_of
 from tests.compute import deviations
 
@@ -89,15 +90,15 @@ def in_the_authors_names(arrays):
 
 
 @pytest.mark.once
-@pytest.mark.filterwarnings("ignore:heads= is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "metric"), [("depth_anything_v2_vits", 0), ("depth_anything_v2_metric_vkitti_vits", 80)]
 )
-def test_the_authors_names(name, metric, golden, models, written):
+def test_the_authors_names(name, metric, golden, models, written, monkeypatch):
+    monkeypatch.setitem(HEADS, 48, 3)
     path = written(in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors")), f"{name}.npz")
     suggested = "its name has 'vkitti', so its depth is taken to reach 80 m; max_depth=80 or another number settles it"
     with pytest.warns(UserWarning, match=suggested if metric else "no published model has 4 blocks"):
-        model = keras_vit.load(path, heads=3)
+        model = keras_vit.load(path)
     config, ref = model.config, golden(HUB).ref
     assert config.metric == bool(metric) and config.max_depth == (metric or 1) and config.pictures == "depth_anything"
     assert config.interpolation == "bicubic_offset"
@@ -108,22 +109,22 @@ def test_the_authors_names(name, metric, golden, models, written):
     np.testing.assert_allclose(model.predict(ref["pixel_values"], verbose=0), wanted, rtol=0, atol=DEPTH)
 
 
-@pytest.mark.filterwarnings("ignore:heads= is deprecated:DeprecationWarning")
 @pytest.mark.once
-def test_the_name_only_suggests_how_far_depth_reaches(golden, written):
+def test_the_name_only_suggests_how_far_depth_reaches(golden, written, monkeypatch):
     """What the user says counts, whatever the file is called; what a config.json says is not asked."""
+    monkeypatch.setitem(HEADS, 48, 3)
     arrays = in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors"))
     for name in ("any.npz", "depth_anything_v2_metric_hypersim_vits.npz"):
         path = written(arrays, name)
         for given, expected in ((35, (True, 35.0)), ("relative", (False, 1.0))):
             with pytest.warns(UserWarning) as found:
-                config = keras_vit.load(path, heads=3, max_depth=given).config
+                config = keras_vit.load(path, max_depth=given).config
             assert (config.metric, config.max_depth) == expected
             (message,) = [str(warning.message) for warning in found if warning.category is UserWarning]
             assert "blocks" in message and "metre" not in message
         for wrong in (0, -1, True, "far", float("nan"), float("inf")):
             with pytest.raises(ValueError, match="max_depth must be a number of metres or 'relative'"):
-                keras_vit.load(path, heads=3, max_depth=wrong)
+                keras_vit.load(path, max_depth=wrong)
     with pytest.raises(ValueError, match="max_depth must be a number of metres, but 'relative'"):
         keras_vit.load(golden(LINEAR).folder, max_depth="relative")
     with pytest.raises(ValueError, match=r"config.json says how far it reaches. Leave max_depth=... out"):

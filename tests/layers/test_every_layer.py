@@ -171,22 +171,6 @@ def test_config_round_trip(name):
     assert [(w.path, w.shape) for w in again.weights] == [(w.path, w.shape) for w in layer.weights]
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("TransformerBlock", "mlp_kind", "use_mlp"),
-        ("ClassToken", "token", "learned"),
-        ("RegisterTokens", "tokens", "learned"),
-    ],
-)
-def test_old_names_of_attributes(name, old, new):
-    layer, _, _ = reference(name)
-    with pytest.warns(DeprecationWarning, match=f"{name}.{old} is called {new} now"):
-        assert getattr(layer, old) is getattr(layer, new)
-    with pytest.raises(AttributeError, match="'missing'"):
-        getattr(layer, "missing")  # noqa: B009
-
-
 @every_layer_of_images
 def test_shapes(name):
     layer, x, y = reference(name)

@@ -165,7 +165,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
     if backbone is None:
         inside = {name.removeprefix(_BACKBONE): a for name, a in file.items() if name.startswith(_BACKBONE)}
         arrays = {name: array for name, array in file.items() if not name.startswith(_BACKBONE)}
-        known = Sidecars(like=sidecars.like, heads=sidecars.heads)
+        known = Sidecars(like=sidecars.like)
         if not timm.recognise(inside, known):
             raise ValueError(
                 "it is a head without its backbone: load(backbone, head=...), or both files in one folder."
@@ -377,7 +377,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
         raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
     like = None if sidecars.architecture else sidecars.like
-    known = Sidecars(like=like, heads=sidecars.heads)
+    known = Sidecars(like=like)
     if is_hub:
         value_in(sidecars.config, "model_type", ["depth_anything"])
         layout = huggingface.LAYOUT

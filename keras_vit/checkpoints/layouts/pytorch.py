@@ -445,10 +445,10 @@ def _heads(
     sidecars: Sidecars, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
 ) -> tuple[int, list[Remark]]:
     """Returns the number of attention heads, which no array tells, and what a user should know of it."""
-    given, like = sidecars.heads, sidecars.like
-    if (given is None and isinstance(stated, bool)) or not isinstance(stated, int | None):
+    like = sidecars.like
+    if isinstance(stated, bool) or not isinstance(stated, int | None):
         raise ValueError(f"Its config says the number of heads is {printable(stated, 60)}, expected an integer.")
-    heads, remarks = stated if given is None else given, []
+    heads, remarks = stated, []
     if heads is None and like is not None and like.config is not None and like.config.width == width:
         return like.config.heads, []
     if heads is None:
@@ -462,8 +462,6 @@ def _heads(
             )
         text = f"no config.json says how many attention heads it has; {heads} are assumed"
         remarks.append(assumption("heads", text, is_named))
-    elif given is not None and stated is not None and given != stated:
-        remarks.append(Remark(f"its config says {stated} attention heads, {given} were asked for"))
     if heads < 1 or width % heads:
         raise ValueError(f"It cannot have {heads} attention heads: its width is {width}.")
     return heads, remarks
