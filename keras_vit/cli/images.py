@@ -411,9 +411,9 @@ def embed(options: Namespace) -> Result:
 
     Raises FileNotFoundError for a missing path or folder; ValueError for an unknown model or features, another ending
     than .npz, an image that cannot be read unless such are skipped, texts that are not UTF-8, or an output with other
-    features unless it may be replaced (FileExistsError for texts); TypeError for a model of another kind; RuntimeError
-    where another process writes it; OSError if a file cannot be read, fetched or written, as on a full disk;
-    ImportError without Pillow, a backend of Keras or a library that the tokenizer needs.
+    features unless it may be replaced (FileExistsError for texts); TypeError for a model of another kind; OSError if a
+    file cannot be read, fetched or written, as on a full disk; ImportError without Pillow, a backend of Keras or a
+    library that the tokenizer needs.
     """
     check_exists(*options.images)
     check_source(options.weights)

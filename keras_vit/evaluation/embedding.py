@@ -27,7 +27,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home, locked, replacing, write_text
+from keras_vit._files import at_home, replacing, write_text
 from keras_vit._options import check_shard
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
@@ -96,9 +96,9 @@ def embed(
         on_bad_image: `"stop"`: a file that cannot be read is an error that names it. `"skip"`: it is left out, with a
             warning, and its name noted in the file.
         overwrite: Whether a file at `output`, or what a run with other settings left beside it, may be replaced.
-        distribution: None: all processes that the program was started in (see `keras_vit.training.connect`) compute a
-            slice each, and process 0 writes the file, on a disk that all of them see. `"alone"`, or a `shard`: this
-            process works by itself.
+        distribution: None: each of several processes that the program was started in (see `keras_vit.training.connect`)
+            writes the file of a slice: `features-0-of-8.npz` for `features.npz`. `"alone"`, or a `shard`: this process
+            works by itself.
         progress: Whether a bar is shown.
 
     Returns:
@@ -110,9 +110,9 @@ def embed(
         ValueError: if an argument makes no sense, an image cannot be read, features are not finite, or there is
             something else at `output` or beside it: features of other images, of another model or with other settings.
         FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
-        RuntimeError: if another job is writing this output now, or the processes cannot work together.
-        OSError, ConnectionError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or
-            written, the disk is full, or another process ends. What was computed stays.
+        RuntimeError: if the processes cannot work together.
+        OSError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or written, or the disk
+            is full. What was computed stays.
 
     Examples:
         >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)
@@ -122,6 +122,9 @@ def embed(
     output = check_output(output)
     shard = check_shard(shard)
     processes = connect(ALONE_BY_NAME if shard[1] > 1 and distribution is None else distribution)
+    if processes.count > 1:
+        shard = processes.shard
+        output = output.with_name(f"{output.stem}-{processes.index}-of-{processes.count}.npz")
     images = at_home(images)
     whole_folder = isinstance(images, (str, os.PathLike)) and os.path.isdir(images)
     origin = {
@@ -150,34 +153,20 @@ def embed(
     }
     stop = on_bad_image == "stop"
     folder = output.with_name(f"{output.name}.unfinished")
-    with processes.failing_together():
-        # Copies of the images on other machines may have other times of modification.
-        processes.check_same("arguments", [names, {**settings, "images": None}])
-        found = processes.from_first(_read(output, settings, stop) if processes.first and not overwrite else None)
-        if found is None:
-            folder.mkdir(exist_ok=True)
-            parts = [folder / f"{index}-of-{processes.count}" for index in range(processes.count)]
-            path = parts[processes.index]
-
-            def refuse() -> None:
-                raise RuntimeError(f"Another process is writing {output} now. Choose another output, or wait for it.")
-
-            with locked(path.with_suffix(".lock"), waiting=refuse):
-                first, last = settings["range"] if processes.count == 1 else _slice(len(names), length, processes.shard)
-                part = _Part(path, {**settings, "range": [first, last]}, stop, overwrite)
-                rest = names[first + part.images : last]
-                with ProgressBar("images", last - first, shown=progress and processes.first) as bar:
-                    bar.advance(part.images)
-                    for group, good in _read_ahead(model, files, rest, length, stop):
-                        rows = _features(extractor, good, length, settings)
-                        part.append(rows, [name for name in group if name not in good])
-                        bar.advance(len(group))
-                processes.from_first()  # all parts are there
-                if processes.first:
-                    _write(output, settings, origin, parts, names[slice(*settings["range"])])
-        if processes.first:  # also what a run has left that was killed after its last step
-            shutil.rmtree(folder, ignore_errors=True)
-        count, skipped = found or processes.from_first(_read(output, settings) if processes.first else None)
+    found = None if overwrite else _read(output, settings, stop)
+    if found is None:
+        folder.mkdir(exist_ok=True)
+        first, last = settings["range"]
+        part = _Part(folder / "part", settings, stop, overwrite)
+        with ProgressBar("images", last - first, shown=progress and processes.first) as bar:
+            bar.advance(part.images)
+            for group, good in _read_ahead(model, files, names[first + part.images : last], length, stop):
+                rows = _features(extractor, good, length, settings)
+                part.append(rows, [name for name in group if name not in good])
+                bar.advance(len(group))
+        part.write(output, origin, names[first:last])
+    shutil.rmtree(folder, ignore_errors=True)  # also what a run has left that was killed after its last step
+    count, skipped = found or _read(output, settings) or (0, [])
     return EmbeddedImages(output, count, tuple(settings["shape"]), tuple(skipped), already_complete=found is not None)
 
 
@@ -188,7 +177,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 class _Part:
-    """The rows that one process has computed, in `PATH.features`, and in `PATH.json` of how many images they are."""
+    """The rows that are computed, in `PATH.features`, and in `PATH.json` of how many images they are."""
 
     def __init__(self, path: Path, settings: dict[str, Any], stop: bool, overwrite: bool) -> None:
         """Goes on where a run with these settings was stopped, or begins; rows that are not noted are cut off."""
@@ -231,6 +220,26 @@ class _Part:
             hint = "What was computed is kept: make room, and call again in the same way to go on."
             text = f"{printable(self._rows.parent)} cannot be written ({error.strerror or error}). {hint}"
             raise OSError(error.errno, text) from error
+
+    def write(self, output: Path, origin: dict[str, str | None], names: list[str]) -> None:
+        """Writes the archive from the rows of the images with these names; the same features become the same bytes."""
+        unreadable = set(self._skipped)
+        kept = [name for name in names if name not in unreadable]
+        if unreadable and not kept:
+            raise ValueError(f"None of the {len(unreadable)} images can be read. The first is {self._skipped[0]!r}.")
+        descr = np.dtype(self._settings["dtype"]).newbyteorder("<").str
+        texts = {"names": kept, "skipped": self._skipped}
+        texts |= {"settings": json.dumps(self._settings), "origin": json.dumps(origin)}
+        with replacing(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+            with archive.open("features.npy", "w", force_zip64=True) as file:
+                header = {"descr": descr, "fortran_order": False, "shape": (len(kept), *self._settings["shape"])}
+                np.lib.format.write_array_header_1_0(file, header)
+                if self._rows.exists():  # not of a shard without images
+                    with self._rows.open("rb") as rows:
+                        shutil.copyfileobj(rows, file)
+            for name, text in texts.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.array(text, dtype=str))
 
 
 def _read_ahead(
@@ -280,33 +289,6 @@ def _features(
         if not np.isfinite(row).all():
             raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at image and weights.")
     return rows
-
-
-def _write(
-    output: Path, settings: dict[str, Any], origin: dict[str, str | None], parts: list[Path], names: list[str]
-) -> None:
-    """Writes the archive from the rows of all parts, in their order; the same features become the same bytes."""
-    skipped = []
-    for part in parts:  # that of a process without images has no files
-        if part.with_suffix(".json").exists():
-            skipped += json.loads(part.with_suffix(".json").read_text())["skipped"]
-    unreadable = set(skipped)
-    kept = [name for name in names if name not in unreadable]
-    if unreadable and not kept:
-        raise ValueError(f"None of the {len(skipped)} images can be read. The first is {skipped[0]!r}.")
-    descr = np.dtype(settings["dtype"]).newbyteorder("<").str
-    texts = {"names": kept, "skipped": skipped, "settings": json.dumps(settings), "origin": json.dumps(origin)}
-    with replacing(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        with archive.open("features.npy", "w", force_zip64=True) as file:
-            header = {"descr": descr, "fortran_order": False, "shape": (len(kept), *settings["shape"])}
-            np.lib.format.write_array_header_1_0(file, header)
-            for path in (part.with_suffix(".features") for part in parts):
-                if path.exists():
-                    with path.open("rb") as rows:
-                        shutil.copyfileobj(rows, file)
-        for name, text in texts.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.array(text, dtype=str))
 
 
 def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit._files import locked
 from keras_vit._processes import Processes
 from keras_vit.evaluation import embed, embedding
 from tests.compute import forward
@@ -127,7 +126,7 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos,
     monkeypatch.setattr(model, "preprocess", lambda path: read_names.append(path.name) or preprocess(path))
     for batches, left in ((0, b""), (1, b""), (2, b""), (1, bytes(50))):  # bytes of a batch that was not noted
         folder = stopped(batches, model, photos, output, **options)
-        with (folder / "0-of-1.features").open("ab") as file:
+        with (folder / "part.features").open("ab") as file:
             file.write(left)
         read_names.clear()
         embed(model, photos, output, **options)
@@ -150,11 +149,11 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
     ]:
         with pytest.raises(ValueError, match=f"x.npz.unfinished holds other features: {message}"):
             embed(*arguments, output, batch_size=4, **QUIET, **options)
-    parts = [output.with_name("x.npz.unfinished") / f"0-of-1.{kind}" for kind in ("json", "features")]
+    parts = [output.with_name("x.npz.unfinished") / f"part.{kind}" for kind in ("json", "features")]
     rows = parts[1].read_bytes()
     for path, content in ((parts[1], rows[:-1]), *((parts[0], text) for text in (b"[]", b"{}", b"\xff", b"{"))):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="0-of-1.json is damaged.* or give overwrite=True"):
+        with pytest.raises(ValueError, match="part.json is damaged.* or give overwrite=True"):
             embed(model, photos, output, batch_size=4, **QUIET)
     embed(model, photos, output, batch_size=4, dtype="float16", overwrite=True, **QUIET)
     assert read(output)["features"].dtype == np.float16
@@ -168,15 +167,17 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
 
 
 @pytest.mark.once
-def test_the_part_of_a_process_is_of_the_images_that_it_had(model, photos, tmp_path, stopped, monkeypatch):
-    """With batches of another size, processes have other slices: rows would be those of other images."""
-
-    class Second(Processes):
-        check_same = from_first = lambda self, value=None, *_: value
-
-    monkeypatch.setattr(embedding, "connect", lambda distribution: Second(1, 2))
-    stopped(1, model, photos, tmp_path / "x.npz", batch_size=4)
-    with pytest.raises(ValueError, match=r"x.npz.unfinished holds other features: range was \[4, 11\], not \[6, 11\]"):
+def test_each_of_several_processes_writes_its_slice(model, photos, tmp_path, monkeypatch):
+    """Without a word to the others: a file each, whose rows in their order are those of one process."""
+    whole = read(embed(model, photos, tmp_path / "whole.npz", batch_size=4, **QUIET).path)
+    files = []
+    for index in range(2):
+        monkeypatch.setattr(embedding, "connect", lambda distribution, index=index: Processes(index, 2))
+        files.append(read(embed(model, photos, tmp_path / "x.npz", batch_size=4, **QUIET).path))
+        assert (tmp_path / f"x-{index}-of-2.npz").is_file()
+    for name in ("names", "features"):
+        np.testing.assert_array_equal(np.concatenate([file[name] for file in files]), whole[name])
+    with pytest.raises(ValueError, match=r"x-1-of-2.npz holds other features: range was \[4, 11\], not \[6, 11\]"):
         embed(model, photos, tmp_path / "x.npz", batch_size=2, **QUIET)
 
 
@@ -210,16 +211,11 @@ def test_files_that_are_no_images(model, photos, tmp_path):
 
 
 @pytest.mark.once
-def test_features_that_overflow_and_a_file_that_is_being_written(photos, tmp_path):
+def test_features_that_overflow(photos, tmp_path):
     output = tmp_path / "x.npz"
     overflowing = make()
     overflowing.get_layer("encoder_norm").gamma.assign(np.full(16, 1e6))
     with pytest.raises(ValueError, match="The features of a0.png are not finite in float16"):
-        embed(overflowing, photos, output, dtype="float16", **QUIET)
-    with (
-        locked(tmp_path / "x.npz.unfinished" / "0-of-1.lock"),
-        pytest.raises(RuntimeError, match="Another process is writing .*x.npz now"),
-    ):
         embed(overflowing, photos, output, dtype="float16", **QUIET)
 
 

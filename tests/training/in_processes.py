@@ -162,7 +162,8 @@ def wrapped(part):
 
 
 def everything(folder, processes, part):
-    answer = {"count": count(folder), "embedded": embed(folder, "features.npz"), "tuned": tune(folder, "whole")}
+    embed(folder, "features.npz")
+    answer = {"count": count(folder), "tuned": tune(folder, "whole")}
     answer["masks"] = tune_masks(folder, os.path.join(folder, "masks"))
     answer["tensorflow"] = "tensorflow" in sys.modules
     if keras.backend.backend() == "jax":
