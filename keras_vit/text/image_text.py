@@ -29,7 +29,7 @@ from keras_vit._arguments import (
 from keras_vit._keras import SharedModel
 from keras_vit._processes import current
 from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
-from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, like_of_options
+from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, find_like
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import clip, owl, timm
 from keras_vit.checkpoints.layouts.sidecars import mapping, number
@@ -412,7 +412,6 @@ def load_image_text(
     *,
     tokenizer: str | os.PathLike[str] | None = None,
     like: str | None = None,
-    architecture: str | None = None,
     numerics: Literal["official", "publisher"] | None = None,
     image_size: ImageSize | None = None,
     dtype: DType = None,
@@ -428,7 +427,6 @@ def load_image_text(
         tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one; None for the one beside the
             weights. CLIP's byte pairs, which OpenAI's and open_clip's files do not hold, come with the package.
         like: As in `load`, for files of CLIP without a config.
-        architecture: Deprecated; `like` says it.
         numerics: `"publisher"`: texts become tokens, numbers and classes as where the file comes from. `"official"`: as
             in the code that trained the weights: of a SigLIP big_vision's (its tokens keep punctuation and all capitals
             but A to Z, the GELU is tanh, `averaging` is `"big_vision"`), of a CLIP OpenAI's with QuickGELU and
@@ -461,7 +459,7 @@ def load_image_text(
         tokenizers.need_library()
     path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
     source = without_password(source)  # in messages
-    known = like_of_options(like, architecture, None)
+    known = None if like is None else find_like(like)
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
     if owl.recognise(file):
         if known is not None:
@@ -484,8 +482,7 @@ def load_image_text(
         raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
     of_images = "official" if official == "big_vision" or (official and timm.is_pe_of_open_clip(file)) else None
-    of_file = {"like": like} if architecture is None else {"architecture": architecture}
-    images = load(path, **of_file, numerics=of_images, image_size=image_size, dtype=dtype)
+    images = load(path, like=like, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
         raise ValueError(f"{source}: its image tower ends with a layer that CLIP, SigLIP and LiT do not have.")
     with layers.skip_initialization():
