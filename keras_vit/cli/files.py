@@ -70,7 +70,8 @@ def info(options: Namespace) -> Result:
         from keras_vit.models.changes import arithmetic
 
         about = {"keras_vit": keras_vit.__version__, "Keras": keras.__version__, "backend": keras.backend.backend()}
-        return Result(about | arithmetic(), pairs_table("this machine", about | arithmetic()))
+        words = ", ".join(f"{name}={value}" for name, value in arithmetic().items())
+        return Result(about | arithmetic(), pairs_table("this machine", about | {"arithmetic": words}))
     if options.source is None:
         raise ValueError("--like is for a file of a checkpoint: name one.")
     is_variant = checkpoints.is_variant(options.source)
