@@ -64,6 +64,7 @@ def info(options: Namespace) -> Result:
     from keras_vit.checkpoints.catalogue import SHIPPED
 
     if options.source is None and options.like is None:
+        start_keras()
         import keras
 
         import keras_vit
