@@ -229,7 +229,7 @@ def _check_most(path: pathlib.Path, size: int, most: int) -> None:
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an `.npz` with a config in its note is read."""
-    for option in ("head", "grid_size", "heads", "like", "max_depth"):
+    for option in ("head", "grid_size", "like", "max_depth"):
         if getattr(sidecars, "backbone" if option == "head" else option) is not None:
             raise ValueError(f"it says all of its model itself: leave {option}=... out.")
     note = sidecars.note

@@ -33,9 +33,9 @@ CASES = {
     "fam_pth_zip": {},
     "fam_timm_deit_distilled": {},
     "fam_timm_dinov2_reg4": {},
-    "fam_timm_clip_quickgelu": {"architecture": "vit_base_patch16_clip_quickgelu_224.openai"},
-    "fam_timm_siglip2": {"architecture": "vit_so400m_patch16_siglip_256.v2_webli"},
-    "fam_timm_eva02_base": {"architecture": "eva02_base_patch14_448.mim_in22k_ft_in1k"},
+    "fam_timm_clip_quickgelu": {"like": "vit_base_patch16_clip_quickgelu_224.openai"},
+    "fam_timm_siglip2": {"like": "vit_so400m_patch16_siglip_256.v2_webli"},
+    "fam_timm_eva02_base": {"like": "eva02_base_patch14_448.mim_in22k_ft_in1k"},
     "fam_hf_vit_cls": {},
     "fam_hf_dinov2_giant_cls": {},
     "fam_hf_dinov3": {"image_size": 32},
@@ -401,16 +401,15 @@ VIT = {"model_type": "vit", "num_attention_heads": 1}
 SIGLIP = {"model_type": "siglip_vision_model", "num_attention_heads": 1}
 SAYS_NOTHING = {
     "timm": (timm(head=3), {}, {}, "1 are assumed.*exact GELU is assumed.*crop are assumed.*like="),
-    "timm, heads": (timm(head=3), {}, {"heads": 4}, "tell all that its model computes: no config.json names"),
     "timm without head": (timm(), {}, {}, "the class token is assumed"),
     "timm, named": (timm(), {}, {"like": "vit_base_patch16_224"}, None),
     "timm's folder": (timm(head=3), {"config": NAMED}, {}, None),
-    "official": (timm(head=3), {}, {"heads": 1, "numerics": "official"}, None),
+    "official": (timm(head=3), {}, {"numerics": "official"}, "1 are assumed"),
     "transformers": (transformers("vit"), {}, {}, "no config.json is beside it.*preprocessor_config.json"),
     "pictures": (transformers("vit"), {"config": VIT}, {}, "usual way is assumed"),
     "transformers' folder": (transformers("vit"), {"config": VIT, "preprocessor": {"size": 32}}, {}, None),
-    "OpenAI": (clip() | {"input_resolution": (), "vocab_size": ()}, {}, {"heads": 1}, None),
-    "CLIP": (clip(), {}, {"heads": 1, "like": QUICK}, None),
+    "OpenAI": (clip() | {"input_resolution": (), "vocab_size": ()}, {}, {}, "1 are assumed"),
+    "CLIP": (clip(), {}, {"like": QUICK}, None),
     "CLIP of LAION": (clip(), {}, {"like": "vit_base_patch16_clip_224"}, None),
     "siglip, 378 of 384": (tower("siglip"), {"config": SIGLIP, "preprocessor": {"size": 35}}, {}, None),
     "siglip, of another size": (
@@ -428,7 +427,6 @@ def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
     path = write(tmp_path, shapes, **beside)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", "heads= is deprecated")
         keras_vit.from_checkpoint(path, **options)
     assert len(caught) == (message is not None)
     assert all(re.search(f"{path}.*{message}", str(warning.message)) for warning in caught)

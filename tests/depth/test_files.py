@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import depth
-from keras_vit.checkpoints.layouts.pytorch import HEADS
+from keras_vit.checkpoints.layouts.pytorch import HEADS_OF_SIGLIP
 from tests.checkpoints.test_tips import arrays_of
 from tests.compute import deviations
 
@@ -94,7 +94,7 @@ def in_the_authors_names(arrays):
     ("name", "metric"), [("depth_anything_v2_vits", 0), ("depth_anything_v2_metric_vkitti_vits", 80)]
 )
 def test_the_authors_names(name, metric, golden, models, written, monkeypatch):
-    monkeypatch.setitem(HEADS, 48, 3)
+    monkeypatch.setitem(HEADS_OF_SIGLIP, 48, 3)
     path = written(in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors")), f"{name}.npz")
     suggested = "its name has 'vkitti', so its depth is taken to reach 80 m; max_depth=80 or another number settles it"
     with pytest.warns(UserWarning, match=suggested if metric else "no published model has 4 blocks"):
@@ -112,7 +112,7 @@ def test_the_authors_names(name, metric, golden, models, written, monkeypatch):
 @pytest.mark.once
 def test_the_name_only_suggests_how_far_depth_reaches(golden, written, monkeypatch):
     """What the user says counts, whatever the file is called; what a config.json says is not asked."""
-    monkeypatch.setitem(HEADS, 48, 3)
+    monkeypatch.setitem(HEADS_OF_SIGLIP, 48, 3)
     arrays = in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors"))
     for name in ("any.npz", "depth_anything_v2_metric_hypersim_vits.npz"):
         path = written(arrays, name)
