@@ -28,8 +28,10 @@ class Instances(NamedTuple):
 
     picture: str
     size: tuple[Any, Any]  # height and width, None where the file does not say them
-    masks: list[Any]  # polygons or run lengths
+    masks: list[Any]  # polygons or run lengths; those of crowds come first, so that single things lie above them
     labels: list[int]
+    crowd: list[bool]
+    areas: list[float]  # what the file says; NaN where it does not
 
 
 class Boxes(NamedTuple):
@@ -89,10 +91,10 @@ def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Se
 
 
 def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Instances]:
-    """Returns the instances of pictures, without crowds and those that have a box alone."""
+    """Returns the instances of pictures, crowds among them, without those that have a box alone."""
     found: dict[Any, Instances] = {}
     pictures = {
-        row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [])
+        row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
         for row in about["images"]
     }
     single = [row for row in about["annotations"] if not row.get("iscrowd")]
@@ -106,7 +108,12 @@ def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[In
         less = f"{len(single) - len(shown)} of {count} annotations in {printable(file)}"
         warn_caller(f"{less} have no polygons or run lengths, and are left out.")
     for row in shown:
-        picture = found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
+        found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
+    several = [row for row in about["annotations"] if row.get("iscrowd") and row["image_id"] in found]
+    for row in [*(row for row in several if row.get("segmentation")), *shown]:
+        picture = found[row["image_id"]]
+        picture.crowd.append(bool(row.get("iscrowd")))
+        picture.areas.append(row.get("area", np.nan))
         picture.masks.append(row["segmentation"])
         picture.labels.append(_listed(places, "category_id", row))
     warn_of_crowds(file, len(crowds - {row["image_id"] for row in single}))
@@ -227,7 +234,9 @@ def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) 
         masks = [mask_at_size(instance_mask(one, *size), pixels, file) for one in row.masks]
     except ValueError as error:
         raise ValueError(f"{file.name}: of {name} {error}") from error
-    return {"masks": np.stack(masks), "labels": np.array(row.labels, "int32")}
+    areas = np.where(np.isnan(row.areas), [mask.sum() for mask in masks], row.areas)
+    crowd = np.array(row.crowd)
+    return {"masks": np.stack(masks), "labels": np.array(row.labels, "int32"), "crowd": crowd, "areas": areas}
 
 
 def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:

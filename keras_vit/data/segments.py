@@ -176,13 +176,16 @@ def pair_of(element: Any) -> tuple[np.ndarray, Any]:
     return images, targets if is_mapping or isinstance(targets, (list, tuple)) else list(to_numpy(targets))
 
 
+_EXTRA = {"crowd": "bool", "areas": "float64"}  # of targets, for evaluations
+
+
 def _checked(target: Mapping[str, Any], size: tuple[int, ...], classes: int, name: str) -> Targets:
     """Returns the target of a picture as arrays; ValueError where labels or shapes do not fit."""
     labels = labels_of(target, classes, name)
     masks = to_numpy(target["masks"])
     if masks.shape != (len(labels), *size):
         raise ValueError(f"masks of {name} must be {(len(labels), *size)}, but their shape is {masks.shape}.")
-    extra = {"crowd": to_numpy(target["crowd"]).astype(bool)} if "crowd" in target else {}
+    extra = {name: to_numpy(target[name]).astype(kind) for name, kind in _EXTRA.items() if name in target}
     return {"masks": masks.astype(bool), "labels": labels, **extra}
 
 

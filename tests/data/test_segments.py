@@ -293,9 +293,9 @@ def test_cocos_instances(tmp_path):
     file = tmp_path / "instances.json"
     file.write_text(json.dumps(about))
     _, found = data.open_segments(tmp_path, annotations=file).read(0)
-    assert found["labels"].tolist() == [1, 0]
-    assert found["masks"].sum((1, 2)).tolist() == [48, 100]
-    assert found["masks"][1][:, :5].all()
+    assert found["labels"].tolist() == [0, 1, 0] and found["crowd"].tolist() == [True, False, False]
+    assert found["masks"].sum((1, 2)).tolist() == found["areas"].tolist() == [100, 48, 100]
+    assert found["masks"][2][:, :5].all()
     for damaged in ([[1, 2]], {"counts": "abc", "size": [20, 24]}, {"counts": [480]}):
         file.write_text(json.dumps(about | {"annotations": [rows[0] | {"segmentation": damaged}]}))
         with pytest.raises(ValueError, match=r"instances.json: of .*a.jpg an instance has no polygons or run lengths"):

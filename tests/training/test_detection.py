@@ -150,3 +150,40 @@ def test_bad_input_is_refused():
         detection.evaluate(detector(class_names=("a", "b")), scenes(2), progress=False)
     with pytest.raises(TypeError, match="must be a Detector or an EoMT"):
         detection.evaluate(backbone(), scenes(2))
+
+
+@pytest.mark.once
+def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
+    """With crowds and areas of COCO's annotation, as a run logs it, too."""
+    import json
+
+    Image, mask = pytest.importorskip("PIL.Image"), pytest.importorskip("pycocotools.mask")
+    model, rng = small_eomt(class_names=("a", "b", "c")), np.random.default_rng(0)
+    about = {"images": [], "annotations": [], "categories": [{"id": k + 1, "name": "abc"[k]} for k in range(3)]}
+    for i in range(6):
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype="uint8")).save(tmp_path / f"{i}.png")
+        about["images"].append({"id": i, "file_name": f"{i}.png", "height": 64, "width": 64})
+        for j in range(3):
+            ones = np.zeros((64, 64), "uint8")
+            ones[20 * j : 20 * j + 20, rng.integers(0, 30) :] = 1
+            runs = mask.encode(np.asfortranarray(ones))
+            row = {"image_id": i, "category_id": int(rng.integers(1, 4)), "iscrowd": int(j == 2 and i % 2)}
+            row |= {"segmentation": runs | {"counts": runs["counts"].decode()}, "area": float(ones.sum()) * 1.1}
+            about["annotations"].append(row)
+    (tmp_path / "instances.json").write_text(json.dumps(about))
+    segments = data.open_segments(tmp_path, annotations=tmp_path / "instances.json")
+    pictures = []
+    for i in range(6):
+        pixels, target = segments.read(i)
+        found = detection.evaluating.best_masks(model, pixels, 100)
+        none = {"boxes": np.zeros((len(found["labels"]), 4))}
+        pictures.append((found | none, target | {"boxes": np.zeros((len(target["labels"]), 4))}))
+    wanted = pycocotools(pictures, "masks")
+    result = detection.evaluate(model, segments, progress=False)
+    names = "ap ap50 ap75 ap_small ap_medium ap_large ar1 ar10 ar100 ar_small ar_medium ar_large".split()
+    np.testing.assert_array_equal(np.nan_to_num([getattr(result, name) for name in names], nan=-1), wanted)
+    recipe = training.recipe("segmentation/eomt_coco_instance_large").replace(steps=1, batch_size=2, points=8)
+    options = {"verbose": False, "image_size": model.config.image_size, "learning_rate": 0.0, "warmup_steps": 0}
+    options |= {"backbone_warmup_steps": 0, "layer_decay": None}
+    done = training.finetune_segmentation(model, segments.part([0, 1]), recipe, validation=segments, **options)
+    assert done.log[-1]["val_mask_ap"] == pytest.approx(max(result.ap, 0), abs=1e-6)

@@ -402,7 +402,10 @@ def test_an_invented_instance_lowers_the_recognition(monkeypatch, kind, recognit
         task = kind
 
     target = {"masks": np.array([[[True, False, False]]]), "labels": np.array([0])}
+    pairs = {"masks": found.map == np.arange(2)[:, None, None], "scores": [0.9, 0.8], "labels": [0, 0]}
+    monkeypatch.setattr("keras_vit.training.eomt.found_in", lambda *args: pairs)
     images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])
     model = SimpleNamespace(config=SimpleNamespace(classes=1))
     figures = MeasuredSegments(model, images, Sharing(), ()).evaluate(model)
     assert figures["recognition_quality"] == pytest.approx(recognition)
+    assert figures.get("mask_ap", 1.0) == pytest.approx(1.0)  # what is invented comes last
