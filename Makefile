@@ -38,7 +38,7 @@ help:
 	@echo "make demo [BACKEND=tensorflow|jax|torch]   the demo, in an environment with that one backend; writes OUTPUT=$(OUTPUT)"
 	@echo "make test [PYTEST_ARGS='-x tests/layers']  style and types, then the suite, or a part of it, on all three backends"
 	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
-	@echo "make test-nightly SOFTWARE_VULKAN=FOLDER   LiteRT's GPU accelerator over a Vulkan driver that computes on the CPU"
+	@echo "make test-nightly [SOFTWARE_VULKAN=FOLDER] learning, sweeps and many random cases; LiteRT's GPU accelerator over a Vulkan driver on the CPU"
 	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json (with a GPU: the page of accelerators)"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
@@ -67,8 +67,18 @@ test:
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest $(PYTEST_ARGS)
 
+# What `make test` leaves out, twenty times its random cases, and all kinds of files for LiteRT's accelerator.
 test-nightly: $(TEST)/.installed
-	@KERAS_BACKEND=tensorflow $(TEST)/bin/python -m pytest tests/export/test_phones.py
+	@failed=""; \
+	for backend in $(BACKENDS); do \
+		echo; echo "== $$backend"; \
+		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest -m nightly $(PYTEST_ARGS) || failed="$$failed $$backend"; \
+	done; \
+	echo; echo "== random cases"; \
+	KERAS_BACKEND=torch KERAS_VIT_EXAMPLES=20 $(TEST)/bin/python -m pytest -m "" tests/properties || failed="$$failed random"; \
+	echo; echo "== LiteRT's accelerator"; \
+	KERAS_BACKEND=tensorflow $(TEST)/bin/python -m pytest tests/export/test_phones.py || failed="$$failed accelerator"; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 # All rows take long; BENCH_ARGS='--rows NAME' chooses some.
 bench: $(BENCH)/.installed

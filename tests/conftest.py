@@ -17,7 +17,7 @@ import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
 GOLDEN = Path(__file__).parent / "golden"
-_ALL_ONCE = re.compile(r"^pytestmark = .*\bonce\b", re.MULTILINE)
+_ALL_ONCE = re.compile(r"^pytestmark = (?:.*|\[[^\]]*)\bonce\b", re.MULTILINE)
 
 # All of this must be in place before the first import of Keras, which reads it once.
 # A Keras home of our own: the user's ~/.keras/keras.json is neither read nor written.
@@ -51,6 +51,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_configure(config):
     config.addinivalue_line("markers", f"once: knows no backend, so that it runs on {BACKENDS[-1]} only")
     config.addinivalue_line("markers", "long: of the files that take longest, which begin")
+    config.addinivalue_line("markers", "nightly: takes long and seldom fails: for `make test-nightly`")
+    config.addinivalue_line("markers", f"nightly_elsewhere: nightly on other backends than {BACKENDS[-1]}")
     # By itself, xdist begins with the files that have most tests, and ends with those that take longest.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
@@ -65,11 +67,14 @@ def pytest_ignore_collect(collection_path):
     return True if elsewhere and _ALL_ONCE.search(collection_path.read_text()) else None
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(config, items):
     if os.environ["KERAS_BACKEND"] != BACKENDS[-1]:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("once")])
+        items[:] = [item for item in items if not item.get_closest_marker("once")]
         for item in items:
-            if item.get_closest_marker("once"):
-                item.add_marker(pytest.mark.skip(reason=f"knows no backend: run once, on {BACKENDS[-1]}"))
+            if item.get_closest_marker("nightly_elsewhere"):
+                item.add_marker(pytest.mark.nightly)
     # They begin, so that no process is left with one of them when the others end.
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 

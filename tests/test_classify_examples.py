@@ -31,6 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.once
 def test_there_is_one_for_every_runtime():
     assert SCRIPTS.keys() == FORMATS.keys()
     assert {path.stem for path in (ROOT / "examples/classify").glob("*.py")} == set(SCRIPTS.values())

@@ -52,6 +52,7 @@ def miniature(tmp_path_factory):
     return json.loads((folder / "out" / "miniature.json").read_text()), folder / "out", printed
 
 
+@pytest.mark.nightly
 def test_the_paper_in_miniature_runs(miniature, backend):
     result, folder, printed = miniature
     assert (result["backend"], result["seed"], result["quick"]) == (backend, 3, True)
@@ -89,6 +90,7 @@ def parts():
             del sys.modules[name]
 
 
+@pytest.mark.nightly
 def test_what_is_written_follows_from_the_numbers_written(miniature, parts):
     for name, row in miniature[0]["experiments"].items():
         finding = parts[0].FINDINGS[name](row["numbers"])

@@ -28,6 +28,7 @@ def test_rows_sum_to_one(method, old, new):
         np.testing.assert_allclose(matrix[::-1, ::-1], matrix, rtol=0, atol=1e-12)
 
 
+@pytest.mark.nightly_elsewhere
 @every_method
 @pytest.mark.parametrize("size", [1, 2, 7, 48])
 @pytest.mark.parametrize("xp", [np, keras.ops])
@@ -40,6 +41,7 @@ def test_the_same_size_is_the_identity(method, size, xp):
         assert_close(matrix, np.eye(size), tolerance)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("xp", [np, keras.ops])
 def test_an_offset_counts_where_either_side_changes(xp):
     """As in Facebook's code, which leaves a table alone only if both sides are right."""
@@ -101,6 +103,7 @@ def test_methods_by_hand():
     assert_close(interpolation_matrix(5, 15, "bicubic")[7], np.eye(5)[2], 1e-12)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("xp", [np, keras.ops])
 def test_unknown_method(xp):
     with pytest.raises(ValueError, match="interpolation must be one of .*'bicubic'.*'official'.* but 'lanczos'"):

@@ -100,6 +100,7 @@ def photo(tmp_path, rng):
     return tmp_path / "photo.png", pixels
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_model_takes_files(model, photo, rng):
     path, pixels = photo
     other = rng.integers(0, 256, (41, 33, 3), dtype="uint8")
@@ -116,6 +117,7 @@ def test_a_model_takes_files(model, photo, rng):
     assert model.predict(model.preprocess([path, other]), verbose=0).shape == (2, 2)
 
 
+@pytest.mark.nightly_elsewhere
 def test_what_a_model_does_not_take(model, photo, tmp_path):
     path, pixels = photo
     with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
@@ -151,6 +153,7 @@ def data():
     return twelve_images()
 
 
+@pytest.mark.nightly_elsewhere
 def test_other_forms_of_arrays(data):
     images, labels = data
     expected = open_data(data, split="test", **OPTIONS).batch(1)
@@ -191,6 +194,7 @@ def source(request, data, backend):
     return make(data, None, None)
 
 
+@pytest.mark.nightly_elsewhere
 def test_pipelines_are_iterated_as_they_are(source, data):
     with open_data(source, classes=3, **OPTIONS) as stream:
         assert stream.batch_size == 4 and stream.classes == 3 and stream.steps_per_epoch in (3, None)
@@ -207,6 +211,7 @@ def test_pipelines_are_iterated_as_they_are(source, data):
             test.batch(3)
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_model_fits_a_stream(data):
     model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))

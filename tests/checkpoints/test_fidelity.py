@@ -109,6 +109,7 @@ def test_forward(golden, name, record_property):
         np.testing.assert_allclose(logits, case.ref["logits_2d"], rtol=0, atol=LOGITS)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("fam_")])
 def test_forward_at_another_size(golden, name, record_property):
     case = golden(name)

@@ -70,6 +70,7 @@ def test_against_the_originals(golden, method, where):
     assert seen >= (10 if where == "numpy" else 2) and (rectangles >= 2) == (method == "bicubic")
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("method", REFERENCES)
 def test_the_same_size_changes_nothing(method):
     table = np.random.default_rng(0).normal(size=(1, 1 + 35, 4)).astype("f4")
@@ -81,6 +82,7 @@ def test_the_same_size_changes_nothing(method):
 FINETUNE = {"up": 56, "down": 16, "same": 32, "keep_rep": 48}
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("name", FINETUNE)
 def test_loading_for_fine_tuning(golden, name):
     """The original `load_pretrained`: another size, another head, without the pre-logits or with them."""

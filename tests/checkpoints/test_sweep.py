@@ -13,7 +13,7 @@ import pytest
 
 import keras_vit
 
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.nightly, pytest.mark.once, pytest.mark.filterwarnings("default")]
 
 CLOSE = 1e-5  # of the largest value: sums of float32 in another order, through two blocks
 

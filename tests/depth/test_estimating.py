@@ -68,6 +68,7 @@ def test_dinov2_pads_on_all_sides_after_normalising():
     assert not images.any()
 
 
+@pytest.mark.nightly_elsewhere
 def test_any_kind_of_picture_and_its_mirror_image(model, tmp_path):
     Image = pytest.importorskip("PIL.Image")
     Image.fromarray(PICTURE).save(tmp_path / "picture.png")
@@ -103,6 +104,7 @@ def test_what_is_no_picture(model, picture, error, message):
         depth.estimate(model, picture)
 
 
+@pytest.mark.nightly_elsewhere
 def test_what_is_no_depth_model(model):
     for wrong in (None, "model.keras", keras_vit.VisionTransformer(BACKBONE)):
         with pytest.raises(TypeError, match="model must be a DPT or a LinearDepth"):

@@ -223,6 +223,7 @@ def test_dinov2s_dpt(grid, dinov2_dpt, written):
     np.testing.assert_allclose(depths, wanted, rtol=0, atol=DEPTH * max(1, wanted.max()))
 
 
+@pytest.mark.nightly_elsewhere
 def test_four_layers_and_both_in_one_file(dinov2_dpt, written):
     """The linear head on four layers, in a file that also has the backbone, as mmsegmentation saves both."""
     backbone, _ = dinov2_dpt

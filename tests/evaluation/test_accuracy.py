@@ -48,6 +48,7 @@ def test_figures(model):
     assert "top-5 %" in str(result)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("outputs", ["softmax", "sigmoid"])
 def test_loss_of_probabilities(outputs):
     logits = RNG.normal(size=(50, 7)).astype("float32")
@@ -131,6 +132,7 @@ def test_picture(classes, tmp_path):
 # Test-time views, mistakes and the page.
 
 
+@pytest.mark.nightly_elsewhere
 def test_views_are_averaged(model):
     corners = IMAGES[:, :, ::-1].copy()
     flipped = evaluate(model, (IMAGES, LABELS), views="flip", batch_size=16, mistakes=3, progress=False)
@@ -151,6 +153,7 @@ def test_views_are_averaged(model):
     assert found.loss == pytest.approx(wanted.loss, rel=1e-5)
 
 
+@pytest.mark.nightly_elsewhere
 def test_the_worst_mistakes_have_their_pictures(model):
     result = evaluate(model, (IMAGES, LABELS), batch_size=16, mistakes=5, progress=False)
     logits = model.predict(IMAGES, verbose=0)

@@ -17,6 +17,7 @@ from tests.compute import forward
 from tests.small_models import small_bit, small_vit
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.once
 Image = pytest.importorskip("PIL.Image")
 PIPELINE = {"resize": "shortest", "crop_ratio": 0.8, "filter": "bicubic", "pixel_mean": (0.1, 0.5, 0.6)}
 NAMES = [*[f"a{n}.png" for n in range(8)], "b/c/1.png", "b/ü.png", "z.png"]
@@ -88,7 +89,6 @@ def test_features_are_those_of_the_extractor_on_the_preprocessed_images(kind, ph
     np.testing.assert_allclose(file["features"], wanted, rtol=0, atol=atol)
 
 
-@pytest.mark.once
 def test_shards_are_slices(model, photos, tmp_path):
     options = {"batch_size": 2, **QUIET}
     whole = read(embed(model, photos, tmp_path / "whole.npz", **options).path)
@@ -101,7 +101,6 @@ def test_shards_are_slices(model, photos, tmp_path):
     assert read(embed(model, [path], tmp_path / "x.npz", **QUIET).path)["names"].tolist() == [path.as_posix()]
 
 
-@pytest.mark.once
 def test_what_is_complete_is_not_made_again_but_replaced_images_are(model, photos, tmp_path):
     folder, output = tmp_path / "photos", tmp_path / "x.npz"
     shutil.copytree(photos / "b", folder)
@@ -117,7 +116,6 @@ def test_what_is_complete_is_not_made_again_but_replaced_images_are(model, photo
     assert not embed(model, folder, output, overwrite=True, **QUIET).already_complete
 
 
-@pytest.mark.once
 def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos, tmp_path, stopped, monkeypatch):
     options = {"batch_size": 4, **QUIET}
     whole = embed(model, photos, tmp_path / "whole.npz", **options).path.read_bytes()
@@ -135,7 +133,6 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bytes(model, photos,
         output.unlink()
 
 
-@pytest.mark.once
 def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped):
     output = tmp_path / "x.npz"
     stopped(1, model, photos, output, batch_size=4)
@@ -166,7 +163,6 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
         assert output.read_bytes() == content
 
 
-@pytest.mark.once
 def test_each_of_several_processes_writes_its_slice(model, photos, tmp_path, monkeypatch):
     """Without a word to the others: a file each, whose rows in their order are those of one process."""
     whole = read(embed(model, photos, tmp_path / "whole.npz", batch_size=4, **QUIET).path)
@@ -181,7 +177,6 @@ def test_each_of_several_processes_writes_its_slice(model, photos, tmp_path, mon
         embed(model, photos, tmp_path / "x.npz", batch_size=2, **QUIET)
 
 
-@pytest.mark.once
 def test_files_that_are_no_images(model, photos, tmp_path):
     bad, output = tmp_path / "bad", tmp_path / "x.npz"
     bad.mkdir()
@@ -210,7 +205,6 @@ def test_files_that_are_no_images(model, photos, tmp_path):
         embed(model, [bad / "a1.jpg"], tmp_path / "none.npz", on_bad_image="skip", **QUIET)
 
 
-@pytest.mark.once
 def test_features_that_overflow(photos, tmp_path):
     output = tmp_path / "x.npz"
     overflowing = make()
@@ -219,7 +213,6 @@ def test_features_that_overflow(photos, tmp_path):
         embed(overflowing, photos, output, dtype="float16", **QUIET)
 
 
-@pytest.mark.once
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
 def test_a_full_disk_is_one_clear_error(model, photos, tmp_path):
     """A limit on the size of files stands for it; Python ignores its signal, so that the write fails."""
@@ -235,7 +228,6 @@ def test_a_full_disk_is_one_clear_error(model, photos, tmp_path):
     assert embed(model, photos, tmp_path / "x.npz", **QUIET).count == 11
 
 
-@pytest.mark.once
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     model = make(width=64, mlp_width=16, patch_size=2)
     for i in range(120):

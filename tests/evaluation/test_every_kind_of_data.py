@@ -78,6 +78,7 @@ def test_evaluate(source, model):
     assert result.class_names == tuple(NAMES)
 
 
+@pytest.mark.nightly_elsewhere
 def test_few_shot(source, headless):
     result = evaluation.few_shot(headless, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
     assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
@@ -89,6 +90,7 @@ def test_few_shot(source, headless):
 
 
 # A pipeline keeps batches of its own size: here 4 of the 12 images.
+@pytest.mark.nightly_elsewhere
 @pytest.mark.filterwarnings("ignore:The pipeline makes batches of 4, not of batch_size=12:UserWarning")
 def test_finetune(source, request):
     pipeline = request.node.callspec.params["source"] in ("list", "tf.data", "torch", "PyDataset")

@@ -81,6 +81,7 @@ def test_strength_is_chosen_on_held_out_images():
     assert one.best_l2 == {1: L2_SWEEP[7], 5: L2_SWEEP[7]} and one.held_out is None
 
 
+@pytest.mark.nightly_elsewhere
 def test_features_of_a_model():
     images = np.random.default_rng(0).uniform(-1, 1, (10, 8, 8, 3)).astype("float32")
     labels = np.arange(10) % 3

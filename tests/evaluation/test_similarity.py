@@ -107,6 +107,7 @@ def photos(tmp_path):
     return tmp_path
 
 
+@pytest.mark.nightly_elsewhere
 def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
     model = small_vit(width=16)
     path = evaluation.embed(model, photos, tmp_path / "x.npz", progress=False).path

@@ -8,6 +8,7 @@ import pytest
 from keras_vit import data, evaluation
 from tests.small_models import small_vit
 
+pytestmark = pytest.mark.once
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
 LABELS = (RNG.uniform(size=(60, 5)) < [0.5, 0.3, 0.1, 0.05, 0]).astype("float64")
@@ -33,7 +34,6 @@ def f1_by_hand(chosen, labels):
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-@pytest.mark.once
 def test_figures_are_those_of_the_definitions_and_of_scikit_learn():
     result = evaluation.evaluate(same, (SCORES, LABELS), target="multilabel", outputs="logits", progress=False)
     probabilities = 1 / (1 + np.exp(-SCORES))
@@ -62,7 +62,6 @@ def test_figures_are_those_of_the_definitions_and_of_scikit_learn():
     assert [row["images"] for row in result.class_table()] == [int(LABELS[:, i].sum()) for i in ranked]
 
 
-@pytest.mark.once
 def test_numbers():
     labels = RNG.normal(30, 10, 50).astype("float32")
     outputs = labels[:, None].astype("float64") + RNG.normal(size=(50, 1))
@@ -75,7 +74,6 @@ def test_numbers():
     assert np.isnan(evaluation.evaluate(same, (outputs, np.ones(50)), target="number", progress=False).r2)
 
 
-@pytest.mark.once
 def test_a_table_says_what_its_labels_are_and_names_decide_the_columns(tmp_path):
     """The model knows more classes, in another order."""
     for i in range(6):

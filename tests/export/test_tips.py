@@ -9,8 +9,9 @@ from keras_vit import training
 from keras_vit.export import export
 from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, drawn
 
+pytestmark = pytest.mark.once
 
-@pytest.mark.once
+
 @pytest.mark.parametrize("fields", [AUTHORS, SCENIC], ids=["authors", "scenic"])
 def test_fine_tuning_and_adapters(fields):
     pixels, labels = np.random.default_rng(0).integers(0, 256, (8, 56, 56, 3), "uint8"), np.arange(8) % 2
@@ -24,7 +25,6 @@ def test_fine_tuning_and_adapters(fields):
     np.testing.assert_allclose(*answers, atol=1e-4)
 
 
-@pytest.mark.once
 def test_export(golden, tmp_path):
     both = keras_vit.load_image_text(golden(CASE).folder)
     segmenter = both.zero_shot_segmenter(["cat", "dog"], "{}", image_size=56, stride=28)

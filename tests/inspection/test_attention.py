@@ -88,6 +88,7 @@ def test_attention_on_every_kind_of_model(kind):
         close(together[block], row)
 
 
+@pytest.mark.once
 def test_distances_of_patterns_that_are_computed_by_hand():
     """2 x 3 patches of 4 x 10 pixels, after one token that has no place."""
     itself, spread, right = (np.zeros((1, 1, 7, 7)) for _ in range(3))

@@ -123,6 +123,7 @@ def test_in_bfloat16():
 # Which patches are alike
 
 
+@pytest.mark.nightly_elsewhere
 def test_nearest_patches():
     model = make("plain")
     images = images_for(model, 3)
@@ -176,6 +177,7 @@ def test_colours_are_principal_components(kind):
     np.testing.assert_array_equal(got, inspection.feature_map(model, images, batch_size=2))
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_foreground_is_found_where_it_is():
     """Signs do not depend on the weights' signs: what stands in the middle is the foreground of either."""
     pixels = np.random.default_rng(0).uniform(-0.55, -0.45, (2, 24, 24, 3)).astype("f4")

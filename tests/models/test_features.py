@@ -42,6 +42,7 @@ def test_every_name_that_is_listed_works_in_one_pass(kind):
     np.testing.assert_allclose(features["predictions"], wanted, rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("kind", ["plain", "dynamic", "hybrid"])
 def test_maps_are_tokens_where_they_lie(kind):
     model = make(kind)
@@ -59,6 +60,7 @@ def test_maps_are_tokens_where_they_lie(kind):
     assert maps["stem"].shape == (2, rows, columns, 16)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("kind", ["plain", "gap", "tanh", "tokens", "hybrid"])
 def test_logits_of_every_patch(kind):
     model = make(kind)
@@ -111,6 +113,7 @@ def test_what_is_refused():
             function(outer)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("kind", ["normalised_mean", "gap"])
 def test_without_head_and_pooling_a_model_gives_the_encoded_tokens(kind):
     """A normalisation that comes after pooling is none of tokens: timm's `forward_features` has none, either."""

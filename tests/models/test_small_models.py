@@ -6,10 +6,11 @@ import pytest
 from tests import small_models
 from tests.compute import forward
 
+pytestmark = pytest.mark.once
+
 KINDS = [f for f in vars(small_models) if f.startswith("small_") and not f.endswith("_config")]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_small_models_vary(kind):
     make = getattr(small_models, kind)

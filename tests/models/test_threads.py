@@ -72,6 +72,7 @@ def test_a_model_is_read_while_a_thread_predicts(reader, predicting, tmp_path):
     assert not [*tmp_path.glob(".part-*")]
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("make", [small_bit, small_eomt])
 def test_other_kinds_are_read_while_a_thread_predicts(make, tmp_path):
     model = make()
@@ -104,6 +105,7 @@ MODELS = {
 }
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_file_that_cannot_be_written_leaves_the_good_one(kind, tmp_path, monkeypatch):
     """Also as it was: what a link points to, and who may read it."""

@@ -210,6 +210,7 @@ def run(model=None, recipe=RUN, **options):
     return training.finetune_segmentation(model or small(), scenes(), recipe, **options)
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_new_eomt_on_a_backbone(tmp_path):
     """With queries and blocks of its recipe and depth, measured by the panoptic quality."""
     done = run(validation=scenes(2), output=tmp_path / "run", stuff_classes=[1])

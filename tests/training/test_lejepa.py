@@ -85,6 +85,7 @@ def test_local_views_are_whole_patches(size, patch, given, wanted):
 # The model that is trained
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize(
     "changes",
     [
@@ -263,7 +264,7 @@ def run_on_characters(validation, **options):
 
 
 @pytest.mark.once
-@pytest.mark.long
+@pytest.mark.nightly
 def test_unlabelled_characters_are_told_apart_better_than_by_random_weights_or_pixels():
     pictures, labels = characters(200, 2)
     pixels = neighbour_accuracy(pictures.reshape(200, -1).astype("float32") - pictures.mean(), labels)

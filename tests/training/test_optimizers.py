@@ -186,6 +186,7 @@ def test_weight_decay_is_that_of_big_vision(numbers):
     np.testing.assert_array_equal(found[1], bias)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("by", ["var_list", "var_names"])
 def test_kernels_that_are_excluded_do_not_decay(numbers, by):
     _, kernel, bias = numbers
@@ -371,6 +372,7 @@ NAMES = {
 CASES = [f"vit_jax/{i}" for i in range(8)] + [f"big_vision/{i}" for i in range(6)]  # of the reference, all
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("case", CASES)
 def test_the_originals_rates(golden, case, record_property):
     reference = golden("lr_schedules")

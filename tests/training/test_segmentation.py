@@ -60,6 +60,7 @@ def cross_entropy(logits, labels, ignore=255):
     return -np.where(labels == ignore, 0, picked).sum() / labels.size
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("ignore", [255, 1, -1])
 def test_ignored_pixels_count_in_the_mean(ignore):
     rng = np.random.default_rng(0)

@@ -33,6 +33,7 @@ def test_losses_with_weights_of_classes(weights):
     assert float(again(several, logits)) == float(loss(several, logits))
 
 
+@pytest.mark.nightly_elsewhere
 def test_ranking_precision_is_scikit_learns():
     metrics = pytest.importorskip("sklearn.metrics")
     from keras_vit.training.tasks import RankingPrecision
@@ -72,6 +73,7 @@ def test_balanced_weights():
         finetune(new_model(), (images, labels), RECIPE.replace(label_smoothing=0.1), target="number")
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("target", ["multilabel", pytest.param("number", marks=pytest.mark.once)])
 def test_it_learns(target):
     images, labels = colours(48)
