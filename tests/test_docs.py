@@ -331,6 +331,7 @@ for page, code in json.load(sys.stdin).items():
 """
 
 
+@pytest.mark.nightly
 def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, backend):
     """From top to bottom, outside a checkout: a page makes all that it uses, except a folder `photos/`."""
     run = [None, WITH_TENSORFLOW] if backend == "tensorflow" else [None]
@@ -430,6 +431,7 @@ SHORTER = {r"steps=\d+": "steps=2", r"epochs=\d+": "epochs=1", "train=300, test=
 SHORTER |= {r"count=\d+": "count=6"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):
     """As the script that it is written as; the run is shortened, and there are fewer pictures."""

@@ -42,6 +42,7 @@ def one_thread(backend):
     torch.set_num_threads(before)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.usefixtures("one_thread")
 def test_two_processes_do_what_one_does(backend, tmp_path):
     """They evaluate and train; one is killed, and a process alone ends the run as if nothing had happened."""
