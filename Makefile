@@ -67,7 +67,7 @@ test:
 test-lowest: $(LOWEST)/.installed
 	@KERAS_BACKEND=torch $(LOWEST)/bin/python -m pytest $(PYTEST_ARGS)
 
-# What `make test` leaves out, twenty times its random cases, and all kinds of files for LiteRT's accelerator.
+# What `make test` leaves out, and twenty times its random cases; damaged files and planted faults, others on each day.
 test-nightly: $(TEST)/.installed
 	@failed=""; \
 	for backend in $(BACKENDS); do \
@@ -75,7 +75,13 @@ test-nightly: $(TEST)/.installed
 		KERAS_BACKEND=$$backend $(TEST)/bin/python -m pytest -m nightly $(PYTEST_ARGS) || failed="$$failed $$backend"; \
 	done; \
 	echo; echo "== random cases"; \
-	KERAS_BACKEND=torch KERAS_VIT_EXAMPLES=20 $(TEST)/bin/python -m pytest -m "" tests/properties || failed="$$failed random"; \
+	KERAS_BACKEND=torch KERAS_VIT_EXAMPLES=20 $(TEST)/bin/python -m pytest -m "" tests/properties \
+		|| failed="$$failed random"; \
+	echo; echo "== damaged files"; \
+	KERAS_BACKEND=torch $(TEST)/bin/python benchmarks/fuzz.py --count 500 --seed $$(date +%j) || failed="$$failed damaged"; \
+	echo; echo "== planted faults (for a person to read)"; \
+	KERAS_BACKEND=torch $(TEST)/bin/python benchmarks/mutation.py --rooms layers models --count 20 --seed $$(date +%j) \
+		tests/layers tests/models || failed="$$failed faults"; \
 	echo; echo "== LiteRT's accelerator"; \
 	KERAS_BACKEND=tensorflow $(TEST)/bin/python -m pytest tests/export/test_phones.py || failed="$$failed accelerator"; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi

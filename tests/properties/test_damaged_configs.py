@@ -19,7 +19,11 @@ from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files import open_file, write_npz
 from tests.properties.random_models import BASES, DENSE, OF_IMAGES, examples, made
 
-pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"),
+]
 
 MEMORY = 200 * 2**20
 STRANGE = [0, -1, 7, 2**31, 10**9, 10**30, 1.5, 1e308, float("nan"), float("inf"), True, None, "", "1", "x" * 9999]
