@@ -10,6 +10,9 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 GOAL := $(MAKECMDGOALS)
 comma := ,
 
+# Compiled once: without bytecode, each process that a test starts would compile TensorFlow's two thousand files.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A Python passes if it exists, runs and is one that every backend has wheels for.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 ifndef PYTHON
