@@ -68,6 +68,7 @@ def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
         assert written in ("character.png", "digit.png") or (empty_folder / written).exists()
 
 
+@pytest.mark.nightly
 def test_layers_of_keras_cv_work_in_a_pipeline_as_the_docs_say(backend):
     if backend != "tensorflow":
         pytest.skip("KerasCV's layers are for tf.data, which is read on TensorFlow")

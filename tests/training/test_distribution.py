@@ -96,6 +96,7 @@ def test_written_by_eight_devices_and_resumed_on_four_and_one(eight):
     assert set(eight["resumed"]["arrays"]) == {1}  # one array at a time
 
 
+@pytest.mark.nightly
 def test_mirrored_strategy(backend):
     only(backend, "tensorflow")
     found = run("mirrored", 1)
