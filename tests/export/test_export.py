@@ -33,16 +33,19 @@ CASES = {
 OUTPUTS = {"litert": "probabilities", "onnx": "probabilities", "stablehlo": "features"}
 # Formats that another framework writes, in a process of its own: one on each backend, so that each framework is asked
 # by another. `make demo` has LiteRT from all of them, and benchmarks/exports.py goes through all formats.
-FROM_ELSEWHERE = {"tensorflow": ("stablehlo",), "jax": ("torch",), "torch": ("onnx",)}
+HERE = keras.backend.backend()
+FROM_ELSEWHERE = {"tensorflow": "stablehlo", "jax": "torch", "torch": "onnx"}[HERE]
+NIGHTLY = () if HERE == "torch" else pytest.mark.nightly
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module",
+    params=[*(n for n in CASES if FORMATS[n].backend == HERE), pytest.param(FROM_ELSEWHERE, marks=NIGHTLY)],
+)
 def exported(request, tmp_path_factory):
     skip_without(request.param)
     config, options = CASES[request.param]
-    row, backend = FORMATS[request.param], keras.backend.backend()
-    if row.backend != backend and row.name not in FROM_ELSEWHERE[backend]:
-        pytest.skip(f"tried on other backends than {backend}")
+    row = FORMATS[request.param]
     path = tmp_path_factory.mktemp(request.param) / f"model{row.suffix}"
     model = new_model(config)
     names = NAMES if config.classes else None
@@ -169,6 +172,7 @@ READERS = {
 }
 
 
+@pytest.mark.skipif(HERE != "tensorflow", reason="where the file is written in this process")
 @pytest.mark.parametrize("exported", ["litert"], indirect=True)
 def test_litert_runs_without_tensorflow_and_keras(exported, tmp_path, monkeypatch):
     from ai_edge_litert.interpreter import Interpreter
