@@ -131,6 +131,7 @@ def test_what_a_model_does_not_take(model, photo, tmp_path):
         model.preprocess(keras.Input((30, 50, 3)))
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_model_in_tf_data(model, rng):
     """On any backend: TensorFlow has only to be there."""
     tf = pytest.importorskip("tensorflow")

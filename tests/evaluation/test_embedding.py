@@ -70,7 +70,7 @@ def stopped(monkeypatch):
     return stop
 
 
-@pytest.mark.parametrize("kind", ["vit", "dynamic", "preprocessing", pytest.param("bit", marks=pytest.mark.once)])
+@pytest.mark.parametrize("kind", ["vit", "dynamic", "preprocessing", "bit"])
 def test_features_are_those_of_the_extractor_on_the_preprocessed_images(kind, photos, tmp_path):
     if kind == "bit":
         model = small_bit(image_size=32, stages=(1, 1))
