@@ -111,6 +111,13 @@ def test_scenes_are_segmented(tmp_path):
     assert all(0 <= share <= 1 for share in found.values())
 
 
+def test_scenes_have_boxes(tmp_path):
+    printed = run("detect_scenes.py", "--output", "out", folder=tmp_path)
+    found = json.loads((tmp_path / "out/boxes.json").read_text())
+    assert 0 <= found["ap"] <= found["ap50"] <= 1 and "AP at an overlap of one half" in printed
+    assert (tmp_path / "out/run/boxes.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_digits_are_told_apart(tmp_path):
     run("tell_digits_apart.py", "--output", "out", folder=tmp_path)
     assert 0 <= json.loads((tmp_path / "out/digits.json").read_text())["panoptic_quality"] <= 1

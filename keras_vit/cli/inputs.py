@@ -13,7 +13,17 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
 from keras_vit._names import IS_PROGRAM
-from keras_vit.cli.program import CLASSES, MASKS, TABLES, TRACEBACK, kind_of_data, only, option, switch
+from keras_vit.cli.program import (
+    ANNOTATED,
+    CLASSES,
+    MASKS,
+    TABLES,
+    TRACEBACK,
+    kind_of_data,
+    only,
+    option,
+    switch,
+)
 
 BATCH = 32  # pictures that are in memory at a time
 
@@ -26,14 +36,18 @@ DATA = "a folder with train/ and test/ or one folder per class, a table such as 
 DATA_OPTIONS = (
     option(
         "--task",
-        "of DATA: classes, or masks in a folder with images/ and masks/ (of an EoMT also instances/)",
-        choices=("classification", "segmentation"),
+        "of DATA: classes; masks in a folder with images/ and masks/ (of an EoMT also instances/); or boxes",
+        choices=("classification", "segmentation", "detection"),
         default="classification",
     ),
     only(
         [MASKS],
         option("--ignore", "segmentation: the number that stands for no class (default: 255)", type=int, metavar="N"),
         switch("--reduce-zero-label", "segmentation: 0 stands for no class as well, as in ADE20K", default=None),
+    ),
+    only(
+        [ANNOTATED],
+        option("--annotations", "boxes, or segments of an EoMT: COCO's annotations of DATA", metavar="JSON"),
     ),
     only(
         [CLASSES, TABLES],

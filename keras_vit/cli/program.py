@@ -178,6 +178,10 @@ def _is_given(value: Any) -> bool:
 
 CLASSES = Place("--task classification", lambda values: values["task"] == "classification")
 MASKS = Place("--task segmentation", lambda values: values["task"] == "segmentation")
+ANNOTATED = Place(
+    "--task detection or --recipe segmentation/eomt_...",
+    lambda values: values["task"] == "detection" or "/eomt" in (values.get("recipe") or "").lower(),
+)
 TABLES = Place("tables", lambda values: kind_of_data(values["data"]) == "tables")
 
 

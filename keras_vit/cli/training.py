@@ -26,7 +26,6 @@ from keras_vit.cli.program import (
     CLASSES,
     COUNT,
     COUNT_OR_0,
-    Place,
     Result,
     at_least_0,
     beside,
@@ -42,7 +41,12 @@ from keras_vit.cli.program import (
 )
 
 RECIPE = "finetune/folder"
-MASK_RECIPE = "segmentation/dinov2_linear"
+# What the command line takes where no recipe is named.
+RECIPES = {
+    "classification": RECIPE,
+    "segmentation": "segmentation/dinov2_linear",
+    "detection": "detection/owl_finetune",
+}
 VIEWS_RECIPE = "pretrain/lejepa"
 SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
@@ -92,7 +96,7 @@ FIELD_HELPS = {
     option("data", DATA, metavar="DATA"),
     option("--output", "folder of the run", default="runs/finetune"),
     RESTART,
-    option("--recipe", f"see `keras-vit recipes` (default: {RECIPE}, for segmentation {MASK_RECIPE})"),
+    option("--recipe", f"see `keras-vit recipes` (default: {RECIPE}, or of the task)"),
     group(
         "the recipe, changed",
         derived(
@@ -123,10 +127,6 @@ FIELD_HELPS = {
         "the data",
         option("--validation", "to evaluate on (default: the test images of DATA)", type=at_least_0, metavar="SHARE"),
         *DATA_OPTIONS,
-        only(
-            [Place("--recipe segmentation/eomt_...", lambda values: "/eomt" in (values["recipe"] or "").lower())],
-            option("--annotations", "of an EoMT: COCO's annotations of DATA, panoptic or of instances", metavar="JSON"),
-        ),
     ),
     group(
         "adapters and teachers",
@@ -158,14 +158,21 @@ def finetune(options: Namespace) -> Result:
     """
     from keras_vit import training
 
-    is_segmentation = options.task == "segmentation"
+    is_classification = options.task == "classification"
     recipe = _recipe(options)
     check_source(options.weights)
     if options.teacher is not None:
         check_source(options.teacher)
     settings = given(options, "output", "every", "seed", "dtype", "on_bad_image", "validation")
     settings["resume"] = not options.restart
-    if is_segmentation:
+    if options.task == "detection":
+        check_exists(options.data, options.annotations)
+        start_keras()
+        from keras_vit.data import open_boxes
+
+        data = open_boxes(options.data, annotations=options.annotations)
+        done = training.finetune_detection(options.weights, data, recipe, **settings)
+    elif options.task == "segmentation":
         check_exists(options.data, options.annotations)
         start_keras()
         data, reading = options.data, given(options, "ignore", "reduce_zero_label")
@@ -186,8 +193,10 @@ def finetune(options: Namespace) -> Result:
         done = training.finetune(options.weights, data, recipe, **settings)
     folder = Path(options.output)
     following = ["evaluate", str(folder / "model.keras"), options.data]
-    if is_segmentation:
-        following += ["--task", "segmentation"]
+    if not is_classification:
+        following += ["--task", options.task]
+    if options.task == "detection" and options.annotations is not None:
+        following += ["--annotations", options.annotations]
     for name, value in given(options, "file", "label", "separator", "target", "ignore").items():
         following += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     if options.reduce_zero_label:
@@ -289,7 +298,7 @@ def _recipe(options: Namespace) -> Any:
     from keras_vit import training
     from keras_vit.data import SegmentAugmentation
 
-    recipe = training.recipe(options.recipe or (MASK_RECIPE if options.task == "segmentation" else RECIPE))
+    recipe = training.recipe(options.recipe or RECIPES[options.task])
     augmentation = given(options, "flip", *AUGMENTATION.split())
     changes = given(options, "lora_rank", *RUN.split(), *CHANGES.split())
     if options.class_weight is not None:
@@ -298,6 +307,8 @@ def _recipe(options: Namespace) -> Any:
         changes["augmentation"] = recipe.augmentation.replace(**augmentation)
     recipe = recipe.replace(**changes)
     situation = {"target": options.target or "class"}
+    if options.task == "detection":
+        situation = {"target": "boxes", "task": "detection"}
     if options.task == "segmentation":
         has_queries = isinstance(recipe.augmentation, SegmentAugmentation)
         situation = {"target": "segments" if has_queries else "mask", "task": "segmentation"}
@@ -400,6 +411,8 @@ def evaluate(options: Namespace) -> Result:
         raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
     check_source(options.weights)
     check_exists(options.names_from)
+    if options.task == "detection":
+        return _evaluate_detection(options)
     if options.task == "segmentation":
         return _evaluate_segmentation(options)
     data, names = _evaluation_data(options)
@@ -441,6 +454,17 @@ def _evaluate_segmentation(options: Namespace) -> Result:
 
     reading = given(options, "ignore", "reduce_zero_label", "on_bad_image")
     result = segmentation.evaluate(load(options.weights), options.data, **reading)
+    return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
+
+
+def _evaluate_detection(options: Namespace) -> Result:
+    """Returns COCO's average precision of a detector on DATA."""
+    check_exists(options.data, options.annotations)
+    start_keras()
+    from keras_vit import data, detection, load
+
+    boxes = data.open_boxes(options.data, annotations=options.annotations)
+    result = detection.evaluate(load(options.weights), boxes, on_bad_image=options.on_bad_image)
     return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
 
 

@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 from keras_vit.cli import COMMANDS, main
-from keras_vit.cli.program import MASKS, derived, make_parser
+from keras_vit.cli.program import CLASSES, derived, make_parser
 from tests.processes import REPOSITORY, environment
 
 pytestmark = pytest.mark.once
@@ -285,7 +285,7 @@ LINES = {
 @pytest.mark.parametrize(("command", "option"), PLACED, ids=lambda part: getattr(part, "name", part))
 def test_an_option_that_does_not_apply_is_refused(run, place, command, option):
     """Elsewhere than where it is declared, it is an error that says the place; before Keras is imported."""
-    task = "classification" if option.places[0] is MASKS else "segmentation"
+    task = "segmentation" if CLASSES in option.places else "classification"
     line = LINES[command].format(task=task)
     value = [] if option.settings.get("action") in ("store_true", "store_const") else ["1"]
     value = option.settings.get("choices", value)[:1]

@@ -1,11 +1,13 @@
 """Training detectors: what is prepared, learned, kept and resumed; evaluation during and after a run."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, detection, training
+from keras_vit import cli, data, detection, training
 from keras_vit.training.boxes import BoxDetection
 from tests.detection.test_metrics import pycocotools
 from tests.small_models import randomized, small_backbone_config, small_eomt, small_vit, values_of
@@ -155,8 +157,6 @@ def test_bad_input_is_refused():
 @pytest.mark.once
 def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
     """With crowds and areas of COCO's annotation, as a run logs it, too."""
-    import json
-
     Image, mask = pytest.importorskip("PIL.Image"), pytest.importorskip("pycocotools.mask")
     model, rng = small_eomt(class_names=("a", "b", "c")), np.random.default_rng(0)
     about = {"images": [], "annotations": [], "categories": [{"id": k + 1, "name": "abc"[k]} for k in range(3)]}
@@ -187,3 +187,25 @@ def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
     options |= {"backbone_warmup_steps": 0, "layer_decay": None}
     done = training.finetune_segmentation(model, segments.part([0, 1]), recipe, validation=segments, **options)
     assert done.log[-1]["val_mask_ap"] == pytest.approx(max(result.ap, 0), abs=1e-6)
+
+
+@pytest.mark.once
+def test_the_command_trains_and_evaluates(tmp_path, capsys):
+    Image = pytest.importorskip("PIL.Image")
+    boxes, rows = scenes(8), ["file,label,left,top,right,bottom,split"]
+    for i in range(8):
+        pixels, target = boxes.read(i)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+        for label, box in zip(target["labels"].tolist(), target["boxes"].tolist(), strict=True):
+            rows.append(",".join([f"{i}.png", NAMES[label], *map(str, box), "val" if i > 5 else "train"]))
+    (tmp_path / "boxes.csv").write_text("\n".join(rows))
+    backbone().save(tmp_path / "start.keras")
+    arguments = "--task detection --steps 2 --batch-size 4 --warmup-steps 0".split()
+    table, start, run = str(tmp_path / "boxes.csv"), str(tmp_path / "start.keras"), str(tmp_path / "run")
+    assert cli.main(["finetune", start, table, *arguments, "--output", run, "--json"]) == 0
+    tuned = json.loads(capsys.readouterr().out)
+    assert tuned["class_names"] == list(NAMES) and tuned["ap"] is not None
+    assert cli.main(["evaluate", f"{run}/model.keras", table, "--task", "detection", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pictures"] == 2 and np.nan_to_num(found["ap"]) == tuned["ap"]
+    assert cli.main(["finetune", start, table, *arguments, "--mixup", "0.2"]) != 0
