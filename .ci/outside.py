@@ -1,11 +1,13 @@
-"""What a newcomer does with the wheel, outside a checkout: three commands, then each block of the README alone.
+"""What a newcomer does with the wheel, outside a checkout: three commands, each block of the README alone, two pages.
 
     python .ci/outside.py WHEEL BACKEND README FOLDER
 
-Makes an environment in FOLDER with the wheel and one backend, times the commands, adds what the README's blocks ask
-for, and runs each block in a process and a folder of its own. Only the standard library is needed.
+Makes an environment in FOLDER with the wheel and one backend, times the commands, and runs each block in a process and
+a folder of its own, with no variable set. The blocks that export come last: their extra brings TensorFlow, which Keras
+takes unless KERAS_BACKEND is set. A warning is a failure. Only the standard library is needed.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +36,15 @@ def run(name: str, *command: str, **options) -> str:
     print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
     if done.returncode:
         sys.exit(f"{done.stdout[-4000:]}\n{name} failed: {' '.join(command)[:500]}")
+    if re.search(r"\b[A-Z]\w*Warning: ", done.stdout):
+        sys.exit(f"{done.stdout[-4000:]}\n{name} warns")
     return done.stdout
+
+
+def blocks(page: Path) -> list[str]:
+    """Returns the blocks of Python on a page that are to be run."""
+    found = re.findall(r"(^<!-- not run: .+? -->\n)?^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [code for mark, code in found if not mark]
 
 
 def main(wheel: str, backend: str, readme: str, folder: str) -> None:
@@ -54,13 +64,25 @@ def main(wheel: str, backend: str, readme: str, folder: str) -> None:
     options = ["--format", "saved_model"] if backend == "tensorflow" else []
     exported = ("export", "run/model.keras", FORMATS[backend], *options)
     print(run("keras-vit export", program, *exported, cwd=place)[-400:])
+    docs = Path(readme).parent / "docs"
+    codes = {f"README, block {number}": code for number, code in enumerate(blocks(Path(readme)), 1)}
+    codes["tutorial"] = "\n".join(blocks(docs / "tutorial.md"))
+    codes["Keras in twenty lines"], codes["its export"] = blocks(docs / "keras_in_twenty_lines.md")
+    codes["its export"] = codes["Keras in twenty lines"] + codes["its export"]
+    exports = [name for name, code in codes.items() if ".tflite" in code]
+    for name in [name for name in codes if name not in exports]:
+        if name != "tutorial" or backend == "torch":  # it writes a file of PyTorch
+            run_alone(name, codes[name], python, place, None)
     run(f"install [{backend},demo,export]", *install, f"{Path(wheel).absolute()}[{backend},demo,export]")
-    found = re.findall(r"(^<!-- not run: .+? -->\n)?^```python\n(.*?)^```", Path(readme).read_text(), re.M | re.S)
-    blocks = [code for mark, code in found if not mark]
-    for number, block in enumerate(blocks, 1):
-        alone = place / f"block {number}"
-        alone.mkdir()
-        run(f"block {number} of {len(blocks)} of the README", python, "-c", block, cwd=alone)
+    for name in exports:
+        run_alone(name, codes[name], python, place, {**os.environ, "KERAS_BACKEND": backend})
+
+
+def run_alone(name: str, code: str, python: str, place: Path, variables: dict[str, str] | None) -> None:
+    """Runs a block in a process and a folder of its own."""
+    alone = place / name
+    alone.mkdir()
+    run(name, python, "-c", code, cwd=alone, env=variables)
 
 
 if __name__ == "__main__":
