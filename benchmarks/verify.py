@@ -264,7 +264,7 @@ def smallest_checkpoints(count):
 
 
 def write_ledger(names, path, data=None):
-    """The rows of these names; those that the ledger lacks are added, but for checkpoints that cannot be had."""
+    """The rows of these names; those that the ledger lacks are added, except for checkpoints that cannot be had."""
     listed, known, rows = {row["name"] for row in list_weights()}, {row["name"]: row for row in read_ledger(path)}, []
     for name in (f"hf://{name}" if f"hf://{name}" in listed else name for name in names):
         if name not in known:
