@@ -1,6 +1,7 @@
 """How fast the models are, beside native implementations of the same models and the products they consist of.
 
     make bench                                            all rows, in an environment with all peers
+    make bench BENCH_ARGS='--rows calls'                  the calls of Python alone, which benchmarks/calls.py counts
     make bench BENCH_ARGS=--page-only                     docs/speed_rows.md and its pictures, from docs/speed.json
     python benchmarks/speed.py --list                     the rows
     python benchmarks/speed.py --backends torch --rows "ViT-B/16 224 8 float32 forward" --json speed.json
@@ -33,8 +34,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import calls
 import numpy as np
-from speed_page import BACKENDS, STEPS, is_start, lines, write, write_page
+from speed_page import BACKENDS, STEPS, is_start, lines, write, write_between, write_page
 
 SHAPES = {  # width, depth, heads, MLP
     "ViT-Ti/16": (192, 12, 3, 768),
@@ -77,6 +79,7 @@ ROWS = (
 PACKAGES = ("keras", "torch", "jax", "tensorflow", "timm", "transformers", "flax", "keras-hub")
 PAUSE = 0.05  # seconds between two contestants, in which idle threads stop looking for work
 JOBS = ("forward", "train", "start", "start-train")
+CALLS = "calls"  # a row of its own: no times
 
 
 def main():
@@ -94,6 +97,7 @@ def main():
     parser.add_argument("--page", type=Path, help="Markdown file that gets the tables and pictures of the JSON file")
     parser.add_argument("--page-only", action="store_true", help="measure nothing, write --page from --json")
     parser.add_argument("--serve", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
+    parser.add_argument("--build", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--start", nargs=2, metavar=("ROW", "CONTESTANT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.page_only and not (options.page and options.json and options.json.exists()):
@@ -101,7 +105,9 @@ def main():
     if options.page and not installed("matplotlib"):
         parser.error("--page draws pictures with matplotlib, which is not installed: pip install matplotlib")
     if options.list:
-        print("\n".join(ROWS))
+        print("\n".join([*ROWS, CALLS]))
+    elif options.build:
+        print(json.dumps(build_of_torch()))
     elif options.start:
         print(json.dumps(start(*options.start)))
     elif options.serve:
@@ -113,6 +119,8 @@ def main():
 def row_of(text):
     """An argument of `--rows`, checked."""
     match text.split():
+        case ["calls"]:
+            return text
         case [model, size, batch, "float32" | "bfloat16" | "int8" as dtype, job] if (
             (model in SHAPES and job in JOBS or model == TEXT and job == "forward")
             and (dtype != "int8" or (model in SHAPES and job == "forward"))
@@ -121,7 +129,9 @@ def row_of(text):
         ):
             return text
     form = f"MODEL PIXELS BATCH float32|bfloat16|int8 {'|'.join(JOBS)}"
-    raise argparse.ArgumentTypeError(f"{text!r} is not {form!r}, with a model of {', '.join([*SHAPES, TEXT])}")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not {CALLS!r} or {form!r}, with a model of {', '.join([*SHAPES, TEXT])}"
+    )
 
 
 def positive(text):
@@ -134,9 +144,18 @@ def run_all(options):
     """Measures, and writes the JSON file after each row. What fails is named at the end, and the rest goes on."""
     results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     failed = []
-    for row in () if options.page_only else options.rows:
+    rows = [] if options.page_only else [*options.rows]
+    if CALLS in rows:
+        rows.remove(CALLS)
+        print("\n".join(counts := [*calls.table()]), flush=True)
+        if options.page:
+            write_between(options.page.with_name("speed.md"), "\n".join(["", *counts, "", ""]), CALLS)
+    for row in rows:
         for backend in options.backends:
             result = {"row": row, "backend": backend, "machine": machine(), "versions": versions()}
+            result["date"] = time.strftime("%Y-%m-%d")
+            if backend == "torch":
+                result["torch"] = in_process(backend, "--build")
             try:
                 result["contestants"] = contestants(row, backend, options)
             except subprocess.CalledProcessError as error:
@@ -261,6 +280,16 @@ def machine():
         units = [unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f" {unit}" in flags]
         return f"{os.cpu_count()} cores of {name} ({', '.join(units)})"
     return f"{os.cpu_count()} cores of {platform.machine()}"
+
+
+def build_of_torch():
+    """PyTorch's version, the instructions that it uses, and what multiplies matrices in keras_vit."""
+    import torch
+
+    from keras_vit.layers.fast.torch import takes_onednn
+
+    products = "oneDNN" if takes_onednn() else "MKL"
+    return f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, products by {products}"
 
 
 def versions():

@@ -13,16 +13,18 @@ PEERS = {
     "tensorflow": ("KerasHub",),
 }
 LIMIT = "limit"
+LETTERS = "ABCDEFGH"  # of the machines
 # The parts of a row of `start`: seconds of each.
 STEPS = ("import", "build", "first call", "later call")
 WIDTHS = {"ViT-Ti/16": 192, "ViT-S/16": 384, "ViT-B/16": 768, "ViT-L/16": 1024, "ViT-H/14": 1280}
-BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
 PEERS_PICTURE, GROWTH_PICTURE = "images/speed_peers.svg", "images/speed_growth.svg"
 TEXT = """
 Measured on {machines}, with {packages}.
 
 The speed of keras_vit as a share of each peer's: above 1, keras_vit is quicker. `limit` is the dense layers' matrix
-products alone. Figures and dots are medians; lines go from the lowest to the highest round.
+products alone. Figures and dots are medians; lines go from the lowest to the highest round. Each row says on
+which processor and day it was measured: {processors}.
 
 {summary}
 
@@ -60,13 +62,16 @@ def write_page(page: Path, results):
         write(page.parent / name, draw(results))
 
 
-def write_between(page: Path, content: str):
-    """Puts text between two marks of a Markdown file."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+def write_between(page: Path, content: str, name: str = "measured"):
+    """Puts text between two marks of a Markdown file, of this name."""
+    first, last = BEGIN.format(name), END.format(name)
+    before, begin, rest = page.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
     if not (begin and end):
-        raise SystemExit(f"{page} has no lines {BEGIN.strip()!r} and {END.strip()!r}, between which the tables belong.")
-    write(page, before + BEGIN + content + END + after)
+        raise SystemExit(
+            f"{page} has no lines {first.strip()!r} and {last.strip()!r}, between which the tables belong."
+        )
+    write(page, before + first + content + last + after)
 
 
 def write(path: Path, content: str):
@@ -84,7 +89,8 @@ def text(results):
     starts = [line for result in results if is_start(result["row"]) for line in lines(result)]
     head = markdown(["row", "backend", "contestant", "imports, s", "building, s", "first call, s", "later, s", "MB"])
     return TEXT.format(
-        machines="; ".join(sorted({result["machine"] for result in results})),
+        machines="; ".join(machines_of(results)),
+        processors="; ".join(processors(results)),
         packages=", ".join(sorted({f"{name} {number}" for r in results for name, number in r["versions"].items()})),
         summary="\n".join(summary(results)),
         peers=PEERS_PICTURE,
@@ -103,15 +109,33 @@ def markdown(names):
     return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
 
+def machines_of(results):
+    return sorted({result["machine"] for result in results})
+
+
+def processors(results):
+    """The letter of each machine, and what PyTorch is there."""
+    for letter, machine in zip(LETTERS, machines_of(results), strict=False):
+        builds = sorted({r["torch"] for r in results if r["machine"] == machine and "torch" in r})
+        yield f"{letter} is {machine}" + (f", with PyTorch {' or '.join(builds)}" if builds else "")
+
+
+def measured_at(row, results):
+    """The letters of the machines that a row was measured on, and the days."""
+    machines = machines_of(results)
+    found = {(LETTERS[machines.index(r["machine"])], r.get("date", "")) for r in results if r["row"] == row}
+    return ", ".join(" ".join(one).strip() for one in sorted(found))
+
+
 def summary(results):
     """The lines of a table with the speed of keras_vit in those of each peer: above 1 where keras_vit is quicker."""
     columns = [(backend, name) for backend, peers in PEERS.items() for name in (*peers, LIMIT)]
-    yield from markdown(["row", *(f"{BACKENDS[backend]}: {name}" for backend, name in columns)])
+    yield from markdown(["row", "measured", *(f"{BACKENDS[backend]}: {name}" for backend, name in columns)])
     measured = {(r["row"], r["backend"]): r["contestants"] for r in results if not is_start(r["row"])}
     for row in dict.fromkeys(row for row, _ in measured):
         cells = [median_ratio(measured.get((row, backend), {}), name) for backend, name in columns]
         if any(cells):
-            yield f"| {row} | {' | '.join(cells)} |"
+            yield f"| {row} | {measured_at(row, results)} | {' | '.join(cells)} |"
 
 
 def median_ratio(times, name):

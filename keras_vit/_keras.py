@@ -5,6 +5,7 @@ Each has its reason; `tests/test_keras_internals.py` holds every one to what a n
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.utils.module_utils import tensorflow
 
@@ -31,6 +33,14 @@ PRIVATE: dict[str, str] = {
     "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
     "_backend_update_step": "Called with all weights of an update. Without it, each is updated by itself.",
     "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
+    "_trainable_variables_indices": "The same of all weights at once. Without it, an update has four calls for each.",
+    "_overwrite_variables_directly_with_gradients": "Of float8. Without it, an update has four calls for each weight.",
+    "_losses": "What `add_loss` was given. Without it, an update asks every layer in five calls.",
+    "_losses_override": "Where a layer has other losses than its own. Without it, these would be lost.",
+    "_get_regularization_losses": "Those of weights. Without it, an update asks every layer in five calls.",
+    "_compute_loss": "Calls a `compute_loss` with or without `training`. Without it, some subclasses do not train.",
+    "_loss_tracker": "The mean of the loss that is printed. Without it, models on PyTorch train in Keras's own step, "
+    "which has twelve calls for each weight.",
 }
 
 # Of models on JAX.
@@ -51,6 +61,8 @@ PRIVATE_IN_TORCH: dict[str, str] = {
     "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "The module is where PyTorch has `TorchDispatchMode`. "
     "Without it, what such a mode keeps is written over.",
     "torch._foreach_mul_": "All weights at once. Without it, an update has thousands of calls.",
+    "torch._foreach_mul": "The same for new tensors. Without it, clipping has a call for each gradient.",
+    "torch._foreach_norm": "The norms of all gradients at once. Without it, each has a call.",
     "torch._foreach_add_": "Adds to all weights at once. Without it, an update has thousands of calls.",
     "torch.ops.mkldnn._linear_pointwise": "What programs of `torch.compile` call for a linear layer. Without it, "
     "products take twice as long on processors that are not Intel's.",
@@ -151,6 +163,11 @@ def raw_value(variable: keras.Variable) -> Any:
     return variable._value
 
 
+def raw_values(variables: list[keras.Variable]) -> list[Any]:
+    """Returns the tensors of variables in their own dtypes."""
+    return [variable._value for variable in variables]
+
+
 def is_recorded() -> bool:
     """Whether a `TorchDispatchMode` sees the operations of PyTorch: it may keep what they return."""
     from torch.utils._python_dispatch import is_in_torch_dispatch_mode
@@ -163,6 +180,20 @@ def has_tangents() -> bool:
     import torch
 
     return torch.autograd.forward_ad._current_level >= 0
+
+
+def norms_of_all(tensors: list[Any]) -> list[Any]:
+    """Returns the norm of each tensor of PyTorch, in float32."""
+    import torch
+
+    return list(torch._foreach_norm(tensors, 2, torch.float32))
+
+
+def scaled(tensors: list[Any], factors: list[Any]) -> list[Any]:
+    """Returns tensors of PyTorch times a scalar tensor each, of the same dtype."""
+    import torch
+
+    return list(torch._foreach_mul(tensors, factors))
 
 
 def scale_all(tensors: list[Any], factors: Any) -> None:
@@ -310,6 +341,15 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
         """Returns a weight's place among those that the optimizer was built for; on TensorFlow also of its `value`."""
         return self._get_variable_index(variable)
 
+    def places_of(self, variables: list[keras.Variable]) -> list[int]:
+        """Returns as `index_of`, of several weights at once; not on TensorFlow."""
+        places = self._trainable_variables_indices
+        return [places[id(variable)] for variable in variables]
+
+    def writes_in_place(self) -> bool:
+        """Whether weights are tensors of PyTorch that may be written to; in `stateless_apply` others stand for them."""
+        return keras.backend.backend() == "torch" and not in_stateless_scope()
+
     def clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         """Returns the clipped gradients of an update; with accumulation, `grads` are means over the batches."""
         return super()._clip_gradients(grads)
@@ -322,6 +362,11 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
         if not self.update_all(grads, trainable_variables, learning_rate):
             super()._backend_update_step(grads, trainable_variables, learning_rate)
 
+    def _overwrite_variables_directly_with_gradients(self, grads: list[Tensor], weights: list[Any]) -> Any:
+        if keras.backend.backend() == "torch" and not [one for one in weights if one.overwrite_with_gradient]:
+            return grads, weights
+        return super()._overwrite_variables_directly_with_gradients(grads, weights)
+
     def _clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         return self.clip_gradients(grads)
 
@@ -333,11 +378,48 @@ _Model: Any = keras.Model if TYPE_CHECKING else object  # Keras exchanges the `k
 
 
 class TrackingModel(_Model):
-    """Beside `keras.Model`: tells PyTorch its parameters where they may be others, not in each update as Keras does."""
+    """Beside `keras.Model`: on PyTorch, asks what layers and weights there are after a change, not in each update."""
+
+    def known_layers(self) -> list[keras.layers.Layer] | None:
+        """Returns the model and all layers inside, outer ones first; None where they may have changed."""
+        return None
 
     def has_other_variables(self) -> bool:
         """Whether the variables may be others than at the last question."""
         return True
+
+    @property
+    def losses(self) -> list[Tensor]:
+        """What `add_loss` was given, and the losses of regularizers."""
+        layers = self.known_layers()
+        if layers is None or in_stateless_scope() or self._losses_override:
+            return super().losses
+        return [
+            *(loss for layer in layers if layer._losses for loss in layer._losses),
+            *self._get_regularization_losses(),
+        ]
+
+    def train_step(self, *data: Any) -> Any:
+        """Trains on a batch as Keras does; on PyTorch, weights are asked for their gradients in one call."""
+        weights = self.trainable_weights if keras.backend.backend() == "torch" and not is_compiled() else []
+        if not weights or self.optimizer is None:
+            return super().train_step(*data)
+        import torch
+
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(*data)
+        y_pred = self(x, training=True)
+        for value in raw_values(self.variables):
+            value.grad = None
+        loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+        self._loss_tracker.update_state(loss, sample_weight=keras.tree.flatten(x)[0].shape[0])
+        self.optimizer.scale_loss(loss).backward()
+        with torch.no_grad():
+            self.optimizer.apply([value.grad for value in raw_values(weights)], weights)
+        return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[keras.layers.Layer]:
+        layers = self.known_layers() if recursive else None
+        return super()._flatten_layers(include_self, recursive) if layers is None else layers[not include_self :]
 
     def _track_variables(self) -> None:
         if self.has_other_variables():
@@ -346,6 +428,17 @@ class TrackingModel(_Model):
 
 class SharedModel(_Model):
     """Beside `keras.Model`: threads may read it while another one predicts; its files take their place when whole."""
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, x: Any, batch_size: Any = None, verbose: Any = "auto", steps: Any = None, callbacks: Any = None):
+        if (
+            keras.backend.backend() == "tensorflow"
+            and steps is None
+            and self.distribute_strategy.num_replicas_in_sync < 2
+        ):
+            batches = _batches(x, batch_size)
+            x, batch_size = batches, batch_size if batches is x else None
+        return super().predict(x, batch_size, verbose, steps, callbacks)
 
     def make_predict_function(self, force: bool = False) -> Any:
         """Makes `predict_function` as Keras does; on JAX it does not take over the memory of the weights."""
@@ -375,6 +468,15 @@ class SharedModel(_Model):
         """Saves the weights as Keras does; a `.h5` file at that path is replaced when the new one is complete."""
         with _in_place(filepath, overwrite) as path:
             super().save_weights(path, overwrite, *args, **options)
+
+
+def _batches(images: Any, size: int | None) -> Any:
+    """Returns an array as `tf.data` without functions, which would be traced in each call; other data as it is."""
+    if not isinstance(images, np.ndarray) or images.dtype.name not in ("float32", "uint8"):
+        return images
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(images).batch(32 if size is None else size)
 
 
 def _in_place(path: Any, overwrite: bool) -> Any:

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +12,7 @@ import keras_vit.layers.fast.jax
 import keras_vit.layers.fast.tensorflow
 import keras_vit.layers.fast.torch  # noqa: F401 (these three enter their forms in the table)
 from keras_vit._processes import tensorflow_has_only_cpus
-from keras_vit.layers.fast import FORMS, JAX_CPU, TENSORFLOW_CPU, TORCH_CPU, TORCH_CUDA, TORCH_OTHER
-
-
-class _Running(threading.local):
-    """What a thread is in the midst of: a call whose layers all run as functions (`layers.base`), on this device."""
-
-    device: str | None = None
-
-
-RUNNING = _Running()
+from keras_vit.layers.fast import FORMS, JAX_CPU, RUNNING, TENSORFLOW_CPU, TORCH_CPU, TORCH_CUDA, TORCH_OTHER
 
 
 def device_of(x: Any) -> str | None:

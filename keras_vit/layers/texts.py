@@ -7,8 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
-from keras_vit.layers.base import BaseLayer, SameShape, registered
+from keras_vit.layers.base import BaseLayer, SameShape
 from keras_vit.layers.choices import TEXT_POOLINGS
+from keras_vit.layers.flat import registered
 
 
 @registered

@@ -14,12 +14,13 @@ from keras_vit.layers.base import (
     SameShape,
     dropout,
     initializer,
-    registered,
     seeds_for,
     tensor_of,
 )
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
-from keras_vit.layers.ops import conv, mean
+from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
+from keras_vit.layers.flat import registered
+from keras_vit.layers.ops import conv, device_of, mean
 from keras_vit.layers.positions import sincos2d
 
 
@@ -95,6 +96,26 @@ class PatchEmbedding(BaseLayer):
         with tf.control_dependencies([tf.debugging.Assert(whole, [message, size])]):
             # XLA drops the assertion, but no reshape to another number of values.
             return tf.reshape(images, tf.concat([tf.shape(images)[:1], size // patch * patch, images.shape[3:]], 0))
+
+
+@registered
+class Reshape(keras.layers.Reshape, BaseLayer):
+    """`keras.layers.Reshape`, which may be flat; Keras's own takes a hundred calls of Python."""
+
+    def call(self, inputs: Any) -> Any:
+        """Returns the inputs in another shape."""
+        if device_of(inputs) in (TORCH_CPU, TORCH_CUDA):
+            return inputs.reshape((inputs.shape[0], *self.target_shape))
+        return keras.layers.Reshape.call(self, inputs)
+
+
+@registered
+class Activation(keras.layers.Activation, BaseLayer):
+    """`keras.layers.Activation`, which may be flat."""
+
+    def call(self, inputs: Any) -> Any:
+        """Returns the activations."""
+        return self.activation(inputs)
 
 
 class _LearnedTokens(BaseLayer):

@@ -27,6 +27,7 @@ from keras_vit.layers.base import BaseLayer, Dense, at_least_float32, float32_or
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dense_prediction import Convolution, WithClassToken
 from keras_vit.layers.detection import DetectionHead
+from keras_vit.layers.tokens import Activation
 from keras_vit.models.dense_config import (
     DenseConfig,
     DepthConfig,
@@ -194,7 +195,7 @@ def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
         x = fusion(x, skip=skip, like=None if is_dinov2 else shallower)
     if is_dinov2:
         x = Convolution(width, 3, dtype=policy, name="project")(x)
-        x = layers.Activation("relu", dtype=policy, name="project_relu")(x)
+        x = Activation("relu", dtype=policy, name="project_relu")(x)
     options = {"min_depth": config.min_depth, "max_depth": config.max_depth, "dtype": policy, "name": "depth_head"}
     if is_dinov2:
         return DepthHead(config.head_width, None, "clipped", **options)(x, patches=None)

@@ -27,18 +27,11 @@ from keras_vit._keras import (
     program_of,
     without_importing_tensorflow,
 )
-from keras_vit.layers.base import (
-    BaseLayer,
-    FlatLayer,
-    LastChange,
-    Noting,
-    device_of_flat_calls,
-    flat,
-    quantized_policies,
-    skip_initialization,
-)
+from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
+from keras_vit.layers.fast import call_flat
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
-from keras_vit.layers.ops import RUNNING, float32_or_better
+from keras_vit.layers.flat import FlatLayer, LastChange, Noting, device_of_flat_calls, flat
+from keras_vit.layers.ops import float32_or_better
 from keras_vit.models.changes import (
     changed_config,
     changed_fields,
@@ -103,7 +96,7 @@ class _Functions:
     def __init__(self, model: Any, program: Program) -> None:
         import torch
 
-        self.number, self.owner = LastChange.number, id(model)
+        self.number, self.owner, self.inside = LastChange.number, id(model), None
         self.of_steps = [isinstance(s.layer, BaseLayer) and flat(s.layer) or s.layer for s in program.steps]
         inside, dtype = layers_inside(model), model.inputs[0].dtype
         ours = all(type(layer).__module__.startswith(("keras.src.", "keras_vit.")) for layer in inside)
@@ -118,6 +111,11 @@ class _Functions:
         if all(isinstance(layer, BaseLayer) and [flat(layer)] or not layer.variables for layer in inside[1:]):
             self.weights, self.variables = (getattr(keras.Model, name).fget(model) for name in ("weights", "variables"))
             self.metrics = None if any(layer.metrics for layer in inside[1:]) else ()
+            self.inside = inside
+
+    def is_of(self, model: Any) -> bool:
+        """Whether these are a model's functions, and nothing has changed."""
+        return self.number == LastChange.number and self.owner == id(model)
 
     def call(self, training: bool) -> Callable[..., Any]:
         """Returns what calls the layer of a step."""
@@ -173,6 +171,11 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         """The metrics of `compile` and those of layers inside."""
         return super().metrics if self._functions().metrics is None else own_metrics(self)
 
+    def known_layers(self) -> list[keras.layers.Layer] | None:
+        """Returns the model and all layers inside, outer ones first; None where they may have changed."""
+        known = vars(self).get("_flat")  # which itself asks for the layers when it is made
+        return known.inside if known is not None and known.is_of(self) else None
+
     def has_other_variables(self) -> bool:
         """Whether the variables may be others than at the last question."""
         functions = self._functions()
@@ -185,7 +188,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         if self._program is None or is_compiled():
             return _NOTHING
         known = vars(self).get("_flat")
-        if known is None or (known.number, known.owner) != (LastChange.number, id(self)):
+        if known is None or not known.is_of(self):
             known = _Functions(self, self._program)
             self.__dict__["_flat"] = known
         return known
@@ -208,11 +211,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
             return super().call(inputs, training=training, mask=mask)
         if keras.backend.standardize_dtype(inputs.dtype) != self.inputs[0].dtype:
             inputs = keras.ops.cast(inputs, self.inputs[0].dtype)
-        before, RUNNING.device = RUNNING.device, device
-        try:
-            return self._program.run(inputs, self._functions().call(bool(training)))
-        finally:
-            RUNNING.device = before
+        return call_flat(device, self._program.run, inputs, self._functions().call(bool(training)))
 
     def quantize(self, mode: Any = None, config: Any = None, filters: Any = None, **options: Any) -> None:
         """Quantizes the weights as Keras does; ValueError for float8 beside adapters, which Keras does not compute."""
@@ -309,7 +308,7 @@ class ImageModel(ConfiguredModel):
         self._warned = False
         self.input_spec = None
 
-    predict = _checking_images(keras.Model.predict)
+    predict = _checking_images(SharedModel.predict)
     fit = _checking_images(keras.Model.fit)
     evaluate = _checking_images(keras.Model.evaluate)
     train_on_batch = _checking_images(keras.Model.train_on_batch)

@@ -31,6 +31,7 @@ from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, i
 from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.resnet import GROUP_NORM_EPSILON, MaxPooling2D
+from keras_vit.layers.tokens import Activation, Reshape
 from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 
@@ -87,7 +88,7 @@ def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
     options: dict[str, Any] = {"epsilon": epsilon, "epsilon_inside": inside, "folded": config.stem_folded}
     x = StdConv2D(config.stem_width, 7, 2, **options, dtype=policy, name="conv_root")(images)
     x = group_norm("gn_root", policy, norm_epsilon)(x)
-    x = layers.Activation("relu", dtype=policy, name="relu_root")(x)
+    x = Activation("relu", dtype=policy, name="relu_root")(x)
     x = MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
     make_unit = functools.partial(ResNetUnit, folded=config.stem_folded, epsilons=config.stem_epsilons, dtype=policy)
     return _stages(x, config.stem_stages or (), config.stem_width, make_unit)
@@ -104,7 +105,7 @@ def _stages(x: Any, stages: Sequence[int], width: int, make_unit: Callable[..., 
 
 def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
     """Returns the tokens with positions: class, distillation and register tokens, then the patches row by row."""
-    x = layers.Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
+    x = Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
     if config.register_tokens:
         x = RegisterTokens(config.register_tokens, dtype=policy, name="register_tokens")(x)
     if config.distillation_token:
@@ -217,7 +218,7 @@ def _activated(config: ViTConfig | BiTConfig, logits: Any, policy: Any) -> Any:
     if config.classifier_activation is None:
         return logits
     dtype = float32_or_better(policy.compute_dtype)
-    return layers.Activation(config.classifier_activation, dtype=dtype, name="predictions")(logits)
+    return Activation(config.classifier_activation, dtype=dtype, name="predictions")(logits)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -324,7 +325,7 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
     x = PaddedMaxPooling2D(config.pool_padding, dtype=policy, name="pool_root")(x)
     x = _stages(x, config.stages, config.width, functools.partial(BiTUnit, folded=config.folded, dtype=policy))
     x = group_norm("norm_pre_head", policy, GROUP_NORM_EPSILON)(x)
-    x = layers.Activation("relu", dtype=policy, name="relu_pre_head")(x)
+    x = Activation("relu", dtype=policy, name="relu_pre_head")(x)
     if config.pooling == "avg":
         x = layers.GlobalAveragePooling2D("channels_last", dtype=policy, name="pooling")(x)
 

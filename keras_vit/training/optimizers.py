@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import check_choice, matches
-from keras_vit._keras import DecayingOptimizer, layout_of, raw_value
+from keras_vit._keras import DecayingOptimizer, layout_of, raw_values
 from keras_vit._options import ABOVE_0, FROM_0, RATE, Whole, option, refuse
 from keras_vit.layers.ops import compute, with_faster_forms
 
@@ -174,6 +174,13 @@ class ViTOptimizer(DecayingOptimizer):
     def ema_momentum(self, value: float) -> None:
         self._ema_momentum = value
 
+    def _in_place(self, form: str, grads: list[Any], weights: list[Any], states: Any, *numbers: Any) -> bool:
+        """Changes weights and states by a form of the backend, and says whether there is one."""
+        places = self.places_of(weights)
+        states = [raw_values([state[place] for place in places]) for state in states]
+        factors = [[values[place] for place in places] for values in (self._multipliers, self._decays)]
+        return compute(form, grads[0], [grads, raw_values(weights), *states], *factors, *numbers) is not NotImplemented
+
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
         """Returns `share * m` in `dtype`, the share rounded to m's dtype as in JAX: bfloat16 has 0.8984 for 0.9."""
         return ops.cast(m, dtype) * _rounded(share, m.dtype)
@@ -244,16 +251,10 @@ class MomentumSGD(ViTOptimizer):
 
     def update_all(self, grads: list[Any], variables: list[Any], learning_rate: Any) -> bool:
         """Changes all weights and momentums in place, where the backend has a form for that, and says whether."""
-        if keras.backend.backend() != "torch":
+        if not self.writes_in_place() or type(self).update_step is not MomentumSGD.update_step:
             return False
-        places = [self.index_of(variable) for variable in variables]
-        weights = [raw_value(variable) for variable in variables]
-        momentums = [raw_value(self.momentums[place]) for place in places]
-        multipliers, decays = ([values[place] for place in places] for values in (self._multipliers, self._decays))
-        share = _rounded(self.momentum, momentums[0].dtype)
-        lists = (grads[0], grads, weights, momentums)
-        done = compute("momentum in place", *lists, share, learning_rate, multipliers, decays)
-        return done is not NotImplemented
+        share = _rounded(self.momentum, self.momentums[0].dtype)
+        return self._in_place("momentum in place", grads, variables, (self.momentums,), learning_rate, share)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Changes one weight and its momentum in place."""
@@ -318,14 +319,23 @@ class AdamW(ViTOptimizer):
         """Whether Adam moves a weight: here True of all; `Muon` moves some by another formula."""
         return True
 
+    def update_all(self, grads: list[Any], variables: list[Any], learning_rate: Any) -> bool:
+        """Changes all weights and moments in place, where the backend has a form for that, and says whether."""
+        return type(self).update_step is AdamW.update_step and self._adam_in_place(grads, variables, learning_rate)
+
+    def _adam_in_place(self, grads: list[Any], variables: list[Any], learning_rate: Any) -> bool:
+        if not self.writes_in_place():
+            return False
+        states, constants = (self.momentums, self.velocities), (self.beta_1, self.beta_2, self.epsilon)
+        updates = int(self.iterations) + 1
+        return self._in_place("adam in place", grads, variables, states, learning_rate, updates, *constants)
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Changes one weight, its momentum and its velocity in place, by a faster form where the backend has one."""
+        if self._adam_in_place([gradient], [variable], learning_rate):
+            return
         index, dtype = self.index_of(variable), variable.dtype
         m, v = self.momentums[index], self.velocities[index]
-        constants = (self._multipliers[index], self._decays[index], self.beta_1, self.beta_2, self.epsilon)
-        done = compute("adam in place", gradient, variable, m, v, learning_rate, self.iterations, *constants)
-        if done is not NotImplemented:
-            return
         gradient = ops.cast(gradient, dtype)
         updates = ops.cast(self.iterations + 1, dtype)
         new_m = (1.0 - self.beta_1) * gradient + self._decayed_momentum(m, self.beta_1, dtype)

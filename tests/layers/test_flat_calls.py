@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import keras_vit
-from keras_vit import training
-from keras_vit.layers import base
+from keras_vit import _keras, training
+from keras_vit.layers import base, flat
 from keras_vit.layers.fast import torch as fast_torch
 from tests.small_models import images_for, small_eomt, small_vit
 
@@ -31,10 +31,10 @@ def answer(model, x):
 def answer_of_keras(model, x, monkeypatch):
     """What the model answers where no layer is flat."""
     with monkeypatch.context() as patch:
-        patch.setattr(base, "_FLAT", {})
-        base.note_change()
+        patch.setattr(flat, "_FLAT", {})
+        flat.note_change()
         y = answer(model, x)
-    base.note_change()
+    flat.note_change()
     return y
 
 
@@ -75,6 +75,11 @@ def without_call(model):
     block_of(model).attention.heads = 4
 
 
+class Halved(base.LayerNormalization):
+    def call(self, inputs, training=None):
+        return 0.5 * base.LayerNormalization.call(self, inputs)
+
+
 CHANGES = {
     "another attribute": lambda model: setattr(block_of(model).norm1, "epsilon", 1.0),
     "the method of a layer": lambda model: doubled(block_of(model).attention),
@@ -90,7 +95,16 @@ CHANGES = {
     "one weight": lambda model: block_of(model).mlp.fc1.kernel.assign(0 * block_of(model).mlp.fc1.kernel),
     "a state dict": lambda model: model.load_state_dict({k: 1.5 * v for k, v in model.state_dict().items()}),
     "the dtype of parameters": lambda model: block_of(model).mlp.to(torch.float64),
+    "a state dict whose tensors are taken": lambda model: model.load_state_dict(model.state_dict(), assign=True),
+    "a device without values": lambda model: block_of(model).to("meta"),
+    "freezing": lambda model: setattr(model, "trainable", False),
+    "a frozen weight": lambda model: setattr(block_of(model).mlp.fc1.kernel, "trainable", False),
+    "another class": lambda model: setattr(block_of(model).norm1, "__class__", Halved),
+    "another model made from this one": lambda model: model.with_config(classes=5),
 }
+# What changes nothing that is computed.
+QUIET = {"the dtype of parameters", "a state dict whose tensors are taken", "a device without values", "freezing"}
+QUIET |= {"a frozen weight", "another model made from this one"}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -101,12 +115,24 @@ def test_the_next_call_after_a_change_is_another(change, monkeypatch):
     np.testing.assert_array_equal(answer(model, x), before)
     undo = CHANGES[change](model)
     now = answer(model, x)
-    if change != "the dtype of parameters":
+    if change not in QUIET:
         assert (now != before).any()
     np.testing.assert_allclose(now, answer_of_keras(model, x, monkeypatch), rtol=0, atol=1e-5)
     if change == "the method of a class":
         undo()
         np.testing.assert_array_equal(answer(model, x), before)
+
+
+def test_changes_before_the_first_flat_call_are_seen(monkeypatch):
+    """A list of layers may be there whose inner ones nobody has read yet."""
+    block = block_of(small_vit())
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 5, 8)).astype("float32"))
+    block(x.double(), training=False)  # Keras casts: nothing inside is read
+    block.mlp.fc1.dtype_policy = keras.DTypePolicy("bfloat16")
+    found = block(x, training=False).detach()
+    monkeypatch.setattr(flat, "_FLAT", {})
+    flat.note_change()
+    torch.testing.assert_close(found, block(x, training=False).detach(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("place", ["block_0", "head", "the model"])
@@ -217,6 +243,96 @@ def test_threads_see_their_own_devices_and_changes():
     np.testing.assert_array_equal(answer(model, x), wanted[1])
 
 
+def freeze(model):
+    block_of(model).trainable = False
+
+
+def freeze_weight(model):
+    model.get_layer("head").kernel.trainable = False
+
+
+def regularize(model):
+    block_of(model).mlp.fc1.kernel.regularizer = keras.regularizers.L2(0.1)
+    block_of(model).mlp.activity_regularizer = keras.regularizers.L2(0.1)
+
+
+def constrain(model):
+    model.get_layer("head").kernel.constraint = keras.constraints.MaxNorm(0.1)
+
+
+UPDATES = {  # the optimizer, the policy, and what happens to the model
+    "clipped": (lambda: training.MomentumSGD(0.1, global_clipnorm=0.01), None, None),
+    "each clipped": (lambda: training.MomentumSGD(0.1, clipnorm=0.01), None, None),
+    "decay, rates": (lambda: training.MomentumSGD(0.1, weight_decay=0.1, rate_multipliers={"head/*": 2.0}), None, None),
+    "schedule": (lambda: training.MomentumSGD(training.WarmupDecay(0.1, steps=9, warmup_steps=2)), None, None),
+    "moving average": (lambda: training.MomentumSGD(0.1, use_ema=True, ema_overwrite_frequency=2), None, None),
+    "accumulation": (lambda: training.MomentumSGD(0.1, gradient_accumulation_steps=2), None, None),
+    "scaled loss": (lambda: training.MomentumSGD(0.1, loss_scale_factor=128.0), None, None),
+    "float16": (lambda: training.MomentumSGD(0.1), "mixed_float16", None),
+    "AdamW": (lambda: training.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.1), None, None),
+    "Keras's SGD": (lambda: keras.optimizers.SGD(0.1, momentum=0.9), None, None),
+    "a frozen layer": (lambda: training.MomentumSGD(0.1), None, freeze),
+    "a frozen weight": (lambda: training.MomentumSGD(0.1), None, freeze_weight),
+    "adapters": (lambda: training.MomentumSGD(0.1), None, with_adapters),
+    "regularizers": (lambda: training.MomentumSGD(0.1), None, regularize),
+    "a constraint": (lambda: training.MomentumSGD(0.1), None, constrain),
+}
+
+
+@pytest.mark.parametrize("case", UPDATES)
+def test_an_update_is_that_of_keras(case, monkeypatch):
+    """To the bit: `fit` with its logs, the weights after it, and the state of the optimizer."""
+    make, policy, change = UPDATES[case]
+
+    def trained():
+        keras.utils.set_random_seed(0)  # of adapters
+        model = small_vit(dtype=policy)
+        if change:
+            change(model)
+        x = images_for(model.config)
+        y = np.eye(3, dtype="float32")[np.arange(len(x)) % 3]
+        model.compile(make(), training.SoftmaxLoss(), metrics=["accuracy"])
+        first = model.train_on_batch(x, y, sample_weight=np.linspace(0.5, 1, len(x)), return_dict=True)
+        history = model.fit(x, y, epochs=3, verbose=0, shuffle=False, validation_data=(x, y)).history
+        state = [keras.ops.convert_to_numpy(keras.ops.cast(one, "float32")) for one in model.optimizer.variables]
+        return [*model.get_weights(), *state], [first, history]
+
+    found, logs = trained()
+    monkeypatch.delattr(_keras.TrackingModel, "train_step")
+    monkeypatch.delattr(_keras.TrackingModel, "losses")
+    monkeypatch.delattr(_keras.TrackingModel, "_flatten_layers")
+    monkeypatch.delattr(_keras.DecayingOptimizer, "_overwrite_variables_directly_with_gradients")
+    wanted, its_logs = trained()
+    assert logs == its_logs
+    assert all(map(np.array_equal, found, wanted)) and len(found) == len(wanted)
+
+
+@pytest.mark.parametrize("kind", [training.MomentumSGD, training.AdamW])
+def test_an_update_without_state_leaves_the_weights(kind):
+    weights = [keras.Variable(np.ones(3, "float32")), keras.Variable(np.ones((2, 2), "float32"))]
+    grads = [torch.full(one.shape, 0.5) for one in weights]
+    optimizer = kind(0.1)
+    optimizer.build(weights)
+    given = [torch.ones(one.shape) for one in weights]
+    states = [torch.clone(one.value.detach()) for one in optimizer.variables]
+    with torch.no_grad():
+        updated, _ = optimizer.stateless_apply(states, grads, given)
+    assert all((one.value == 1).all() for one in weights)
+    with torch.no_grad():
+        optimizer.apply(grads, weights)
+    for one, wanted in zip(updated, weights, strict=True):
+        torch.testing.assert_close(one, wanted.value.detach())
+
+
+def test_a_loss_that_is_added_counts():
+    model = small_vit()
+    model.compile(training.MomentumSGD(0.1), training.SoftmaxLoss())
+    x, y = images_for(model.config), np.eye(3, dtype="float32")[[0, 1]]
+    model.train_on_batch(x, y)
+    block_of(model).mlp.add_loss(torch.tensor(2.0))
+    assert [float(one) for one in model.losses] == [2.0]
+
+
 def calls_of(function):
     for _ in range(2):
         function()
@@ -232,10 +348,10 @@ def test_calls_of_a_forward_pass_and_of_an_update(onednn, monkeypatch):
     monkeypatch.setattr(fast_torch, "FEWEST", 0)
     model = keras_vit.create_model("ViT-Ti/16", image_size=32, classes=10)
     x = torch.zeros((1, 32, 32, 3))
-    assert calls_of(lambda: answer(model, x)) <= (5000 if onednn else 4000)
+    assert calls_of(lambda: answer(model, x)) <= 4000
     model.compile(training.MomentumSGD(0.1, global_clipnorm=1.0), training.SoftmaxLoss())
     labels = np.eye(10, dtype="float32")[[3]]
-    assert calls_of(lambda: model.train_on_batch(x.numpy(), labels)) <= (23_000 if onednn else 18_000)
+    assert calls_of(lambda: model.train_on_batch(x.numpy(), labels)) <= 12_000
 
 
 def test_an_optimized_an_adapted_and_a_quantized_model_answer_as_keras(monkeypatch):

@@ -16,16 +16,19 @@ from keras_vit._keras import (
     has_onednn_product,
     has_tangents,
     is_recorded,
+    norms_of_all,
     onednn_kernel,
     onednn_product,
     onednn_product_of_packed,
     scale_all,
+    scaled,
 )
 from keras_vit._processes import ONEDNN, switched_on
-from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, faster
+from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, faster, once_a_call
 
 PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
 FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
+_is_recorded, _has_tangents = once_a_call(is_recorded), once_a_call(has_tangents)
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
 
@@ -185,7 +188,7 @@ def _may_be_overwritten(x: Any) -> bool:
     """Whether a tensor is contiguous, and no gradient and no recorder of operations needs its values."""
     import torch
 
-    return x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not is_recorded()
+    return x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not _is_recorded()
 
 
 def _pytorch_is_as_quick(x: Any) -> bool:
@@ -328,31 +331,23 @@ def sum_of_squares(gradient: Any) -> Any:
 # Not measured alone: ten calls in place of 200 for each weight.
 @faster("momentum in place", TORCH_CPU)
 def momentum_in_place(
-    gradient: Any,
-    gradients: list[Any],
-    weights: list[Any],
-    momentums: list[Any],
-    share: float,
-    learning_rate: Any,
-    multipliers: list[float],
-    decays: list[float],
+    gradient: Any, lists: Any, multipliers: list[float], decays: list[float], learning_rate: Any, share: float
 ) -> Any:
     """Changes all weights and momentums in place, as `MomentumSGD.update_step`, and returns None."""
     import torch
 
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled():  # Keras trains without gradients of its updates; others may want them
         return NotImplemented
-    rate = float(learning_rate)
-    rates = [rate * multiplier for multiplier in multipliers]
-    pairs = zip(gradients, weights, strict=True)
-    gradients = [g if g.dtype == w.dtype else g.to(w.dtype) for g, w in pairs]
-    pairs = zip(momentums, weights, strict=True)
-    directions = [m if m.dtype == w.dtype else m.to(w.dtype) for m, w in pairs]
+    gradients, weights, momentums = lists
+    gradients = [g if g.dtype == w.dtype else g.to(w.dtype) for g, w in zip(gradients, weights, strict=True)]
+    directions = [m if m.dtype == w.dtype else m.to(w.dtype) for m, w in zip(momentums, weights, strict=True)]
     scale_all(directions, share)
     add_to_all(directions, gradients)
     for m, direction in zip(momentums, directions, strict=True):
         if m is not direction:
             m.copy_(direction)
+    rate = float(learning_rate)
+    rates = [rate * multiplier for multiplier in multipliers]
     if any(decays):
         scale_all(weights, [1.0 - rate * decay for rate, decay in zip(rates, decays, strict=True)])
     for rate in {*rates}:
@@ -367,14 +362,13 @@ def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon
     """Returns as `optimizers.clip_all`; NotImplemented for float64."""
     import torch
 
-    if any(one.dtype == torch.float64 for one in gradients):  # which the norm does not narrow
+    dtypes = {one.dtype for one in gradients}
+    if torch.float64 in dtypes:  # which the norm does not narrow
         return NotImplemented
-    norm = torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(one, dtype=torch.float32) for one in gradients])
-    )
+    norm = torch.linalg.vector_norm(torch.stack(norms_of_all(gradients)))
     if largest and not float(norm) + epsilon < largest:
-        scale = largest / (norm + epsilon)
-        gradients = [one * scale.to(one.dtype) for one in gradients]
+        scales = {dtype: (largest / (norm + epsilon)).to(dtype) for dtype in dtypes}
+        gradients = scaled(gradients, [scales[one.dtype] for one in gradients])
     return norm, gradients
 
 
@@ -382,34 +376,28 @@ def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon
 @faster("adam in place", TORCH_CPU)
 def adam_in_place(
     gradient: Any,
-    variable: Any,
-    m: Any,
-    v: Any,
+    lists: Any,
+    multipliers: list[float],
+    decays: list[float],
     learning_rate: Any,
-    iterations: Any,
-    multiplier: float,
-    decay: float,
-    beta_1: float,
-    beta_2: float,
-    epsilon: float,
+    updates: int,
+    *of: float,
 ) -> Any:
-    """Changes the variable and both moments in place, as `AdamW.update_step`, and returns None."""
-    # NotImplemented, with nothing changed, where gradients are recorded or a tensor is not float32.
+    """Changes weights and both moments in place, as `AdamW.update_step`, and returns None."""
     import torch
 
-    # One new array: pages of new memory cost more than the arithmetic.
-    weight, m, v = variable.value, m.value, v.value
-    # Keras trains without gradients of its updates; others may want them.
-    if torch.is_grad_enabled() or any(x.dtype != torch.float32 for x in (gradient, weight, m, v)):
+    if torch.is_grad_enabled() or {one.dtype for tensors in lists for one in tensors} != {torch.float32}:
         return NotImplemented
-    rate, updates = float(learning_rate) * multiplier, int(iterations) + 1
-    m.mul_(beta_1).add_(gradient, alpha=1.0 - beta_1)
-    v.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
-    direction = (v / (1.0 - beta_2**updates)).sqrt_().add_(epsilon)
-    torch.div(m, direction, out=direction).div_(1.0 - beta_1**updates)
-    if decay:
-        direction.add_(weight, alpha=decay)
-    weight.sub_(direction, alpha=rate)
+    rate, (beta_1, beta_2, epsilon) = float(learning_rate), of
+    for g, weight, m, v, multiplier, decay in zip(*lists, multipliers, decays, strict=True):
+        m.mul_(beta_1).add_(g, alpha=1.0 - beta_1)
+        v.mul_(beta_2).addcmul_(g, g, value=1.0 - beta_2)
+        # One new array: pages of new memory cost more than the arithmetic.
+        direction = (v / (1.0 - beta_2**updates)).sqrt_().add_(epsilon)
+        torch.div(m, direction, out=direction).div_(1.0 - beta_1**updates)
+        if decay:
+            direction.add_(weight, alpha=decay)
+        weight.sub_(direction, alpha=rate * multiplier)
     return None
 
 
@@ -424,16 +412,19 @@ def is_for_onednn(x: Any, kernel: Any) -> bool:
 
     if x.dtype != torch.float32 or x.ndim < 2 or x.numel() * kernel.shape[1] < FEWEST:
         return False
-    always = takes_onednn()
-    if not always and not (_packed_kernels() and is_packed(kernel)):
-        return False
-    return (
-        type(kernel) in (torch.Tensor, torch.nn.Parameter)
-        and torch.backends.mkldnn.enabled
-        and not is_recorded()
-        and not torch.is_autocast_enabled("cpu")
-        and (always or not torch.is_grad_enabled())
-    )
+    always, packs = _onednn_may_run()
+    takes = always or (packs and not torch.is_grad_enabled() and is_packed(kernel))
+    return takes and type(kernel) in (torch.Tensor, torch.nn.Parameter)
+
+
+@once_a_call
+def _onednn_may_run() -> tuple[bool, bool]:
+    """Whether oneDNN is taken now: for all kernels, and for packed ones. Not by a recorder or autocast."""
+    import torch
+
+    if not torch.backends.mkldnn.enabled or _is_recorded() or torch.is_autocast_enabled("cpu"):
+        return False, False
+    return takes_onednn(), bool(_packed_kernels())
 
 
 @functools.cache
@@ -498,7 +489,7 @@ def onednn_linear(x: Any, kernel: Any, bias: Any) -> Any:
 
     if torch.is_grad_enabled():
         return _applied(_onednn_function(), x, kernel, bias)
-    if has_tangents():  # which the function would leave out
+    if _has_tangents():  # which the function would leave out
         return torch.nn.functional.linear(x, kernel.t(), bias)
     try:
         x.data_ptr(), kernel.data_ptr()
