@@ -13,6 +13,7 @@ from keras_vit import depth, segmentation
 from keras_vit.export import FORMATS, export
 from tests.test_classify_examples import BLOCK
 
+pytestmark = pytest.mark.nightly
 Image = pytest.importorskip("PIL.Image")
 SCRIPTS = Path(__file__).resolve().parents[1] / "examples/dense"
 BACKBONE = keras_vit.ViTConfig(

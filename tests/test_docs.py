@@ -5,6 +5,7 @@ import doctest
 import importlib.util
 import inspect
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -163,8 +164,9 @@ def examples():
     return {**{name: text(name) for name in PUBLIC}, **{name: inspect.getdoc(f) for name, f in factories.items()}}
 
 
+@pytest.mark.skipif(os.environ["KERAS_BACKEND"] == "tensorflow", reason="the same on all backends")
 def test_the_examples_run(shared, monkeypatch, backend):
-    """In one namespace, but what one example defines is gone for the next."""
+    """In one namespace, but what one example defines is gone for the next. On JAX, those that only JAX can run."""
     import keras
     import matplotlib.pyplot as plt
 
@@ -174,8 +176,6 @@ def test_the_examples_run(shared, monkeypatch, backend):
     flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
     runner, parser, report = doctest.DocTestRunner(verbose=False, optionflags=flags), doctest.DocTestParser(), []
     run = {name: about for name, about in examples().items() if (name in JAX_ONLY) == (backend == "jax")}
-    if backend == "tensorflow":
-        pytest.skip("the same on all backends: run on torch, and on JAX those that only JAX can run")
     for name, about in run.items():
         runner.run(parser.get_doctest(about, dict(names), name, None, None), out=report.append)
         plt.close("all")
