@@ -1,15 +1,18 @@
-"""Atomic writes, locks between processes, and where the package's own data lies."""
+"""Atomic writes, locks between processes, fingerprints, and where the package's own data lies."""
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from keras_vit._arguments import to_numpy
 
 _POLL = 0.1  # seconds between two looks at a lock
 # What file systems without locks answer, some network ones among them.
@@ -108,6 +111,28 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
         with contextlib.suppress(FileNotFoundError, PermissionError):
             os.unlink(path)
         lock.release()
+
+
+def fingerprint(*parts: Any) -> str:
+    """Returns a hash of arrays, numbers and texts in 16 hexadecimal digits; dtypes and shapes do not count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        is_array = isinstance(part, np.ndarray)
+        digest.update(np.ascontiguousarray(part).reshape(-1).view("uint8").data if is_array else repr(part).encode())
+    return digest.hexdigest()[:16]
+
+
+def contents_of(part: Any) -> Any:
+    """Returns what `fingerprint` tells apart of files (name, size and time), of arrays, and of both in lists."""
+    if isinstance(part, Path):
+        status = part.stat() if part.exists() else None
+        return part.name, status and (status.st_size, status.st_mtime_ns)
+    if isinstance(part, Mapping):
+        return {key: contents_of(value) for key, value in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [contents_of(value) for value in part]
+    is_array = hasattr(part, "shape") or hasattr(part, "__array_interface__")
+    return fingerprint(to_numpy(part)) if is_array else part
 
 
 def weights_folder() -> Path:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from keras_vit._arguments import Source, check_class_names, did_you_mean, listing, printable, to_numpy, whole_number
-from keras_vit._files import at_home
+from keras_vit._files import at_home, fingerprint
 from keras_vit._options import OneOf, Options, Part, Share
 from keras_vit.data.augmentation import IMAGE, Draw, Transform, inception_box
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
-from keras_vit.data.examples import Examples, fingerprint, is_pipeline, pick_split, split_of
+from keras_vit.data.examples import Examples, is_pipeline, pick_split, split_of
 from keras_vit.data.masks import names_beside
 from keras_vit.data.segments import AnnotatedPictures, Targets, as_bytes, labels_of, opened
 from keras_vit.data.tables import Cells, read_columns, splits_of

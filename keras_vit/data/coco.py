@@ -201,9 +201,9 @@ def read_ids(png: Path) -> np.ndarray:
     return red + 256 * green + 65536 * blue
 
 
-def panoptic_targets(file: Path, row: Segments, pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
+def panoptic_targets(file: Path, note: tuple[Segments, Path], pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
     """Returns the segments of a picture by an annotation's row and its PNG."""
-    png = file.with_suffix("") / row.png
+    row, png = note
     parts = [{"id": key, "label": label} for key, label in row.labels.items()]
     numbers = mask_at_size(read_ids(png), pixels, png)
     found = [key for key in np.unique(numbers).tolist() if key in row.labels]

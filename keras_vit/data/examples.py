@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import hashlib
 import math
 import os
 import re
@@ -25,7 +24,7 @@ from keras_vit._arguments import (
     to_numpy,
     whole_number,
 )
-from keras_vit._files import at_home
+from keras_vit._files import at_home, contents_of, fingerprint
 from keras_vit._terminal import ProgressBar
 from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
@@ -99,6 +98,7 @@ class Examples:
     bad: list["BadImage"] = dataclasses.field(default_factory=list)
     converted: list["BadImage"] = dataclasses.field(default_factory=list)
     numbers: np.ndarray | None = None  # of the examples among `pictures` and `notes`; None: all in order
+    stored_in: Sequence[Path] | None = None  # the files of all pictures, where these are not files themselves
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -117,6 +117,16 @@ class Examples:
     def read(self, i: int) -> tuple[np.ndarray, Any]:
         """Returns the pixels of an example and its mask or segments, None where labels are in memory."""
         return read_example(self.load, self.annotate, *self.request(i), self.called(i))
+
+    @functools.cached_property
+    def contents(self) -> str:
+        """A fingerprint of labels, pictures and notes: of files names, sizes and times, of arrays every byte."""
+        if self.stored_in is not None:
+            return fingerprint(self.labels, contents_of(self.stored_in))
+        chunks = [range(i, min(i + 256, len(self))) for i in range(0, len(self), 256)]
+        with ThreadPoolExecutor() as pool:
+            marks = pool.map(lambda chunk: fingerprint(*(contents_of(self.request(i)) for i in chunk)), chunks)
+            return fingerprint(self.labels, *marks)
 
     def part(self, keep: Any) -> Self:
         """Returns the examples of some numbers."""
@@ -149,14 +159,6 @@ def read_example(load: Any, annotate: Any, picture: Any, note: Any, name: str = 
 def reader(channels: int) -> Callable[[Any], np.ndarray]:
     """Returns what loads files of so many channels, in worker processes as well."""
     return load_image if channels == 3 else functools.partial(read_channels, channels=channels)
-
-
-def fingerprint(*parts: Any) -> str:
-    """Returns a hash of arrays, numbers and texts in 16 hexadecimal digits; dtypes and shapes do not count."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    return digest.hexdigest()[:16]
 
 
 # Pipelines of other libraries

@@ -19,13 +19,12 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home
+from keras_vit._files import at_home, fingerprint
 from keras_vit._terminal import ProgressBar
 from keras_vit.data.examples import (
     Examples,
     Reading,
     extremes,
-    fingerprint,
     image_files,
     image_pair,
     is_pipeline,

@@ -25,7 +25,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home
+from keras_vit._files import at_home, fingerprint
 from keras_vit._options import check_shard
 from keras_vit.data.augmentation import HOLDOUT, ORDER, Augmentation, ImageTransform, Transform
 from keras_vit.data.boxes import PLAIN_BOXES, BoxAugmentation, BoxTransform
@@ -44,7 +44,6 @@ from keras_vit.data.examples import (
     check_order,
     count_steps,
     extremes,
-    fingerprint,
     groups_of,
     image_files,
     is_folder,
@@ -578,6 +577,7 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
         name=called,
         kind=f"tfds:{name}",
         fingerprint=fingerprint(labels),
+        stored_in=sorted(Path(builder.data_path).iterdir()),
         classes=len(names),
         class_names=names,
         load=lambda picture: load_image(io.BytesIO(picture["image"]), orient=False),  # As tfds decodes.

@@ -23,7 +23,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home
+from keras_vit._files import at_home, fingerprint
 from keras_vit._options import option, refuse
 from keras_vit.data.coco import (
     instance_targets,
@@ -37,7 +37,6 @@ from keras_vit.data.examples import (
     SPLITS,
     Examples,
     Reading,
-    fingerprint,
     image_files,
     is_pipeline,
     one_pass,
@@ -352,7 +351,8 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
         annotate = functools.partial(panoptic_targets, file)
     find = pictures_by_name(folder, ids if about.is_panoptic else None)
     paths = [find(row.picture) for row in rows]
-    examples = opened(paths, rows, annotate, file.name, file.stat().st_size, len(paths))
+    notes = [(row, ids / row.png) for row in rows] if about.is_panoptic else rows
+    examples = opened(paths, notes, annotate, file.name, file.stat().st_size, len(paths))
     return SegmentedImages(examples, len(about.names), about.names, task, about.stuff)
 
 

@@ -210,6 +210,10 @@ class ImageStream(Stream):
         counts = {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
         return self._origin | counts
 
+    def contents(self) -> str | None:
+        """Returns a fingerprint of the pictures and their labels; None of pipelines, of which nobody can tell."""
+        return None
+
     def close(self) -> None:
         """Ends what reads ahead, after the batches in work. A stream may be closed more than once."""
         self._closed = True
@@ -280,6 +284,9 @@ class ExampleStream(ImageStream):
         self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
         # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
         super().__init__(2 if reading.prefetch else 1, reading.prefetch)
+
+    def contents(self) -> str:
+        return self._data.contents
 
     def close(self) -> None:
         """Ends the threads and processes that read. A stream may be closed more than once."""

@@ -20,7 +20,7 @@ from keras_vit._arguments import (
     require_packages,
     warn_caller,
 )
-from keras_vit._files import at_home
+from keras_vit._files import at_home, fingerprint
 from keras_vit.data.examples import (
     IN_PLACE_OF,
     LARGEST,
@@ -28,7 +28,6 @@ from keras_vit.data.examples import (
     Examples,
     Reading,
     check_order,
-    fingerprint,
     reader,
     split_of,
 )

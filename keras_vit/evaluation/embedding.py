@@ -27,12 +27,11 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home, replacing, write_text
+from keras_vit._files import at_home, fingerprint, replacing, write_text
 from keras_vit._options import check_shard
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import image_files
-from keras_vit.data.examples import fingerprint
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 

@@ -199,10 +199,10 @@ def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
     """Raises ValueError unless the two take images of the same size, where both say which."""
     sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
     if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
-        raise ValueError(
-            f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}: give "
-            f"teacher.with_image_size({sizes[0][:2]}), or another image_size."
-        )
+        advice = f"teacher.with_image_size({sizes[0][:2]}), or another image_size"
+        if sizes[0][-1] != sizes[1][-1]:
+            advice = "a teacher for as many channels"
+        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}: give {advice}.")
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:

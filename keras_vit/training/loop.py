@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +287,9 @@ def report(text: str) -> None:
 class RunFolder:
     """One run's files, each moved into place when it is complete.
 
-    `run.json` holds the settings, the plain data that decide the run's numbers, `step-N.npz` the weights, the state of
-    the optimizer and of every random generator and the log after N steps, `log.csv` the log for people.
+    `run.json` holds the settings, the plain data that decide the run's numbers, and as `begun_with` fingerprints of
+    weights and data (None of a pipeline). `step-N.npz` holds the weights, the state of the optimizer and of every random
+    generator and the log after N steps, `log.csv` the log for people.
     Only the first of the run's processes reads and writes the folder.
 
     Raises:
@@ -298,10 +299,16 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], settings: dict[str, Any], resume: bool = True, processes: Processes = ALONE
+        self,
+        path: str | os.PathLike[str],
+        settings: dict[str, Any],
+        resume: bool = True,
+        processes: Processes = ALONE,
+        begun_with: Mapping[str, str | None] | None = None,
     ) -> None:
         """Reads the settings of the run in the folder, if it goes on; ValueError or OSError as the class says."""
         self.path, self._processes, self._settings = Path(path).expanduser(), processes, settings
+        self._begun_with = dict(begun_with or {})
         record = self.path / "run.json"
         self._goes_on = resume and record.exists()
         if not processes.first:
@@ -317,16 +324,21 @@ class RunFolder:
         """Raises ValueError if the folder's run has other settings or is damaged; warns of other arithmetic."""
         try:
             settings = dict(json.loads(record.read_text(encoding="utf-8")))
+            begun_with = dict(settings.pop("begun_with", {}))
             saved = _flat(settings)
         except (ValueError, TypeError, RecursionError):
             raise ValueError(
                 f"{record} is damaged, so the run cannot go on. resume=False (--restart) starts again."
             ) from None
         now = _flat(json.loads(json.dumps(self._settings)))
+        if begun_with:  # which tell the data better
+            saved["data.fingerprint"] = now.get("data.fingerprint")
         pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
         changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new]
         other = [words for words in changes if words.startswith("arithmetic.") and "None" not in words]
         changes = [words for words in changes if not words.startswith("arithmetic.")]
+        marks = self._begun_with.items()
+        changes += [f"the {name} differ" for name, mark in marks if begun_with.get(name, mark) != mark]
         if changes:
             found = printable("; ".join(changes), 2000)
             raise ValueError(
@@ -338,6 +350,11 @@ class RunFolder:
                 f"{self.path} holds a run of other arithmetic, so it ends with other digits than in one piece: "
                 f"{'; '.join(other)}. The environment variable of that name restores it."
             )
+        unknown = [name for name, mark in marks if mark is None or not begun_with]
+        if unknown:
+            reason = "a pipeline has no fingerprint" if begun_with else "an older version began it and noted none"
+            warn_caller(f"Nobody can tell whether {self.path} is of the same {' and '.join(unknown)}: {reason}.")
+        self._settings, self._begun_with = settings, begun_with | self._begun_with
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -360,8 +377,8 @@ class RunFolder:
             gone = [f".part-*-{name}" for name in _FILES] + ([] if self._goes_on else list(_FILES))
             for file in itertools.chain.from_iterable(map(self.path.glob, gone)):
                 file.unlink(missing_ok=True)
-            if not self._goes_on:
-                write_text(self.path / "run.json", json.dumps(self._settings, indent=2) + "\n")
+            noted = {"begun_with": self._begun_with} if self._begun_with else {}
+            write_text(self.path / "run.json", json.dumps(self._settings | noted, indent=2) + "\n")
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from keras_vit._arguments import DType, Source, matches, pair, warn_caller
-from keras_vit._files import replacing, write_text
+from keras_vit._files import contents_of, fingerprint, replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._options import Options, check
 from keras_vit._processes import XLA, Processes, keras_leaves_xla_out, scope_of, switched_on
@@ -198,7 +198,10 @@ def finetune(
         every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, math.ceil(recipe.steps / 10)))
         run = Run(task, recipe, model, images, tests, Sharing.of(processes, model), every, settings.seed)
         processes.check_same("settings", run.settings())
-        folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes)
+        folder = None
+        if output is not None:
+            begun_with = run.beginning() if processes.first else {}
+            folder = RunFolder(output, run.settings(), settings.resume, processes, begun_with)
         trained = compile_model(run)
         verbose = settings.verbose and processes.first
         if verbose:
@@ -317,8 +320,7 @@ def open_validation(data: Any, images: ImageStream, model: Model, task: Task, re
 
 def is_same_data(one: ImageStream, other: ImageStream) -> bool:
     """Whether two streams have the same examples; False for pipelines, of which nobody knows."""
-    known = one.describe().get("fingerprint")
-    return known is not None and known == other.describe().get("fingerprint") and one.name(0) == other.name(0)
+    return one.contents() is not None and one.contents() == other.contents()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,6 +348,15 @@ class Run:
             "data": self.images.describe(),
             "arithmetic": arithmetic(),
         }
+
+    def beginning(self) -> dict[str, str | None]:
+        """Returns a fingerprint of each thing that the run begins with, by what it is called; None of a pipeline."""
+        streams, teacher = {"training data": self.images, "validation data": self.tests}, self.task.teacher
+        marks = {"weights": fingerprint(contents_of(self.model.get_weights()))}
+        if teacher is not None:
+            config = teacher.config if isinstance(teacher, ImageModel) else None
+            marks["answers of the teacher"] = fingerprint(config, contents_of(teacher.get_weights()))
+        return marks | {name: stream.contents() for name, stream in streams.items() if stream is not None}
 
 
 def compile_model(run: Run) -> keras.Model:

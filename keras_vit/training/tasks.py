@@ -85,6 +85,7 @@ class Task:
     title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike
     objective: str  # what the model learns from, in messages
     targets: tuple[str, ...]  # those of the data (`stream.target`) that can be learned from
+    teacher: keras.Model | None = None  # beside the labels
     picture: str = ""  # the file to which `draw(path)` of what `validation` returns writes what the model finds, if any
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 

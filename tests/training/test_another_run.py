@@ -1,0 +1,173 @@
+"""The folder of a run notices that it is another run: other weights, another teacher, other data."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import cli, data, training
+from tests.training.test_finetuning import IMAGES, Stop, colours, fail, finetune, new_model
+from tests.training.test_loop import assert_same_weights
+
+OTHER = colours(8, seed=5)
+MORE = {"image_size": 8, "batch_size": 8}
+
+
+def other_model():
+    model = new_model()
+    weight = model.get_layer("encoder_norm").gamma
+    weight.assign(weight + 1e-3)  # one of many
+    return model
+
+
+def in_the_middle(pixels):
+    """The same images but one pixel in the middle: equal at both ends."""
+    pixels = pixels.copy()
+    pixels[len(pixels) // 2, 4, 4, 0] ^= 1
+    return pixels
+
+
+def write_pictures(root, seed):
+    """A folder with a table whose files have the same names and sizes for every seed."""
+    Image = pytest.importorskip("PIL.Image")
+    rows = ["file,label,mask"]
+    for number, (pixels, label) in enumerate(zip(*colours(8, seed), strict=True)):
+        folder = root / "abc"[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.bmp")
+        rows.append(f"{'abc'[label]}/{number}.bmp,{'abc'[label]},../m{number}.png")
+        Image.fromarray(np.roll(np.arange(64, dtype="uint8").reshape(8, 8) % 3, seed)).save(
+            root.parent / f"m{number}.png"
+        )
+    (root / "table.csv").write_text("\n".join(rows))
+    return root
+
+
+def with_masks(seed):
+    return IMAGES[0], np.random.default_rng(seed).integers(0, 3, (8, 8, 8))
+
+
+def segment(masks, **options):
+    recipe = training.recipe("segmentation/dinov2_linear").replace(image_size=8, batch_size=8, steps=1)
+    model = new_model(final_norm="tokens", dropout=0.0)
+    return training.finetune_segmentation(model, masks, recipe, classes=3, verbose=False, **options)
+
+
+def distil(seed, **options):
+    teacher = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3)], name="teacher")
+    teacher.set_weights([np.random.default_rng(seed).random((192, 3)), np.zeros(3)])
+    return finetune(new_model(), task=training.distillation(teacher), **options)
+
+
+CASES = {  # what a run is begun with, what it is called with later, and what the error names
+    "a model": (lambda **o: finetune(new_model(), **o), lambda **o: finetune(other_model(), **o), "weights"),
+    "a teacher": (lambda **o: distil(1, **o), lambda **o: distil(2, **o), "answers of the teacher"),
+    "arrays that are equal at both ends": (
+        lambda **o: finetune(new_model(), IMAGES, **o),
+        lambda **o: finetune(new_model(), (in_the_middle(IMAGES[0]), IMAGES[1]), **o),
+        "training data",
+    ),
+    "images of several sizes": (
+        lambda **o: finetune(new_model(), ([*IMAGES[0][:7], np.zeros((9, 8, 3), "uint8")], IMAGES[1]), **o),
+        lambda **o: finetune(new_model(), ([*OTHER[0][:7], np.zeros((9, 8, 3), "uint8")], IMAGES[1]), **o),
+        "training data",
+    ),
+    "images to evaluate on": (
+        lambda **o: finetune(new_model(), validation=OTHER, **o),
+        lambda **o: finetune(new_model(), validation=colours(8, seed=6), **o),
+        "validation data",
+    ),
+    "masks": (lambda **o: segment(with_masks(0), **o), lambda **o: segment(with_masks(1), **o), "training data"),
+}
+
+
+@pytest.mark.parametrize("case", [c if c == "a model" else pytest.param(c, marks=pytest.mark.once) for c in CASES])
+def test_another_run_is_an_error_and_the_same_one_goes_on(case, tmp_path):
+    first, other, name = CASES[case]
+    done = first(output=tmp_path / "run")
+    with pytest.raises(ValueError, match=f"settings: the {name} differ. Choose another output, or pass resume=F"):
+        other(output=tmp_path / "run")
+    again = first(output=tmp_path / "run")
+    assert_same_weights(again.model, done.model)
+    assert list(again.log) == list(done.log)
+    other(output=tmp_path / "run", resume=False)  # starts again
+
+
+@pytest.mark.once
+def test_a_killed_run_does_not_go_on_with_what_another_began_with(tmp_path):
+    options = {"steps": 2, "every": 1, "output": tmp_path / "run"}
+    with pytest.raises(RuntimeError, match="in the middle"):
+        finetune(new_model(), callbacks=[Stop(2, fail)], **options)
+    for model, images, name in ((other_model(), IMAGES, "weights"), (new_model(), OTHER, "training data")):
+        with pytest.raises(ValueError, match=f"the {name} differ"):
+            finetune(model, images, **options)
+    whole = finetune(new_model(), steps=2, every=1)
+    assert_same_weights(finetune(new_model(), **options).model, whole.model)
+
+
+@pytest.mark.once
+def test_files_that_have_the_same_names(tmp_path):
+    """Folders, tables, masks of a table, and a model in a file that was written again."""
+    one, two = (write_pictures(tmp_path / name / "photos", seed) for name, seed in (("one", 0), ("two", 5)))
+    kinds = {
+        "folder": (finetune, lambda root: root),
+        "table": (finetune, lambda root: data.open_table(root / "table.csv")),
+        "masks": (segment, lambda root: data.open_table(root / "table.csv", label="mask", target="mask")),
+    }
+    file = tmp_path / "model.keras"
+    new_model().save(file)
+    for kind, (run, opened) in kinds.items():
+        source = [] if kind == "masks" else [file]
+        run(*source, opened(one), output=tmp_path / kind)
+        with pytest.raises(ValueError, match="the training data differ"):
+            run(*source, opened(two), output=tmp_path / kind)
+        run(*source, opened(one), output=tmp_path / kind)
+    (one.parent / "m3.png").write_bytes((one.parent / "m3.png").read_bytes())  # of another time
+    with pytest.raises(ValueError, match="the training data differ"):
+        segment(kinds["masks"][1](one), output=tmp_path / "masks")
+    other_model().save(file)
+    with pytest.raises(ValueError, match="settings: the weights differ. Choose"):
+        finetune(file, one, output=tmp_path / "folder")
+
+
+@pytest.mark.once
+def test_the_command_line_and_its_default_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in ((0, "one"), (5, "two")):
+        write_pictures(tmp_path / name / "photos", seed)
+    new_model().save("model.keras")
+    arguments = "--steps 1 --batch-size 8 --image-size 8 --json".split()
+    assert cli.main(["finetune", "model.keras", "one/photos", *arguments]) == 0
+    assert cli.main(["finetune", "model.keras", "two/photos", *arguments]) != 0
+    error = capsys.readouterr().err
+    assert "the training data differ. Choose another output, or pass --restart" in error
+    assert cli.main(["finetune", "model.keras", "one/photos", *arguments]) == 0
+
+
+@pytest.mark.once
+def test_what_nobody_can_tell_is_said(tmp_path):
+    pipeline = [IMAGES]
+    options = {"classes": 3, "output": tmp_path / "run"}
+    done = finetune(new_model(), pipeline, **options)
+    for images in (pipeline, [OTHER]):
+        with pytest.warns(UserWarning, match="same training data: a pipeline has no fingerprint"):
+            assert_same_weights(finetune(new_model(), images, **options).model, done.model)
+    with pytest.raises(ValueError, match="the weights differ"):
+        finetune(other_model(), pipeline, **options)
+
+
+@pytest.mark.once
+def test_a_folder_of_an_older_version_goes_on_and_is_noted(tmp_path):
+    run = tmp_path / "run"
+    done = finetune(new_model(), output=run)
+    settings = json.loads((run / "run.json").read_text())
+    assert set(settings["begun_with"]) == {"weights", "training data"}
+    (run / "run.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "begun_with"}))
+    with pytest.warns(UserWarning, match="same weights and training data: an older version began it"):
+        assert_same_weights(finetune(new_model(), output=run).model, done.model)
+    assert json.loads((run / "run.json").read_text()) == settings
+    assert finetune(new_model(), validation=OTHER, output=run).accuracy is not None  # may be added
+    with pytest.raises(ValueError, match="the validation data differ"):
+        finetune(new_model(), validation=colours(8, seed=6), output=run)
+    finetune(new_model(), output=run)
