@@ -1,6 +1,7 @@
 """Labelled images with random access: labels, class names and splits, files that can be read, worker processes."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import math
@@ -629,7 +630,8 @@ def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
             return "neither a file nor a folder", ""
         if not status.st_size:
             return "an empty file", ""
-        with Image.open(path) as image:
+        mode, kind = "RGB", None  # of a TIFF that Pillow does not know
+        with contextlib.suppress(Image.UnidentifiedImageError), Image.open(path) as image:
             check_mode(image)
             mode, kind = image.mode, image.format
         if decode or not _has_its_end(path, kind, status.st_size):

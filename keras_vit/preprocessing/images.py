@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,6 +26,10 @@ OVERSHOOT = 128.0
 CROP_ROUNDINGS: dict[str, Callable[[float], int]] = {"even": round, "floor": math.floor}
 
 _ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
+# Tags of TIFF, its first bytes, and how ImageJ, OME and tifffile note that pages are planes of one picture.
+_BITS, _DESCRIPTION, _SAMPLES, _PLANAR, _NO_DATA = 258, 270, 277, 284, 42113
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_NOTES = re.compile(r'ImageJ=|<OME|"shape":')
 
 # How `load_image` brings an image to a size, and the share of each side that the crop keeps.
 RESIZES = {
@@ -240,11 +245,16 @@ def _opened(file: Any) -> Iterator[Any]:
     with open(at_home(file), "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
             yield source
-        except MemoryError:
+        except (MemoryError, ImportError):
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
             called = repr(str(file)) if is_path else "The bytes given"
-            raise ValueError(f"{called} could not be read as a picture: {error}. Is it damaged?") from error
+            hint = "" if isinstance(error, OtherPixels) else " Is it damaged?"
+            raise ValueError(f"{called} could not be read as a picture: {error}.{hint}") from error
+
+
+class OtherPixels(ValueError):
+    """A picture is sound, but has other channels or values than are wanted."""
 
 
 def _read_rgb(file: Any, orient: bool) -> np.ndarray:
@@ -255,9 +265,60 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
     with _opened(file) as source:
         if isinstance(source, Image.Image):
             return _rgb(_upright(source) if orient else source)
-        image = Image.open(source)
+        try:
+            image = Image.open(source)
+        except Image.UnidentifiedImageError:
+            planes = _planes(source)
+            if planes is None:
+                raise
+            return planes
+        if image.format == "TIFF" and _is_in_planes(image):
+            planes = _planes(source)
+            if planes is not None:
+                return planes
+            image.seek(0)
         pixels = _quickly_decoded(image, orient)
         return _rgb(_upright(image) if orient else image) if pixels is None else pixels
+
+
+def _is_in_planes(image: Any) -> bool:
+    """Whether a TIFF has channels that Pillow does not see, or reads falsely (of 16 bits, one after another)."""
+    samples, deepest = image.tag_v2.get(_SAMPLES, 1), max(image.tag_v2.get(_BITS, (8,)))
+    if image.mode not in ("L", "I", "F", "I;16", "I;16B") or samples > 1:
+        return samples > 1 and deepest > 8 and image.tag_v2.get(_PLANAR, 1) == 2
+    return bool(_NOTES.search(str(image.tag_v2.get(_DESCRIPTION, "")))) and image.n_frames > 1
+
+
+def _begins_as_tiff(file: Any) -> bool:
+    try:
+        file.seek(0)
+        head = file.read(4)
+        file.seek(0)
+        return head in _TIFF
+    except (AttributeError, OSError):  # of a stream that only goes forward, which Pillow reads as a whole
+        return False
+
+
+def _planes(file: Any) -> np.ndarray | None:
+    """Returns the three channels of a TIFF that Pillow takes for pages or does not know, or None for other files."""
+    if not _begins_as_tiff(file):
+        return None
+    require_packages("A TIFF with its channels in planes", ("tifffile",), "tiff")
+    import tifffile
+
+    with tifffile.TiffFile(file) as tiff:
+        axes, pixels = tiff.series[0].axes, tiff.series[0].asarray()
+    for axis in axes:
+        if axis not in "YXCSQ":  # of slices, times and pages the first counts, as of animations
+            pixels, axes = pixels.take(0, axes.index(axis)), axes.replace(axis, "")
+    if pixels.dtype not in ("uint8", "uint16"):
+        raise OtherPixels(f"values of {pixels.dtype} do not say what is white; scale them to 0..255 first")
+    if pixels.ndim == 2:
+        return None
+    pixels = np.moveaxis(pixels, next(place for place, axis in enumerate(axes) if axis in "CSQ"), -1)
+    if pixels.ndim != 3 or pixels.shape[-1] != 3:
+        raise OtherPixels(f"it has {pixels.shape[-1]} channels, but three are wanted")
+    return pixels if pixels.dtype == "uint8" else (pixels >> 8).astype("uint8")
 
 
 def _upright(image: "Image.Image") -> "Image.Image":
@@ -273,14 +334,23 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
     # Pillow reads one channel as grey and four with transparency, tifffile a TIFF, whose channels may come first.
     if channels == 3:
         return load_image(file)
-    is_tiff = isinstance(file, (str, os.PathLike)) and str(file).lower().endswith((".tif", ".tiff"))
+    is_tiff = hasattr(file, "read") and _begins_as_tiff(file)
+    if isinstance(file, (str, os.PathLike)):
+        is_tiff = str(file).lower().endswith((".tif", ".tiff"))
     package, extra = ("tifffile", "tiff") if is_tiff else ("PIL", "images")
     require_packages(f"{str(file)!r} with {channels} channels", (package,), extra)
     with _opened(file) as source:
         if is_tiff:
             import tifffile
 
-            pixels = tifffile.imread(source)
+            with tifffile.TiffFile(source) as tiff:
+                pixels, tag = tiff.asarray(), tiff.pages[0].tags.get(_NO_DATA)
+            nothing = ~np.isfinite(pixels)
+            if tag is not None and pixels.dtype.kind in "if":  # 0 of pixels without a sign may be black
+                nothing |= pixels == float(tag.value)
+            if nothing.any():
+                where = f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite or as the file says)"
+                raise OtherPixels(f"{where}; fill them first, or leave the file out")
         else:
             from PIL import Image
 
@@ -327,15 +397,16 @@ def _simplejpeg() -> Any:
 
 
 def check_mode(image: "Image.Image") -> None:
-    """Raises ValueError for what cannot become RGB: no pixels, or 32 bits a channel."""
+    """Raises ValueError for what cannot become RGB: no pixels, or values that do not say what is white."""
     if 0 in image.size:
         raise ValueError("it has no pixels")
     if image.mode in ("I", "F"):
-        raise ValueError(f"mode {image.mode!r}, 32 bits, does not say what is white; scale it to 0..255 first")
+        words = f"mode {image.mode!r}, fractions or whole numbers with a sign, does not say what is white"
+        raise OtherPixels(f"{words}; scale it to 0..255 first")
 
 
 def _rgb(image: "Image.Image") -> np.ndarray:
-    """Returns a PIL image as uint8 `(height, width, 3)`; ValueError for no pixels, and for 32 bits a channel."""
+    """Returns a PIL image as uint8 `(height, width, 3)`; ValueError as `check_mode`."""
     check_mode(image)
     if image.mode.startswith("I;16"):  # Pillow would clip to 255; TensorFlow's decoder keeps the upper byte.
         grey = (np.asarray(image) >> 8).astype("uint8")

@@ -1,5 +1,6 @@
 """Images of other channels than red, green and blue: arrays, grey pictures and TIFFs through data and preprocessing."""
 
+import io
 import sys
 
 import numpy as np
@@ -92,3 +93,82 @@ def test_grey_pictures_and_errors(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tifffile", None)
     with pytest.raises(ImportError, match="4 channels needs tifffile.*keras-vit"):
         keras_vit.VisionTransformer(CONFIG).preprocess(folder / "corn" / "0.tif")
+
+
+def written(path, kind, dtype="uint8", count=3):
+    """Writes a TIFF of a kind; returns its pixels `(8, 12, count)`."""
+    tifffile = pytest.importorskip("tifffile")
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 12, count)) * (257 if dtype == "uint16" else 1)
+    pixels = pixels.astype(dtype)
+    first = np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+    kinds = {
+        "imagej": (first, {"imagej": True, "metadata": {"axes": "CYX"}}),
+        "slices": (first, {"imagej": True, "metadata": {"axes": "ZYX"}}),
+        "ome": (first, {"ome": True, "photometric": "minisblack", "metadata": {"axes": "CYX"}}),
+        "tifffile": (first, {"photometric": "minisblack"}),
+        "pages": (first, {"photometric": "minisblack", "metadata": None}),
+        "planes": (first, {"photometric": "minisblack", "planarconfig": "separate"}),
+        "planes of RGB": (first, {"photometric": "rgb", "planarconfig": "separate"}),
+        "samples": (pixels, {"photometric": "minisblack", "planarconfig": "contig"}),
+        "RGB": (pixels, {"photometric": "rgb"}),
+    }
+    tifffile.imwrite(path, kinds[kind][0], **kinds[kind][1])
+    return pixels
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("kind", ["imagej", "ome", "tifffile", "planes", "planes of RGB", "samples", "RGB"])
+def test_three_channels_of_a_tiff_wherever_they_lie(kind, dtype, tmp_path):
+    """Pillow takes planes for pages, the first of which became red, green and blue, or did not know the file."""
+    file = tmp_path / "cells.tif"
+    wanted = written(file, kind, dtype) >> (8 if dtype == "uint16" else 0)
+    for source in (file, io.BytesIO(file.read_bytes())):
+        np.testing.assert_array_equal(keras_vit.load_image(source), wanted)
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        written(tmp_path / "photos" / name / "0.tif", kind, dtype)
+    with data.open_data(tmp_path / "photos", image_size=(8, 12), batch_size=2, split="test") as stream:
+        np.testing.assert_array_equal(stream.batch(0)[0][1], wanted)
+
+
+def test_pages_and_slices_are_read_as_animations(tmp_path):
+    for kind in ("pages", "slices"):
+        first = written(tmp_path / "stack.tif", kind)[..., 0]
+        np.testing.assert_array_equal(keras_vit.load_image(tmp_path / "stack.tif"), np.stack([first] * 3, -1))
+
+
+@pytest.mark.parametrize("kind", ["imagej", "tifffile", "planes", "samples", "RGB"])
+def test_what_is_not_red_green_and_blue_is_not_called_damaged(kind, tmp_path):
+    file = tmp_path / "field.tif"
+    for dtype in ("float32", "int16"):
+        written(file, kind, dtype)
+        with pytest.raises(ValueError, match="field.tif.*not say what is white; scale") as caught:
+            keras_vit.load_image(file)
+        assert "damaged" not in str(caught.value)
+    if kind != "RGB":  # with four it has transparency
+        written(file, kind, count=4)
+        with pytest.raises(ValueError, match="field.tif.*it has 4 channels, but three are wanted.$"):
+            keras_vit.load_image(file)
+
+
+def test_places_without_data(tmp_path):
+    """Training ended with advice about the learning rate, evaluation named no file."""
+    tifffile = pytest.importorskip("tifffile")
+    model = keras_vit.VisionTransformer(CONFIG)
+    cases = (("nan", "float32", np.nan, []), ("mark", "int16", -9999, [(42113, "s", 0, "-9999", True)]))
+    for name, dtype, value, tags in cases:
+        for label in ("corn", "wood"):
+            (tmp_path / name / label).mkdir(parents=True)
+            pixels = np.ones((2, 8, 8, 4), dtype) * 50
+            pixels[1, 2, 3, :] = value
+            for i in range(2):
+                path = tmp_path / name / label / f"{i}.tif"
+                tifffile.imwrite(path, pixels[i], photometric="minisblack", planarconfig="contig", extratags=tags)
+        recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
+        words = "1.tif.* 1.56% of its values stand for no data"
+        with pytest.raises(ValueError, match=words):
+            training.finetune(model, tmp_path / name, recipe, verbose=False)
+        with pytest.raises(ValueError, match=words):
+            evaluate(model, tmp_path / name, progress=False)
+        with pytest.warns(UserWarning, match="2 bad images are left out|A bad image is left out"):
+            assert evaluate(model, tmp_path / name, on_bad_image="skip", progress=False).examples == 2
