@@ -53,6 +53,12 @@ def test_every_kind_of_file_carries_them(config, ending, tmp_path):
             assert "class_names" not in " ".join(one.files)
 
 
+def test_an_empty_line_at_the_end_of_a_list(tmp_path):
+    save_model(make(VIT.replace(class_names=None)), tmp_path / "model.npz")
+    (tmp_path / "classes.txt").write_text("\n".join(NAMES) + "\n\n", encoding="utf-8")
+    assert load(tmp_path / "model.npz").config.class_names == NAMES
+
+
 def test_the_checkpoint_that_comes_along():
     names = keras_vit.class_names("glyphs")
     assert names == (weights_folder() / "glyphs_classes.txt").read_text(encoding="utf-8").splitlines()

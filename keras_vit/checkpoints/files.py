@@ -397,7 +397,7 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
     if not file.is_file():
         return None
     try:
-        names = tuple(_read(file).decode("utf-8-sig").splitlines())
+        names = tuple(_read(file).decode("utf-8-sig").rstrip().splitlines())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
     for number, name in enumerate(names, 1):

@@ -383,12 +383,15 @@ def read_mask(path: Path) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
-            mode = image.mode
+            mode, kind = image.mode, image.format
             numbers = np.asarray(image) if mode in MODES else None
     except MemoryError:
         raise
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         raise ValueError(f"{printable(path)}: not a mask that can be read: {error}") from error
+    if kind in ("JPEG", "MPO"):
+        words = "is a JPEG, which changes numbers as it is written. Save masks as PNG, from where they were drawn"
+        raise ValueError(f"{printable(path)} {words}.")
     if numbers is None:
         raise ValueError(f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel.")
     return numbers
@@ -408,7 +411,7 @@ def names_beside(source: Any) -> list[str] | None:
     file = Path(at_home(source), CLASSES) if isinstance(source, (str, os.PathLike)) else None
     if file is None or not file.exists():
         return None
-    names = file.read_text(encoding="utf-8-sig").splitlines()
+    names = file.read_text(encoding="utf-8-sig").rstrip().splitlines()
     if not names:
         raise ValueError(f"{printable(file)} is empty: a name on each line was expected.")
     return check_class_names(names, None)[0]

@@ -364,7 +364,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     if others:
         count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
         first = ", ".join(map(printable, others[:3]))
-        warn_caller(f"{count} no picture of a class, by name or by place, and left out: {first}.")
+        warn_caller(f"{count} not a picture of a class, by name or by place, and left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     examples = Examples(
@@ -577,7 +577,7 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
         name=called,
         kind=f"tfds:{name}",
         fingerprint=fingerprint(labels),
-        stored_in=sorted(Path(builder.data_path).iterdir()),
+        stored_in=sorted(Path(builder.data_dir).iterdir()),
         classes=len(names),
         class_names=names,
         load=lambda picture: load_image(io.BytesIO(picture["image"]), orient=False),  # As tfds decodes.

@@ -54,6 +54,7 @@ Examples:
 # Share of the images that have to keep their class, and how far below its best the model itself may see the file's
 # class, in relation to the size of the outputs: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05
+_NO_COMPARISON = "The model answers with one number everywhere, as with a new head: the comparison shows nothing."
 NAMED = 0.8  # share of the images that have to keep their class however undecided the model is
 
 
@@ -81,7 +82,7 @@ class ExportReport(PlainData):
         load_seconds: From opening the file to its first outputs, without importing the runtime.
         latency_ms: Median time to run `batch` images, or one; None if it was not measured.
         seconds: What the export took.
-        note: What the runtime does by itself that this check has not measured; None for nothing.
+        note: What this check has not measured: what the runtime does by itself, or all where the head is new; or None.
         gpu: How many operators the GPU of a phone would run, by LiteRT's rules, and why not the others;
             `"not looked at"` for other formats.
         gpu_operators: That number; None where it was not looked at.
@@ -335,10 +336,15 @@ def export(
         load_seconds=measured["load_seconds"],
         latency_ms=measured.get("latency_ms"),
         seconds=time.perf_counter() - started,
-        note=row.note,
+        note=_note(row, expected),
         **_on_gpu(operators["gpu"]),
         **in_float16,
     )
+
+
+def _note(row: Format, expected: list[dict[str, np.ndarray]]) -> str | None:
+    is_one_value = all(np.ptp(values) == 0 for batch in expected for values in batch.values())
+    return " ".join(filter(None, (_NO_COMPARISON if is_one_value else None, row.note))) or None
 
 
 def _check_operators(row: Format, foreign: list[str]) -> None:

@@ -96,7 +96,7 @@ class DistillationLoss(keras.losses.Loss):
 def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, temperature: float = 1.0) -> Task:
     """Returns a task for `finetune`: the student learns from labels and from a teacher that sees the same batches.
 
-    A student with a distillation token (`create_model("deit_base_distilled_patch16_224")`) learns the labels by its
+    A student with a distillation token (`create_model("DeiT-B/16-distilled")`) learns the labels by its
     class token and the teacher by the other one, and answers with the mean of both, as in DeiT; any other model learns
     both by its one head. With `kind="features"` its head learns the labels, and what goes into its (last) head becomes
     like what goes into the teacher's, after a linear layer of its own where the widths differ. The log's `val_loss` is
@@ -182,6 +182,11 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
     """Returns a model of the predictions that `DistillationLoss` takes, with the weights of the student."""
     _check_image_sizes(student, teacher)
     wanted = _teacher_of(teacher, student, kind)(student.input)
+    if len(wanted.shape) != 2:
+        raise ValueError(
+            f"The teacher returns {wanted.shape}, but it must return one row for each image. Give one with a head or "
+            'with pooling, such as load(..., pooling="avg").'
+        )
     taught_head = student.get_layer("head_dist" if getattr(student.config, "distillation_head", False) else "head")
     if kind == "features":
         logits, found = logits_model(student).output, taught_head.input

@@ -2,6 +2,7 @@
 
 import io
 import types
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -63,7 +64,7 @@ class FakeTfds(types.ModuleType):
             splits={split: types.SimpleNamespace(num_bytes=100) for split in splits},
             file_format=types.SimpleNamespace(value=file_format),
         )
-        source = {"as_data_source": lambda **options: examples}
+        source = {"as_data_source": lambda **options: examples, "data_dir": Path(__file__).parent}
         self.built = types.SimpleNamespace(info=info, download_and_prepare=lambda: None, **source)
         self.decode = types.SimpleNamespace(SkipDecoding=lambda: None)
 

@@ -186,8 +186,21 @@ def test_two_files_of_one_name_are_refused(tmp_path):
     Image.fromarray(np.zeros((24, 24), "uint8")).save(tmp_path / "masks/1.tif")
     with pytest.raises(ValueError, match=r"1.png and 1.tif differ by their endings only"):
         stream(tmp_path, "test")
+    (tmp_path / "masks/1.tif").unlink()
+    (tmp_path / "classes.txt").write_text("floor\nwall\ncat\n\n")  # an editor's empty line
+    assert open_masks(tmp_path).class_names == ("floor", "wall", "cat")
     (tmp_path / "classes.txt").write_text("")
     with pytest.raises(ValueError, match="classes.txt is empty"):
+        open_masks(tmp_path)
+
+
+def test_masks_that_are_jpegs_are_refused(tmp_path):
+    """Their numbers are not those that were saved: classes that nobody drew."""
+    write(tmp_path, *pictures())
+    mask = tmp_path / "masks/1.png"
+    Image.open(mask).convert("L").save(mask.with_suffix(".jpg"))
+    mask.unlink()
+    with pytest.raises(ValueError, match=r"1.jpg is a JPEG, which changes numbers.*Save masks as PNG"):
         open_masks(tmp_path)
 
 

@@ -274,3 +274,15 @@ def test_built_in_images_are_the_same_every_time():
     np.testing.assert_array_equal(images, built_in_images(signature, (8, 12)))
     assert images.std(axis=(1, 2, 3)).min() > 10  # none of them is empty
     assert another_size(CONFIG.replace(dynamic=True)) == (12, 20)
+
+
+@pytest.mark.once
+def test_a_new_head_is_no_comparison(monkeypatch, tmp_path):
+    """Zeros were compared with zeros, and the file was said to agree."""
+    fake_export(monkeypatch)
+    model = new_model()
+    assert "shows nothing" not in (export(model, tmp_path / "a.tflite").note or "")
+    for classes in (3, 4):
+        fresh = model.with_classes(classes)
+        fresh.get_layer("head").bias.assign(np.full(classes, classes - 3.0))
+        assert "a new head: the comparison shows nothing" in str(export(fresh, tmp_path / f"{classes}.tflite").note)

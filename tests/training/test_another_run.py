@@ -141,7 +141,7 @@ def test_the_command_line_and_its_default_folder(tmp_path, monkeypatch, capsys):
     assert cli.main(["finetune", "model.keras", "one/photos", *arguments]) == 0
     assert cli.main(["finetune", "model.keras", "two/photos", *arguments]) != 0
     error = capsys.readouterr().err
-    assert "the training data differ. Choose another output, or pass --restart" in error
+    assert "the training data differ. Choose another output, or pass resume=False (--restart)" in error
     assert cli.main(["finetune", "model.keras", "one/photos", *arguments]) == 0
 
 

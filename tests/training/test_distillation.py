@@ -1,10 +1,13 @@
 """Distillation: the losses of DeiT by another reading, and what the student learns from the teacher."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import training
+from keras_vit.models import find_variant
 from keras_vit.training import DistillationLoss, SigmoidLoss
 from tests.training.test_finetuning import IMAGES, RECIPE, finetune, new_model
 from tests.training.test_loop import assert_same_weights, weights_of
@@ -109,6 +112,18 @@ WRONG = {
     r"the teacher of \(16, 16, 3\): give teacher.with_image_size\(\(8, 8\)\)": lambda: distil(
         new_model(), new_model(image_size=16)
     ),
+    r"of \(8, 8, 1\), but the teacher of \(8, 8, 3\): give a teacher for as many channels": lambda: training.finetune(
+        new_model(channels=1),
+        (IMAGES[0][..., 0], IMAGES[1]),
+        RECIPE,
+        steps=1,
+        task=training.distillation(new_model()),
+        verbose=False,
+    ),
+    r"teacher returns \(None, 5, 8\), but it must return one row for each image.*pooling=": lambda: distil(
+        new_model(), new_model(classes=None, pooling="none"), "features"
+    ),
+    "teacher returns .*pooling=": lambda: distil(new_model(), new_model(classes=None, pooling="none")),
     "classes of the data are 'a', 'b', 'c', those of": lambda: distil(
         new_model(class_names=["a", "b", "c"]), new_model(class_names=["b", "a", "c"])
     ),
@@ -123,3 +138,9 @@ def test_what_does_not_fit_is_refused():
     for message, call in WRONG.items():
         with pytest.raises((TypeError, ValueError), match=message):
             call()
+
+
+@pytest.mark.once
+def test_the_variant_of_the_docstring_exists():
+    name = re.search(r'create_model\("(.*?)"\)', training.distillation.__doc__)[1]
+    assert find_variant(name)
