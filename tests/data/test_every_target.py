@@ -1,6 +1,7 @@
 """What works for labels works for masks, segments, boxes and pictures without labels: they come from one stream."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -133,6 +134,25 @@ def test_tables(root, target):
     assert_same([[part[i] for i in (0, 2, 4, 1, 3, 5)] for part in found], [list(part) for part in wanted])
 
 
+def test_contents_are_those_of_every_file(root, target):
+    """Also of one in the middle that has the name and the size of another; and of masks in files."""
+    changed = ["images/b/3.png"] + (["masks/b/3.png"] if target in ("mask", "segments") else [])
+    for form in ("folder", "table"):
+
+        def contents(form=form):
+            with opened(source_of(root, target, form), target) as stream:
+                return stream.contents()
+
+        found = contents()
+        assert found is not None and found == contents()
+        for name in changed:
+            status = (root / name).stat()
+            os.utime(root / name, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+            assert contents() != found
+            os.utime(root / name, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert contents() == found
+
+
 def test_a_share_is_held_out(root, target):
     source = source_of(root, target)
     with opened(source, target, training=False, shuffle=False, image_size=18, split="test", holdout=0.4) as held:
@@ -189,6 +209,7 @@ def test_pipelines(target, form):
                 (2, n, 16, 16, 3) for n in (2, 1)
             ]
     with opened(source, target, training=False, batch_size=2, **options) as stream:
+        assert stream.contents() is None
         assert_same([picture for batch, _ in stream for picture in batch], list(pictures))
 
 

@@ -199,6 +199,10 @@ def test_cocos_panoptic_annotations(tmp_path):
     """Crowds are known, and dropped in training, as pictures of nothing else are; classes count by categories' ids."""
     file, ids = coco_panoptic(tmp_path)
     source = data.open_segments(tmp_path, annotations=file)
+    contents = [source.examples.contents]
+    (tmp_path / "panoptic_train/0.png").write_bytes((tmp_path / "panoptic_train/0.png").read_bytes())
+    contents.append(data.open_segments(tmp_path, annotations=file).examples.contents)
+    assert contents[0] != contents[1]  # the ids were written again
     assert source.class_names == ("dog", "cat") and len(source.names) == 1 and source.task == "panoptic"
     found = source.read(0)[1]
     wanted = {"masks": np.stack([ids == 9, ids == 300, ids == 70000]), "labels": [1, 1, 0]}
