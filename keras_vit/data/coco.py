@@ -91,8 +91,7 @@ def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Se
 
 
 def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Instances]:
-    """Returns the instances of pictures, crowds among them, without those that have a box alone."""
-    found: dict[Any, Instances] = {}
+    """Returns the instances of pictures, crowds among them, without boxes alone; pictures without instances last."""
     pictures = {
         row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
         for row in about["images"]
@@ -107,11 +106,10 @@ def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[In
     if len(shown) < len(single):
         less = f"{len(single) - len(shown)} of {count} annotations in {printable(file)}"
         warn_caller(f"{less} have no polygons or run lengths, and are left out.")
-    for row in shown:
-        found.setdefault(row["image_id"], _listed(pictures, "image_id", row))
-    several = [row for row in about["annotations"] if row.get("iscrowd") and row["image_id"] in found]
-    for row in [*(row for row in several if row.get("segmentation")), *shown]:
-        picture = found[row["image_id"]]
+    found = {row["image_id"]: _listed(pictures, "image_id", row) for row in shown} | pictures
+    several = [row for row in about["annotations"] if row.get("iscrowd") and row.get("segmentation")]
+    for row in [*several, *shown]:
+        picture = _listed(found, "image_id", row)
         picture.crowd.append(bool(row.get("iscrowd")))
         picture.areas.append(row.get("area", np.nan))
         picture.masks.append(row["segmentation"])
@@ -173,18 +171,20 @@ def _categories(about: Any) -> list[tuple[int, str]]:
     return found
 
 
-def pictures_by_name(folder: Path, ids: Path | None) -> Callable[[str], Path]:
+def pictures_by_name(folder: Path, ids: Path | None) -> Callable[..., Any]:
     """Returns a function from a `file_name` to the picture in a folder whose path ends with it, but not in `ids`."""
     root, pictures = folder.resolve(), dict[str, list[Path]]()
     for path in image_files(folder):
         if ids not in path.parents:
             pictures.setdefault(path.name, []).append(path)
 
-    def find(name: str) -> Path:
+    def find(name: str, needed: bool = True) -> Path | None:
         parts = Path(name.replace("\\", "/")).parts
         alike = pictures.get(parts[-1] if parts else "", [])
         places = [path for path in alike if (root / path.relative_to(folder)).parts[-len(parts) :] == parts]
         places = [path for path in places if path.relative_to(folder).parts == parts] or places
+        if not places and not needed:
+            return None
         if not places:
             others = f", only {printable(alike[0])}" if alike else ""
             raise FileNotFoundError(f"{folder} has no picture {name}{others}.")
@@ -235,8 +235,8 @@ def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) 
     except ValueError as error:
         raise ValueError(f"{file.name}: of {name} {error}") from error
     areas = np.where(np.isnan(row.areas), [mask.sum() for mask in masks], row.areas)
-    crowd = np.array(row.crowd)
-    return {"masks": np.stack(masks), "labels": np.array(row.labels, "int32"), "crowd": crowd, "areas": areas}
+    masks, crowd = np.stack(masks) if masks else np.zeros((0, *size), bool), np.array(row.crowd, bool)
+    return {"masks": masks, "labels": np.array(row.labels, "int32"), "crowd": crowd, "areas": areas}
 
 
 def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:

@@ -61,6 +61,7 @@ class AnnotatedPictures:
     task: str
     tests: Any
     target: str
+    whole: Examples | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +87,8 @@ class AnnotatedPictures:
         Raises IndexError for one that there is not, TypeError for what is not a whole number.
         """
         chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
-        return dataclasses.replace(self, examples=self.examples.part(chosen))
+        changes = {} if self.whole is None else {"whole": None}
+        return dataclasses.replace(self, examples=self.examples.part(chosen), **changes)
 
     def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
         """Returns the pictures to train on, or where there are such those to evaluate on."""
@@ -95,7 +97,7 @@ class AnnotatedPictures:
         names = None if here.class_names is None else list(here.class_names)
         marks = fingerprint(*chosen.names, chosen.examples.fingerprint)
         return dataclasses.replace(
-            chosen.examples,
+            chosen.examples if split == "train" or chosen.whole is None else chosen.whole,
             kind=f"{self.task} {self.target}".strip(),
             fingerprint=marks,
             classes=here.classes,
@@ -128,6 +130,7 @@ class SegmentedImages(AnnotatedPictures):
         tests: The pictures that the data has to evaluate on; None where it has none.
         pipeline: Batches of another library, which go their own way; None for other data.
         masks: The semantic masks that a pipeline's targets are made of; None for targets that are segments already.
+        whole: The pictures, also those without an instance, to evaluate on; None where there are no others.
         target: `"segments"`.
 
     Examples:
@@ -144,6 +147,7 @@ class SegmentedImages(AnnotatedPictures):
     tests: "SegmentedImages | None" = dataclasses.field(default=None, repr=False)
     pipeline: Any = dataclasses.field(default=None, repr=False)
     masks: MaskedImages | None = dataclasses.field(default=None, repr=False)  # semantic ones
+    whole: Examples | None = dataclasses.field(default=None, repr=False)
     target: str = "segments"
 
     def in_order(self, names: Sequence[str] | None) -> Self:
@@ -350,10 +354,13 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
             raise FileNotFoundError(f"{file} names {len(missing)} PNGs that are not in {ids}: {listing(missing)}.")
         annotate = functools.partial(panoptic_targets, file)
     find = pictures_by_name(folder, ids if about.is_panoptic else None)
-    paths = [find(row.picture) for row in rows]
     notes = [(row, ids / row.png) for row in rows] if about.is_panoptic else rows
-    examples = opened(paths, notes, annotate, file.name, file.stat().st_size, len(paths))
-    return SegmentedImages(examples, len(about.names), about.names, task, about.stuff)
+    kept = [about.is_panoptic or not all(row.crowd) for row in rows]
+    paths = [find(row.picture, keep) for row, keep in zip(rows, kept, strict=True)]
+    there = [i for i, path in enumerate(paths) if path is not None]
+    whole = opened(paths, notes, annotate, file.name, file.stat().st_size, sum(kept)).part(there)
+    examples = whole.part(np.flatnonzero(np.array(kept)[there]))
+    return SegmentedImages(examples, len(about.names), about.names, task, about.stuff, whole=whole)
 
 
 def _ade20k(root: Path, split: str) -> SegmentedImages:
@@ -457,7 +464,7 @@ def _arrays(
         load=lambda picture: as_bytes(read_picture(picture)),
         in_files=False,
     )
-    return SegmentedImages(examples.part(kept), count, names, "instance")
+    return SegmentedImages(examples.part(kept), count, names, "instance", whole=examples)
 
 
 def as_bytes(picture: np.ndarray) -> np.ndarray:

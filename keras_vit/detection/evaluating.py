@@ -57,7 +57,7 @@ def evaluate(
             opened = (open_boxes if has_boxes else open_segments)(data).in_order(config.class_names)
             data = open_data(
                 opened,
-                split="test" if opened.has_test_split else "train",
+                split="test",
                 image_size=config.image_size,
                 batch_size=processes.count,
                 shuffle=False,

@@ -288,8 +288,8 @@ class RunFolder:
     """One run's files, each moved into place when it is complete.
 
     `run.json` holds the settings, the plain data that decide the run's numbers, and as `begun_with` fingerprints of
-    weights and data (None of a pipeline). `step-N.npz` holds the weights, the state of the optimizer and of every random
-    generator and the log after N steps, `log.csv` the log for people.
+    weights and data (None of a pipeline). `step-N.npz` holds the weights, the state of the optimizer and of every
+    random generator and the log after N steps, `log.csv` the log for people.
     Only the first of the run's processes reads and writes the folder.
 
     Raises:

@@ -313,6 +313,31 @@ def test_cocos_instances(tmp_path):
         data.open_segments(tmp_path, annotations=file)
 
 
+def test_pictures_without_an_instance_are_there_to_evaluate_on(tmp_path):
+    """They are not trained on. One that is not in the folder is not missed, nor is one with crowds alone."""
+    pytest.importorskip("pycocotools")
+    runs = {"counts": [0, 100, 380], "size": [20, 24]}
+    rows = [{"image_id": 2, "category_id": 7, "segmentation": runs, "iscrowd": crowd} for crowd in (0, 1)]
+    rows.append(rows[1] | {"image_id": 3})
+    images = [{"id": i, "file_name": f"{i}.png"} for i in range(5)]
+    about = {"categories": CATEGORIES, "images": images, "annotations": rows}
+    (tmp_path / "instances.json").write_text(json.dumps(about))
+    for i in range(4):
+        Image.fromarray(np.full((20, 24, 3), 50 + i, "uint8")).save(tmp_path / f"{i}.png")
+    found = data.open_segments(tmp_path, annotations=tmp_path / "instances.json")
+    pictures = [np.full((20, 24, 3), 50 + i, "uint8") for i in range(3)]
+    nothing = {"masks": np.zeros((0, 20, 24), bool), "labels": []}
+    one = {"masks": np.ones((1, 20, 24), bool), "labels": [0]}
+    arrays = data.open_segments((pictures, [nothing, one, nothing]), classes=1)
+    for source, counts in ((found, [2, 0, 0, 1]), (arrays, [0, 1, 0])):
+        assert len(source.names) == 1
+        with stream_of(source, batch_size=1, augmentation=data.SegmentAugmentation()) as stream:
+            assert stream.examples == 1
+        with data.open_data(source, image_size=16, batch_size=1, split="validation") as stream:
+            assert [len(targets[0]["labels"]) for _, targets in stream] == counts
+        assert len(source.part([0]).names) == 1 and source.part([0]).whole is None
+
+
 def test_semantic_masks_are_a_segment_for_each_class():
     pixels, masks = np.zeros((3, 8, 8, 3), "uint8"), np.zeros((3, 8, 8), "uint8")
     masks[:, :4], masks[:, 0, 0] = 1, 255
@@ -336,7 +361,7 @@ def test_targets_that_make_no_sense():
         data.open_segments((pictures, [{"masks": np.ones((1, 4, 4)), "labels": [0, 1]}]))
     source = data.open_segments((pictures, [{"masks": np.zeros((0, 20, 24)), "labels": []}]), classes=1)
     with pytest.raises(ValueError, match="data must hold images"):
-        stream_of(source)
+        stream_of(source, augmentation=data.SegmentAugmentation())
 
 
 OPTIONS = {"annotations": "a.json", "ignore": 7, "reduce_zero_label": True, "split": "test"}
