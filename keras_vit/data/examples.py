@@ -27,7 +27,7 @@ from keras_vit._arguments import (
 )
 from keras_vit._files import at_home, contents_of, fingerprint
 from keras_vit._terminal import ProgressBar
-from keras_vit.preprocessing import check_mode, imagenet1k_classes, load_image
+from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
 
 TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
@@ -213,6 +213,12 @@ def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarra
 def extremes(image: np.ndarray) -> np.ndarray:
     """Returns an image `(1, 2, channels)` of the least and the largest value of one."""
     return np.repeat(np.array([image.min(), image.max()])[None, :, None], image.shape[-1], -1)
+
+
+def check_scale(images: Sequence[np.ndarray], channels: int = 3) -> None:
+    """Raises ValueError where several images together seem to be scaled already: one of them may be dark."""
+    if not any(image.dtype == "uint8" or not image.size for image in images):
+        check_pixels(np.stack([*map(extremes, images)]), channels, scaled="raise")
 
 
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.data.examples import (
     Examples,
     Reading,
-    extremes,
+    check_scale,
     image_files,
     image_pair,
     is_pipeline,
@@ -220,9 +220,7 @@ class MaskedImages:
                 pixels = with_channels(to_numpy(image)[None], reading.channels)[0]
                 return check_pixels(pixels, reading.channels, name="the picture", scaled="ignore")
 
-            some = [load(images[i]) for i in range(min(16, len(images)))]
-            if not any(image.dtype == "uint8" or not image.size for image in some):  # one may be dark
-                check_pixels(np.stack([*map(extremes, some)]), reading.channels, name="images", scaled="raise")
+            check_scale([load(images[i]) for i in range(min(16, len(images)))], reading.channels)
 
         if in_files:
             images, masks = zip(*files, strict=True)

@@ -37,6 +37,7 @@ from keras_vit.data.examples import (
     SPLITS,
     Examples,
     Reading,
+    check_scale,
     image_files,
     is_pipeline,
     one_pass,
@@ -310,6 +311,9 @@ def opened(
     pictures: Sequence[Any], notes: Sequence[Any], annotate: Callable[..., Targets], *digest: Any, **fields: Any
 ) -> Examples:
     """Returns pictures, in files where nothing else is said, whose segments `annotate` makes of notes."""
+    arrays = [to_numpy(pictures[i]) for i in range(min(16, len(pictures))) if hasattr(pictures[i], "shape")]
+    if arrays:
+        check_scale(arrays)
     return Examples(
         pictures=pictures,
         labels=np.zeros(len(pictures), "int64"),

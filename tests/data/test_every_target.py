@@ -238,3 +238,26 @@ def test_an_augmentation_of_another_target_is_refused(root, target, kind):
             source_of(root, target), image_size=16, batch_size=2, augmentation=AUGMENTATIONS[kind],
             target=target if target in ("class", "none") else "class",
         )  # fmt: skip
+
+
+def test_arrays_that_are_scaled_already_are_refused(target):
+    """Those of segments and boxes were rounded to 0 and 1, and trained on with a warning."""
+    pictures = np.random.default_rng(0).integers(2, 256, (4, 16, 16, 3)).astype("float32")
+    masks, one = np.arange(4)[:, None, None] % 2 * np.ones((4, 16, 16), "uint8"), {"labels": [0]}
+    targets = {
+        "class": np.arange(4) % 2,
+        "none": None,
+        "mask": masks,
+        "segments": [one | {"masks": np.ones((1, 16, 16), bool)}] * 4,
+        "boxes": [one | {"boxes": [[1, 2, 7, 12]]}] * 4,
+    }[target]
+    opener = {"mask": data.open_masks, "segments": data.open_segments, "boxes": data.open_boxes}.get(target)
+
+    def batch(pictures):
+        source = pictures if target == "none" else (list(pictures), targets)
+        with opened(opener(source, classes=2) if opener else source, target) as stream:
+            return stream.batch(0)
+
+    batch(pictures)
+    with pytest.raises(ValueError, match="seem to be scaled already"):
+        batch(pictures / 255)
