@@ -235,7 +235,8 @@ def open_segments(
         split: Of folders and masks that have such, `"train"`, `"test"` or `"validation"`.
 
     Returns:
-        The pictures that have a segment; of `"train"` with the others as `tests`.
+        The pictures that have a segment; of `"train"` with the others as `tests`. COCO's and those in memory
+        without one are evaluated on.
 
     Raises:
         OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
