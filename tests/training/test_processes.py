@@ -76,6 +76,10 @@ def test_two_processes_do_what_one_does(backend, tmp_path):
         np.testing.assert_allclose(first["segments"]["losses"], segments["losses"], rtol=TOLERANCE)
         # Sums of rounding again, which AdamW enlarges: 1e-5 where the biases of queries have moved to a sum of 0.1.
         np.testing.assert_allclose(first["segments"]["weights"], segments["weights"], rtol=TOLERANCE, atol=1e-5)
+        boxes = in_processes.tune_boxes(tmp_path)
+        np.testing.assert_allclose(first["boxes"]["losses"], boxes["losses"], rtol=TOLERANCE)
+        np.testing.assert_allclose(first["boxes"]["weights"], boxes["weights"], rtol=TOLERANCE, atol=1e-5)
+        assert first["boxes"]["ap"] == pytest.approx(boxes["ap"], abs=1e-6)
     assert (tmp_path / "masks/masks.png").exists()  # process 0 draws, and the other does not wait for it
     if backend == "jax":
         assert first["sharded"] == 0
