@@ -24,14 +24,23 @@ def main() -> None:
     parser.add_argument("--output", default="boxes-output")
     parser.add_argument("--quick", action="store_true", help="a few steps: the numbers mean nothing")
     options = parser.parse_args()
-    steps, train, test = (3, 32, 4) if options.quick else (2000, 4000, 100)
+    steps, train, test = (3, 32, 4) if options.quick else (3000, 4000, 100)
 
     scenes, tests = (
         data.open_boxes(make_boxes(count, SIZE, seed), class_names=BOX_CLASSES)
         for seed, count in enumerate((train, test))
     )
     vit = keras_vit.ViTConfig(
-        image_size=SIZE, patch_size=8, width=96, depth=3, heads=3, mlp_width=192, pooling="none", classes=None
+        image_size=SIZE,
+        patch_size=8,
+        width=96,
+        depth=3,
+        heads=3,
+        mlp_width=192,
+        pooling="none",
+        classes=None,
+        class_token=False,  # which each patch would be multiplied by: of random weights it hides where edges are
+        position_embedding="sincos2d",
     )
     done = training.finetune_detection(
         keras_vit.VisionTransformer(vit, name="small"),

@@ -301,7 +301,7 @@ room.export = export
 OUTPUT = re.compile(r"^```\{\.text \.output\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SECTION = "=== page"
 # Pages of tasks, which begin with a block that runs, and show what it prints.
-TASKS = "training dense zero_shot inspection loading features distribution ecosystem export/README".split()
+TASKS = "training dense detection zero_shot inspection loading features distribution ecosystem export/README".split()
 TASKS += [f"export/{name}" for name in "litert onnx openvino saved_model torch stablehlo".split()]
 
 
@@ -380,7 +380,7 @@ def test_a_page_of_a_task_begins_with_a_block_that_runs_and_what_it_prints(page)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("page", "training dense zero_shot inspection loading features export/README".split())
+@pytest.mark.parametrize("page", "training dense detection zero_shot inspection loading features export/README".split())
 def test_a_page_of_a_task_opens_with_a_picture_code_a_command_and_what_to_vary(page):
     opening = (ROOT / "docs" / f"{page}.md").read_text("utf-8").partition("\n## ")[0]
     places = [opening.find(part) for part in ("![", "```python", "\n    keras-vit ", "What to vary:")]

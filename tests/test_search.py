@@ -15,6 +15,7 @@ TITLE, HEADING = 20, 8  # what a word there counts beside one in the text, near 
 WANTED = {
     "zero_shot.md": ["zero shot", "zero-shot classification", "clip", "siglip", "prompt templates"],
     "dense.md": ["segmentation", "depth estimation", "depth", "mIoU", "panoptic", "depth anything", "EoMT"],
+    "detection.md": ["object detection", "detection", "boxes", "owl-vit", "average precision"],
     "training.md": ["fine-tuning", "fine-tune", "training"],
     "training_lora.md": ["lora", "frozen layers"],
     "training_augmentation.md": ["augmentation", "randaugment"],
