@@ -21,6 +21,7 @@ PAGES: dict[str, str | None] = {
     "dense": "masks.png",
     "zero_shot": "confusion.png",
     "inspection": "rollout.png",
+    "detection": None,
     "loading": None,
     "features": None,
     "distribution": None,
