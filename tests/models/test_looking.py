@@ -47,6 +47,7 @@ def compiled(**changes):
     return model
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_tells_of_pixels_once(kind):
     for call in (lambda model, x: model.predict(x, verbose=0), lambda model, x: model.predict_on_batch(x)):
@@ -101,6 +102,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # of Keras, for what has no length
 @pytest.mark.parametrize("library", SOURCES)
 def test_data_in_batches_tell_by_the_first_one(library):

@@ -458,7 +458,7 @@ def test_starting_again_leaves_no_old_model_but_that_it_starts_from(tmp_path, mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     for path in (tmp_path / "model.keras", "~/model.keras"):
-        with pytest.raises(ValueError, match="resume=False empties"):
+        with pytest.raises(ValueError, match=r"resume=False .*empties"):
             finetune(path, resume=False, **options)
     assert (tmp_path / "model.keras").exists()
     with pytest.raises(RuntimeError, match="in the middle"):
