@@ -218,7 +218,8 @@ def extremes(image: np.ndarray) -> np.ndarray:
 def check_scale(images: Sequence[np.ndarray], channels: int = 3) -> None:
     """Raises ValueError where several images together seem to be scaled already: one of them may be dark."""
     if not any(image.dtype == "uint8" or not image.size for image in images):
-        check_pixels(np.stack([*map(extremes, images)]), channels, scaled="raise")
+        finite = [part for part in map(extremes, images) if np.isfinite(part).all()]  # others are named when read
+        check_pixels(np.stack(finite or [np.zeros((1, 2, channels))]), channels, scaled="raise")
 
 
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:

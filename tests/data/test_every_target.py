@@ -261,3 +261,9 @@ def test_arrays_that_are_scaled_already_are_refused(target):
     batch(pictures)
     with pytest.raises(ValueError, match="seem to be scaled already"):
         batch(pictures / 255)
+    if target in ("segments", "boxes"):
+        pictures[1, 2, 3] = np.nan
+        source = opener((list(pictures), targets), classes=2)
+        with pytest.warns(UserWarning, match="A bad image is left out"):
+            with opened(source, target, training=False, on_bad_image="skip") as stream:
+                assert sum(len(batch) for batch, _ in stream) == 3
