@@ -70,7 +70,7 @@ def speeds() -> dict[str, float]:
 
 def draw_speed(shares: dict[str, float]) -> None:
     """Two bars for each peer, one for each processor; the line is the peer itself."""
-    figure, axis = plt.subplots(figsize=(9, 3.2), layout="constrained")
+    figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
     elsewhere = {peer: sum(ends) / 2 for peer, ends in ELSEWHERE.items()}
     for place, (found, colour) in enumerate(((shares, TEAL), (elsewhere, GREY))):
         heights = [-peer - 0.38 * place for peer, name in enumerate(PEERS) if name in found]
@@ -84,7 +84,7 @@ def draw_speed(shares: dict[str, float]) -> None:
     axis.set_xticks([0, 0.5, 1, 1.5, 2], ["0", "0.5", "as fast", "1.5", "2"], color=GREY)
     axis.tick_params(length=0, labelsize=11, labelcolor=INK)
     axis.spines[:].set_visible(False)
-    axis.legend(loc="lower right", frameon=False, title="Two processors of AMD", labelcolor=INK)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, title="Two processors of AMD")
     figure.savefig(IMAGES / "speed_bars.svg", metadata={"Date": None})
     plt.close(figure)
 
