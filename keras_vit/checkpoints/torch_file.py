@@ -26,7 +26,8 @@ from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, a
 
 # What the dict with the weights is called inside a training state, the preferred first: averages before what they are
 # averages of, the teacher of self-distillation before the student, I-JEPA's target before its context encoder.
-AVERAGES = ("state_dict_ema", "model_ema_state_dict", "model_ema", "ema_state_dict", "ema_model", "ema")
+AVERAGES = ("state_dict_ema", "model_ema_state_dict", "model_ema", "ema_state_dict", "ema_model", "ema", "params_ema")
+AVERAGES += ("ema_state", "ema_weights", "ema_params", "ema_net", "averaged_model", "swa_model", "swa_state_dict")
 RAW = ("model", "module", "state_dict", "model_state_dict")
 CONTAINERS = (*AVERAGES, "teacher", "target_encoder", *RAW, "student", "encoder")
 MOST_SHARED = 4  # times its size that the arrays in a storage may have together

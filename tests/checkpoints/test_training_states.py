@@ -8,6 +8,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
 from keras_vit.checkpoints.files import write_safetensors
+from keras_vit.checkpoints.torch_file import AVERAGES
 from tests.checkpoints.state_dicts import linear, norm, timm, transformers, write
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes")]
@@ -125,7 +126,7 @@ def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
     assert open_checkpoint(tmp_path / "last.pt").config.classes == 3
 
 
-@pytest.mark.parametrize("key", ["ema", "ema_model", "ema_state_dict", "model_ema_state_dict", "model_ema"])
+@pytest.mark.parametrize("key", AVERAGES)
 @pytest.mark.parametrize("form", ["pt", "safetensors"])
 def test_averages_beside_raw_weights(key, form, tmp_path):
     """One rule for all forms: averages are taken, and loading says what was not."""
