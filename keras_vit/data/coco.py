@@ -13,6 +13,8 @@ from keras_vit.data.examples import image_files
 from keras_vit.data.masks import mask_at_size, mask_targets
 from keras_vit.preprocessing.windows import read_picture
 
+_FARTHEST = 1e5  # pixels from the corner to a point of a polygon; pycocotools ends the process at 1e9 and at NaN
+
 
 class Segments(NamedTuple):
     """The segments of a picture in a panoptic annotation."""
@@ -251,6 +253,8 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
                 raise ValueError("run lengths of another sum")
             values = np.arange(len(counts)) % 2 == 1
             return np.repeat(values, counts).reshape(width, height).T
+        if not all(len(polygon) % 2 == 0 and np.abs(polygon).max() < _FARTHEST for polygon in segmentation):
+            raise ValueError("polygons without pairs of numbers, or far outside")
         require_packages("A mask of COCO", ("pycocotools",), "coco")
         from pycocotools import mask
 

@@ -198,10 +198,8 @@ def finetune(
         every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, math.ceil(recipe.steps / 10)))
         run = Run(task, recipe, model, images, tests, Sharing.of(processes, model), every, settings.seed)
         processes.check_same("settings", run.settings())
-        folder = None
-        if output is not None:
-            begun_with = run.beginning() if processes.first else {}
-            folder = RunFolder(output, run.settings(), settings.resume, processes, begun_with)
+        begun = run.beginning() if output is not None and processes.first else {}
+        folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes, begun)
         trained = compile_model(run)
         verbose = settings.verbose and processes.first
         if verbose:

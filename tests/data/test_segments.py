@@ -300,7 +300,8 @@ def test_cocos_instances(tmp_path):
     assert found["labels"].tolist() == [0, 1, 0] and found["crowd"].tolist() == [True, False, False]
     assert found["masks"].sum((1, 2)).tolist() == found["areas"].tolist() == [100, 48, 100]
     assert found["masks"][2][:, :5].all()
-    for damaged in ([[1, 2]], {"counts": "abc", "size": [20, 24]}, {"counts": [480]}):
+    far = [[[value, 1, 5, 5, 9, 9]] for value in (np.nan, np.inf, 1e9)]  # which ended the process
+    for damaged in ([[1, 2]], {"counts": "abc", "size": [20, 24]}, {"counts": [480]}, [[1, 1, 5, 5, 9]], *far):
         file.write_text(json.dumps(about | {"annotations": [rows[0] | {"segmentation": damaged}]}))
         with pytest.raises(ValueError, match=r"instances.json: of .*a.jpg an instance has no polygons or run lengths"):
             data.open_segments(tmp_path, annotations=file).read(0)
