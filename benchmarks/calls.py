@@ -89,7 +89,9 @@ def steps_of_keras_vit(model):
     images = torch.zeros((1, 224, 224, 3))
     if model == "EoMT-S":
         backbone = keras_vit.create_model("DINOv2-S/14", image_size=224, include_top=False, pooling="none").config
-        network = keras_vit.EoMT(keras_vit.EoMTConfig(backbone, classes=CLASSES, queries=20, query_blocks=3))
+        network = keras_vit.EoMT(
+            keras_vit.EoMTConfig(backbone=backbone, classes=CLASSES, queries=20, query_blocks=3, upscale_blocks=2)
+        )
         loss, optimizer = training.MaskClassificationLoss(CLASSES), training.MomentumSGD(0.01)
         optimizer.build(network.trainable_variables)
         targets = [{"masks": np.ones((1, 224, 224), "float32"), "labels": np.zeros(1, "int64")}]
