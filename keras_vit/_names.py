@@ -178,7 +178,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "BIT_VARIANTS BiTVariant FAMILIES VARIANTS Variant factory_name find_variant has_layers_of variant_config "
             "variant_of"
         ),
-        "keras_vit.models.vision_transformer": "BEFORE_BLOCKS BiT VisionTransformer",
+        "keras_vit.models.vision_transformer": "BiT VisionTransformer",
     },
     "keras_vit.preprocessing": {
         "keras_vit.preprocessing.applications": (

@@ -13,13 +13,14 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from keras_vit._arguments import check_choice, check_flag, check_patterns, did_you_mean, listing, pair
+from keras_vit._terminal import PlainData
 
 Check = Callable[[str, Any], Any]  # from the name and the value of a field to the value that is kept
 GIVEN = object()  # in `when`: a field applies where the other one is not None or 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(PlainData):
     """The base of frozen dataclasses whose fields are checked when they are made, then how they fit each other.
 
     A field of the type `Annotated[int, Whole(1)]` is checked by `Whole(1)`; with `| None`, None is left out. NumPy's
@@ -72,16 +73,6 @@ class Options:
         named = {name: value for name, value in fields.items() if name != "given"}
         refuse_unknown(named, (field.name for field in dataclasses.fields(cls)), cls.__name__)
         return cls(**named).adapted(fields.get("given", named))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain data for JSON: tuples as lists, options inside as their own dictionaries."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name, value in result.items():
-            if isinstance(value, Options):
-                result[name] = value.to_dict()
-            elif isinstance(value, tuple):
-                result[name] = list(value)
-        return result
 
 
 @functools.cache
@@ -144,7 +135,8 @@ def refuse(
 ) -> None:
     """Raises ValueError as `check` for values by name, of which `declared` has the fields; unknown axes pass."""
     for name, field in declared.items():
-        is_default = values[name] == field.default
+        value = values.get(name, field.default)
+        is_default = value == field.default
         for axis, allowed in field.metadata["when"].items():
             if axis not in situation or (is_default and name not in given):
                 continue
@@ -155,7 +147,7 @@ def refuse(
                 words = f"the {axis} {listing(allowed)}, but the {axis} is {found!r}: "
             if words:
                 advice = "leave it out" if is_default else f"give {name}={field.default!r}"
-                raise ValueError(f"{name}={values[name]!r} is for {words}{advice}.")
+                raise ValueError(f"{name}={value!r} is for {words}{advice}.")
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: str) -> None:

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -80,7 +81,8 @@ class PlainData:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns fields and `derived` properties, without the `hidden`, as plain data for JSON; NaN becomes None."""
-        names = [name for name in vars(self) if name not in self.hidden]
+        fields: Any = self
+        names = [field.name for field in dataclasses.fields(fields) if field.name not in self.hidden]
         return {name: _plain(getattr(self, name)) for name in (*names, *self.derived)}
 
 
@@ -88,6 +90,8 @@ def _plain(value: Any) -> Any:
     """Returns a value as JSON can hold it: arrays as lists, results as dicts, NaN as None."""
     if isinstance(value, PlainData):
         return value.to_dict()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -218,7 +218,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     if "classes" not in options and include_top and isinstance(names, Sequence):
         options["classes"] = len(names)
     size = options.get("image_size")
-    if getattr(config, "tokens_mlp_width", None) is not None and not isinstance(size, (str, type(None))):
+    if config.tokens_mlp_width is not None and not isinstance(size, (str, type(None))):
         config = config.replace(image_size=size)  # there are no weights that fit one grid alone
     config = changed_config(config, config_changes(config, options, variant))
     if representation_size is not None:

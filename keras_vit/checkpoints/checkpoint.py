@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit import layers, models
 from keras_vit._arguments import check_choice, printable, warn_caller
-from keras_vit._terminal import ProgressBar, megabytes
+from keras_vit._terminal import PlainData, ProgressBar, megabytes
 from keras_vit.checkpoints.accounting import (
     TABLE,
     Layout,
@@ -393,7 +393,7 @@ def decisive(config: ModelConfig) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointInfo:
+class CheckpointInfo(PlainData):
     """What a checkpoint file holds, as `inspect_checkpoint` returns it.
 
     Attributes:
@@ -424,10 +424,6 @@ class CheckpointInfo:
         return "\n  ".join([f"{self.config.model} {facts}, {self.layout}, {megabytes(self.bytes)}", *self.oddities])
 
     __repr__ = __str__
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the attributes by name as plain data, for JSON."""
-        return {**dataclasses.asdict(self), "config": self.config.to_dict()}
 
 
 def inspect_checkpoint(

@@ -464,15 +464,14 @@ def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | No
     from keras_vit.models import ImageModel
 
     if isinstance(source, ImageModel):
-        names = getattr(source.config, "class_names", None)  # models of depth have none
-        return None if names is None else list(names)
+        return None if source.config.class_names is None else list(source.config.class_names)
     text = os.fspath(resolve_source(source))
     path = find_checkpoint(text) if text in SHIPPED else pathlib.Path(os.path.expanduser(text))
     if not path.exists():
         return None
     file, head = pair_in(path)
     config: Any = config_in_file(path) if is_keras_file(path) else open_checkpoint(file, head=head).config
-    if config is not None and getattr(config, "class_names", None) is not None:
+    if config is not None and config.class_names is not None:
         return list(config.class_names)
     names = names_beside(path)
     return None if names is None or (config and getattr(config, "classes", None) != len(names)) else list(names)

@@ -274,7 +274,7 @@ def export(options: Namespace) -> Result:
     model = load(options.weights)
     if options.image_size is not None:
         model = model.with_image_size(options.image_size)
-    names = getattr(model.config, "class_names", None)  # maps of depth have none
+    names = model.config.class_names
     if options.classes is not None:
         names = lines_of(options.classes)
     pictures, labels = (None, None) if options.images is None else labelled_pictures(options.images, model, names)

@@ -26,7 +26,7 @@ from keras_vit._arguments import (
     whole_number,
 )
 from keras_vit._files import at_home, contents_of, fingerprint
-from keras_vit._terminal import ProgressBar
+from keras_vit._terminal import PlainData, ProgressBar
 from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
 
@@ -59,7 +59,7 @@ NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 
 @dataclasses.dataclass(frozen=True)
-class BadImage:
+class BadImage(PlainData):
     """One image that is left out or changed, and why.
 
     Args:

@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit._arguments import check_flag, to_numpy, whole_number
 from keras_vit._files import write_text
 from keras_vit._pictures import plot_map, safe_colours
+from keras_vit._terminal import PlainData
 from keras_vit.models import Detector
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.segmentation.results import check_share, label_of
@@ -26,7 +27,7 @@ _LISTED = 24  # entries of its legend
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Detection:
+class Detection(PlainData):
     """The boxes of a picture, in the order of the patches that found them.
 
     Attributes:
@@ -46,12 +47,6 @@ class Detection:
     labels: np.ndarray
     names: tuple[str, ...]
     objectness: np.ndarray | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the arrays as lists, for JSON; objectness only where there is such a head."""
-        parts = {"boxes": self.boxes, "scores": self.scores, "labels": self.labels, "objectness": self.objectness}
-        lists = {name: values.tolist() for name, values in parts.items() if values is not None}
-        return {**lists, "names": list(self.names)}
 
     def to_coco(self, image_id: int | str, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
         """Returns the boxes in COCO's result format: left, top, width and height, and the id of the class's category.

@@ -45,7 +45,7 @@ class Probe:
         self.inner = _find_model(self.model)
         self.config: Any = self.inner.config
         self.grid = (0, 0)  # known after a run
-        is_mixer = getattr(self.config, "tokens_mlp_width", None) is not None
+        is_mixer = self.config.tokens_mlp_width is not None
         if attention and (is_mixer or not isinstance(self.inner, VisionTransformer)):
             kind = "MLP-Mixer" if is_mixer else type(self.inner).__name__
             raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
@@ -55,25 +55,27 @@ class Probe:
         # `calls` are functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or
         # BiT, in place of the layers' own.
 
-        def call_inside(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            """Returns what `calls` says, or the layer itself returns; sets the grid at the patch embedding."""
-            call = calls.get(layer.name)
-            output = layer(*args, **kwargs) if call is None else call(layer, *args, **kwargs)
-            if layer.name == "embedding":
-                self.grid = (int(output.shape[1]), int(output.shape[2]))
+        def embed(layer: Any, *args: Any, **options: Any) -> Any:
+            output = calls.get("embedding", type(layer).__call__)(layer, *args, **options)
+            self.grid = (int(output.shape[1]), int(output.shape[2]))
             return output
+
+        own = {**calls, "embedding": embed}
+        inside = {layer.name: own[layer.name] for layer in self.inner.layers if layer.name in own}
 
         def call_around(layer: Any, *args: Any, **kwargs: Any) -> Any:
             """Returns the output of a layer of an outer model; goes into the inner model and what contains it."""
             if layer is self.inner:
-                return self.inner.call_layers(args[0], call_inside)
+                return self.inner.run(args[0], inside)
             if has_graph(layer) and any(one is self.inner for one in layers_inside(layer)):
                 return call_layers(layer, args[0], call_around)
             return layer(*args, **kwargs)
 
-        if self.model is self.inner:
-            return self.inner.call_layers(images, call_inside)
-        return call_layers(self.model, images, call_around)
+        return (
+            call_around(self.inner, images)
+            if self.model is self.inner
+            else call_layers(self.model, images, call_around)
+        )
 
     def map(self, tokens: Any) -> Any:
         """Returns `(..., tokens, D)` as `(..., rows, columns, D)` on the grid of the last run, without other tokens."""
@@ -82,7 +84,7 @@ class Probe:
 
     def check_all_tokens(self) -> None:
         """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
-        if getattr(self.config, "class_token_only", False):
+        if self.config.class_token_only:
             raise ValueError(
                 f"{self.inner.name} was optimized for inference: its last block does not compute all tokens, which "
                 "are needed here. Use model.with_config(class_token_only=False)."

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from keras_vit.models.image_model import ImageModel as ImageModel
     from keras_vit.models.image_model import pixel_scaling as pixel_scaling
     from keras_vit.models.text_encoder import TextEncoder as TextEncoder
-    from keras_vit.models.vision_transformer import BEFORE_BLOCKS as BEFORE_BLOCKS
     from keras_vit.models.vision_transformer import BiT as BiT
     from keras_vit.models.vision_transformer import VisionTransformer as VisionTransformer
 

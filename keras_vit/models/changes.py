@@ -138,7 +138,7 @@ OF_BUILDING = ("input_tensor", "name", "dtype")
 
 def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bool | None, source: str) -> bool:
     """Whether the pre-logits stay as the model has them: as the option says; for None with the source's head."""
-    if getattr(config, "representation_size", None) is None:
+    if config.representation_size is None:
         if pre_logits:
             raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
         return True
@@ -175,7 +175,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
         raise ValueError(f"{source} has no use for {', '.join(refused)}: it is {kind}. Leave it out.")
     include_top, pre_logits = changes.pop("include_top", True), changes.pop("pre_logits", None)
     pooling = changes.get("pooling", None if is_dense else config.pooling) if include_top else changes.get("pooling")
-    if getattr(config, "class_token_only", False) and pooling != "token":
+    if config.class_token_only and pooling != "token":
         changes["class_token_only"] = False  # `optimize_for_inference` computes the token alone
     if not include_top:
         return _without_top(config, changes, pre_logits)

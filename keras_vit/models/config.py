@@ -22,6 +22,12 @@ class Config(Options):
     # weight depends: they can change even in a quantized model.
     model: ClassVar[str]
     SETTINGS: ClassVar[tuple[str, ...]] = ()
+    # What configs without such a field answer. Fields without a default must not stand here: they would get this one.
+    class_names: ClassVar[Any] = None
+    class_token_only: ClassVar[Any] = False
+    distillation_head: ClassVar[Any] = False
+    representation_size: ClassVar[Any] = None
+    tokens_mlp_width: ClassVar[Any] = None
 
     def _need(self, field: str, **needed: Any) -> None:
         """Raises ValueError unless the fields in `needed` have these values, which the value of `field` needs."""

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from keras_vit._keras import call_layers
 from keras_vit.layers import (
     BatchNormalization,
     DepthBins,
@@ -439,7 +440,8 @@ class EoMT(DenseModel):
                 seen = seen | (free | (probabilities[number] <= 0))[..., None]
             return layer(*args, **options, allowed=_allowed(seen, config.backbone.prefix_tokens))
 
-        last = self.call_layers(ops.convert_to_tensor(images), call)
+        self._check_images(images)
+        last = call_layers(self, images, call)
         return [*found, last]
 
 

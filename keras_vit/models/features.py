@@ -7,9 +7,13 @@ from typing import Any
 import keras
 
 from keras_vit._arguments import Tensor, check_choice
+from keras_vit._keras import call_layers
 from keras_vit.layers import BLOCK_ACTIVATIONS, TokenMap, TransformerBlock
-from keras_vit.models.vision_transformer import BEFORE_BLOCKS, BiT, VisionTransformer
+from keras_vit.models.vision_transformer import BiT, VisionTransformer
 
+# The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
+BEFORE_BLOCKS = ("tokens", "register_tokens", "distillation_token", "class_token")
+BEFORE_BLOCKS += ("position_embedding", "token_dropout", "pre_norm")
 # What users call a result, and the layers that may return it: of those of a model, the last one does. The names are
 # those of big_vision's `out` dictionary.
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -97,7 +101,7 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         message = f"features must be a list of names from {listed}, but {features!r} was given."
         if "block_0" in table:
             message += f" A block also has {', '.join(f'block_0{name}' for name in inner)}."
-        if getattr(model.config, "class_token_only", False):
+        if model.config.class_token_only:
             message += f" {model.name} was optimized for inference: its last block does not compute all tokens."
             message += " Those has model.with_config(class_token_only=False)."
         raise ValueError(message)
@@ -146,7 +150,7 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
         table |= {name: (layer, None) for name, source in given.items() if source == layer}
         if layer == given.get("logits") and config.pooling != "token_avg":
             table[LOGITS_2D] = (layer, LOGITS_2D)
-    if getattr(config, "class_token_only", False):
+    if config.class_token_only:
         last = f"block_{config.depth - 1}"
         names = {last, "before_norm", "encoded", LOGITS_2D, *(f"{last}/{name}" for name in BLOCK_ACTIVATIONS)}
         table = {name: source for name, source in table.items() if name not in names}
@@ -182,7 +186,7 @@ def _tensors(model: Any, wanted: dict[str, tuple[str, str | None]]) -> dict[str,
         outputs[layer.name] = output
         return output
 
-    model.call_layers(model.input, call)
+    call_layers(model, model.input, call)
     if any(activation == LOGITS_2D for _, activation in wanted.values()):
         layer = next(layer for layer, activation in wanted.values() if activation == LOGITS_2D)
         activations[layer, LOGITS_2D] = _logits_2d(model, outputs, layer)
@@ -209,7 +213,7 @@ def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Ten
             return args[0]
         return layer(*args, **kwargs) if pooled else outputs[layer.name]
 
-    return model.call_layers(model.input, call)
+    return call_layers(model, model.input, call)
 
 
 def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:

@@ -7,13 +7,13 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import keras
 import numpy as np
 
-from keras_vit._arguments import caller, check_flag, warn_caller
+from keras_vit._arguments import caller, check_flag, did_you_mean, warn_caller
 from keras_vit._keras import (
     Program,
     SharedModel,
@@ -362,13 +362,49 @@ class ImageModel(ConfiguredModel):
         self._check_images(inputs)
         return super().call(inputs, training=training, mask=mask)
 
-    def call_layers(self, images: Any, call: Callable[..., Any]) -> Any:
-        """Returns the outputs for a tensor of images, with `call(layer, *args, **options)` in place of each layer.
+    def run(
+        self,
+        images: Any,
+        replace: Mapping[str, Callable[..., Any]] | None = None,
+        until: str | None = None,
+        any_size: bool = False,
+    ) -> Any:
+        """Runs the model with other functions in place of some of its layers.
 
-        Raises ValueError for images that the model does not take.
+        Args:
+            images: A tensor or an array `(batch, height, width, channels)`, or a symbolic tensor.
+            replace: By the names of layers: `f(layer, *args, **options)` in place of `layer(*args, **options)`.
+            until: The name of the last layer to run; None for all of them.
+            any_size: Whether images may have other sizes than the model takes: what takes their place has to fit.
+
+        Returns:
+            What the layer `until` returns, or else the outputs of the model.
+
+        Raises:
+            ValueError: if the model has no such layer, or the images do not have the shape that it takes.
+
+        Examples:
+            >>> small.run(images[:, :8, :8], {"pooling": lambda layer, tokens: tokens[:, 0]}, until="pooling").shape[0]
+            4
         """
-        self._check_images(images)
-        return call_layers(self, images, call)
+        replace, reached = dict(replace or {}), []
+        names = {layer.name: layer.name for layer in self.layers}
+        for name in (*replace, *([] if until is None else [until])):
+            if name not in names:
+                raise ValueError(f"{self.name} has no layer {name!r}.{did_you_mean(name, names)}")
+        if not any_size:
+            self._check_images(images)
+
+        def call(layer: Any, *args: Any, **options: Any) -> Any:
+            if reached:  # what follows is not computed
+                return reached[0]
+            made = replace[layer.name](layer, *args, **options) if layer.name in replace else layer(*args, **options)
+            if layer.name == until:
+                reached.append(made)
+            return made
+
+        outputs = call_layers(self, images, call)
+        return reached[0] if reached else outputs
 
     def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
         """Raises ValueError, with what to do, unless images have the shape that the model takes."""

@@ -35,10 +35,6 @@ from keras_vit.layers.tokens import Activation, Reshape
 from keras_vit.models.config import BiTConfig, ViTConfig
 from keras_vit.models.image_model import ImageModel, normalization
 
-# The layers between the patches and the first block, in their order. Every model has the first, and some of the others.
-BEFORE_BLOCKS = ("tokens", "register_tokens", "distillation_token", "class_token")
-BEFORE_BLOCKS += ("position_embedding", "token_dropout", "pre_norm")
-
 
 def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any:
     """Returns the symbolic output of a Vision Transformer for symbolic images `(batch, height, width, channels)`."""

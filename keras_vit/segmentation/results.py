@@ -6,12 +6,13 @@ import numbers
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from keras_vit._files import replacing, write_npy
 from keras_vit._pictures import Colour, plot_map, safe_colours
+from keras_vit._terminal import PlainData
 from keras_vit.preprocessing import LABEL_SETS, label_set
 from keras_vit.preprocessing.windows import read_picture
 
@@ -24,7 +25,7 @@ _NAMED = 0.004  # the least share of the picture that has its name written on it
 
 
 @dataclasses.dataclass(frozen=True)
-class Segment:
+class Segment(PlainData):
     """A part of a picture.
 
     Attributes:
@@ -47,7 +48,7 @@ class Segment:
 
 
 @dataclasses.dataclass(frozen=True)
-class Segmentation:
+class Segmentation(PlainData):
     """A picture as segments.
 
     Attributes:
@@ -59,16 +60,14 @@ class Segmentation:
     Examples:
         >>> result = segmentation.Segmentation(np.zeros((2, 3), "int32"), (), "semantic")
         >>> result.to_dict()
-        {'task': 'semantic', 'segments': []}
+        {'segments': [], 'task': 'semantic'}
     """
 
     map: np.ndarray
     segments: tuple[Segment, ...]
     task: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns task and segments as plain data, for JSON; without the map."""
-        return {"task": self.task, "segments": [dataclasses.asdict(segment) for segment in self.segments]}
+    hidden: ClassVar[tuple[str, ...]] = ("map",)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the map as `.npy` (int32), or as a `.png` with an id a pixel, which appears when it is complete.

@@ -69,6 +69,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         averaging: How the family's original averages the texts of a class (see `zero_shot_classifier`).
         notes: What a user should know of the tokenizer or the weights, in sentences.
         temperature: `1 / scale` as the file of a TIPS stores it, which is written back as it is unless `scale` changes.
+        temperature_name: What its array is called there.
 
     Raises:
         ValueError: if the lengths of the embeddings differ, `averaging` is unknown, `scale` or `temperature` is not
@@ -91,6 +92,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         averaging: str = "openai",
         notes: Sequence[str] = (),
         temperature: float | None = None,
+        temperature_name: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Makes the temperature, and a bias where one is given, as weights.
@@ -116,7 +118,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         self.tokenizer = tokenizer
         self.averaging = averaging
         self.notes = tuple(notes)
-        self.temperature = temperature
+        self.temperature, self.temperature_name = temperature, temperature_name
         self.log_scale = self._add_number("log_scale", math.log(scale))
         self.logit_bias = None if bias is None else self._add_number("logit_bias", bias)
         self.built = True
@@ -228,6 +230,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             "averaging": self.averaging,
             "notes": list(self.notes),
             "temperature": self.temperature,
+            "temperature_name": self.temperature_name,
             "name": self.name,
             "trainable": self.trainable,
         }
@@ -498,7 +501,9 @@ def load_image_text(
     if sidecars.config and sidecars.open_clip:
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
     averaging = kind if kind in AVERAGINGS else "openai"
-    numbers = {"scale": math.exp(log_scale), "bias": bias, "temperature": temperature}
+    numbers: dict[str, Any] = {"scale": math.exp(log_scale), "bias": bias, "temperature": temperature}
+    if names.scale == TEMPERATURES[0]:
+        numbers["temperature_name"] = next((name for name in TEMPERATURES if name in file), None)
     return ImageText(images, texts, made, **numbers, averaging=averaging, notes=notes)
 
 

@@ -166,7 +166,9 @@ def _text_arrays(both: ImageText, names: Names) -> Arrays:
     """Yields the names and arrays of the text tower, then the temperature and the bias, in the form of a layout."""
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
     if names.is_tips:
-        yield names.scale, np.asarray(_temperature(both), "float32")
+        # The authors' files of PyTorch have one name or the other.
+        name = both.temperature_name if names is NAMES["tips"] else None
+        yield name or names.scale, np.asarray(_temperature(both), "float32")
         return
     shape = (1,) if names.scale == "t" or names is NAMES["siglip"] else ()
     yield names.scale, both.log_scale.numpy().astype("float32").reshape(shape)

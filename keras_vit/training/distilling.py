@@ -187,7 +187,7 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
             f"The teacher returns {wanted.shape}, but it must return one row for each image. Give one with a head or "
             'with pooling, such as load(..., pooling="avg").'
         )
-    taught_head = student.get_layer("head_dist" if getattr(student.config, "distillation_head", False) else "head")
+    taught_head = student.get_layer("head_dist" if student.config.distillation_head else "head")
     if kind == "features":
         logits, found = logits_model(student).output, taught_head.input
         if found.shape[-1] != wanted.shape[-1]:

@@ -209,10 +209,6 @@ class EoMTSegmentation(Task):
     def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> ImageStream:
         """Returns the stream of crops to train on; ValueError for what an EoMT does not use."""
         self.check_recipe(recipe, data.target)
-        # Published recipes may have False beside a layer_decay of 1.
-        is_given = "decay_query_blocks" in recipe.given and not recipe.decay_query_blocks
-        if is_given and recipe.layer_decay in (None, 1):
-            raise ValueError("decay_query_blocks=False is about layer_decay: give layer_decay= as well.")
         PanopticQuality(data.classes, self.stuff)  # refuses other numbers before anything is trained
         return super().open_images(data, recipe, **reading)
 

@@ -1,7 +1,6 @@
 """Pre-training without labels by LeJEPA (arXiv 2511.08544): the loss, and `pretrain(..., objective="lejepa")`."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from keras_vit.data.examples import NO_TARGET
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import BaseLayer, DrawnSeed, SeedGenerator
 from keras_vit.layers.ops import float32_or_better
-from keras_vit.models import BEFORE_BLOCKS, VisionTransformer
+from keras_vit.models import VisionTransformer
 from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import RATES, Model, Task, as_input, warn_of_many_patches, with_size_and_rates
@@ -74,12 +73,7 @@ class LeJEPALoss:
         self.weight, self.t_max = SHARE("weight", weight), ABOVE_0("t_max", t_max)
         self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
         self.global_views = whole_number("global_views", global_views, 1)
-        self._seed = seed
-
-    @functools.cached_property
-    def _seeds(self) -> keras.random.SeedGenerator:
-        """The generator of seeds. It is made at first use: importing the table of objectives starts no framework."""
-        return keras.random.SeedGenerator(self._seed)
+        self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, embeddings: Any, slices: Any = None) -> Any:
         """Returns the loss, a scalar; ValueError where the shapes do not fit.
@@ -253,22 +247,21 @@ def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int,
 
 def encode(model: VisionTransformer, images: Any) -> Any:
     """Returns the pooled features `(batch, D)` of symbolic images of any size in whole patches, by a model's layers."""
-    config, layers = model.config, {layer.name: layer for layer in model.layers}
-    x = images
-    for name in [*layers][1 : [*layers].index("embedding") + 1]:  # preprocessing and a ResNet, one after another
-        x = layers[name](x)
-    patches = x
-    for name in BEFORE_BLOCKS:
-        if name in layers:
-            x = layers[name](x, patches) if name == "position_embedding" else layers[name](x)
-    rotation = [layers["rotary_embedding"](patches)] if config.rotary_embedding else []
-    for i in range(config.depth):
-        x = layers[f"block_{i}"](x, *rotation)
-    after = ("encoder_norm", "pooling") if config.final_norm == "tokens" else ("pooling", "encoder_norm")
-    for name in after:
-        if name in layers:
-            x = layers[name](x)
-    return x
+    patches: list[Any] = []
+
+    def embed(layer: Any, pixels: Any) -> Any:
+        patches.append(layer(pixels))
+        return patches[0]
+
+    calls = {"embedding": embed, "position_embedding": lambda layer, tokens, *_: layer(tokens, patches[0])}
+    there = {layer.name for layer in model.layers}
+    calls = {name: call for name, call in calls.items() if name in there}
+    return model.run(images, calls, until=last_feature(model), any_size=True)
+
+
+def last_feature(model: VisionTransformer) -> str:
+    """Returns the name of the layer that returns the pooled features of a model."""
+    return "encoder_norm" if model.config.final_norm == "pooled" else "pooling"
 
 
 def lejepa_model(
@@ -375,8 +368,7 @@ class Probe:
         if images.target != "class":
             raise ValueError(f'validation must have one class for each image (target "class"), not {images.target!r}.')
         self._images, self._processes = images, sharing.processes
-        last = "encoder_norm" if model.config.final_norm == "pooled" else "pooling"
-        self._features = keras.Model(model.input, model.get_layer(last).output)
+        self._features = keras.Model(model.input, model.get_layer(last_feature(model)).output)
         self._input = lambda pixels: as_input(model, pixels)
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:

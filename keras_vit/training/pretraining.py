@@ -11,7 +11,7 @@ from keras_vit._arguments import DType, Source, check_choice
 from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
-from keras_vit.models import BEFORE_BLOCKS, VisionTransformer, find_variant
+from keras_vit.models import VisionTransformer, find_variant
 from keras_vit.training.distribution import Batch
 from keras_vit.training.lejepa import LeJEPA
 from keras_vit.training.recipes import Recipe
@@ -75,7 +75,7 @@ def pretrain(
         task = objective
     else:
         check_choice("objective", objective, tuple(OBJECTIVES))
-        task = OBJECTIVES[objective]
+        task = OBJECTIVES[objective]()
     if recipe is None:
         if task.objective == "labels":
             raise TypeError('recipe must be given for objective="labels": a name of list_recipes(), or a Recipe.')
@@ -210,17 +210,12 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
             f"Half of the patches are corrupted, but {config.image_size} pixels are one patch of {config.patch_size}."
         )
     plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
-    x = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")(model.get_layer("tokens").output, plan)
-    names = {layer.name for layer in model.layers}
-    for name in BEFORE_BLOCKS[1:]:
-        if name in names:
-            x = model.get_layer(name)(x)
-    rotation = [model.get_layer("rotary_embedding").output] if config.rotary_embedding else []
-    for i in range(config.depth):
-        x = model.get_layer(f"block_{i}")(x, *rotation)
-    if config.final_norm != "none":
-        x = model.get_layer("encoder_norm")(x)
-    x = x[:, config.prefix_tokens :]
+    corrupt = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")
+    calls = {"tokens": lambda layer, patches: corrupt(layer(patches), plan)}
+    if config.final_norm == "pooled":  # all tokens are normalised, as one would be after the pooling
+        calls["pooling"] = lambda layer, tokens: tokens
+    last = f"block_{config.depth - 1}" if config.final_norm == "none" else "encoder_norm"
+    x = model.run(model.input, calls, until=last)[:, config.prefix_tokens :]
     head = keras.layers.Dense(COLOURS, dtype="float32", name="colours")
     return keras.Model({"images": model.input, "plan": plan}, head(x), name=f"{model.name}_masked_patches")
 
@@ -233,7 +228,8 @@ class MaskedPatches(Task):
     targets = ("class", "multilabel", "number")
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        return model_with_any_head(source, recipe, images, dtype)
+        model = model_with_any_head(source, recipe, images, dtype)
+        return model.with_config(class_token_only=False) if model.config.class_token_only else model  # all are read
 
     def trained_model(self, model: VisionTransformer) -> keras.Model:
         return masked_patch_model(model)
@@ -256,4 +252,4 @@ class MaskedPatches(Task):
         return batch
 
 
-OBJECTIVES: dict[str, Task] = {"labels": Pretraining(), "masked_patches": MaskedPatches(), "lejepa": LeJEPA()}
+OBJECTIVES: dict[str, type[Task]] = {"labels": Pretraining, "masked_patches": MaskedPatches, "lejepa": LeJEPA}

@@ -191,7 +191,7 @@ class Recipe(Options):
     patience: Positive | None = None
     power: Above0 = option(1.0, when={"schedule": ("polynomial",)})
     backbone_warmup_steps: Count | None = option(None, when={**_QUERIES, "optimizer": ("adam", "adamw")})
-    decay_query_blocks: bool = option(True, when=_QUERIES)
+    decay_query_blocks: bool = option(True, when={**_QUERIES, "layer_decay": GIVEN})
     queries: Positive | None = option(None, when=_QUERIES)
     points: Positive = option(12544, when=_QUERIES)
     first_mask_steps: Positive | None = option(None, when=_QUERIES)

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -19,7 +19,7 @@ from keras_vit._files import contents_of, fingerprint, replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._options import Options, check
 from keras_vit._processes import XLA, Processes, keras_leaves_xla_out, scope_of, switched_on
-from keras_vit._terminal import Table
+from keras_vit._terminal import PlainData, Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
 from keras_vit.data import ImageStream, has_test_split
 from keras_vit.data.examples import split_name
@@ -38,7 +38,7 @@ _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow t
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class Trained(PlainData):
     """What a run returns.
 
     Attributes:
@@ -63,6 +63,9 @@ class Trained:
     class_names: list[str] | None = None
     output: Path | None = None
     bad_images: list[Any] = dataclasses.field(default_factory=list)
+
+    derived: ClassVar[tuple[str, ...]] = ("accuracy", "mean_iou", "panoptic_quality", "ap", "ap50")
+    hidden: ClassVar[tuple[str, ...]] = ("model",)
 
     @property
     def _kept(self) -> dict[str, Any]:
@@ -93,21 +96,6 @@ class Trained:
     def ap50(self) -> float | None:
         """The average precision where an overlap of one half is enough; None without boxes to evaluate on."""
         return self._kept.get("val_ap50")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields but the model, and the three figures, as plain data for JSON."""
-        return {
-            "recipe": self.recipe.to_dict(),
-            "log": list(self.log),
-            "accuracy": self.accuracy,
-            "mean_iou": self.mean_iou,
-            "panoptic_quality": self.panoptic_quality,
-            "ap": self.ap,
-            "ap50": self.ap50,
-            "class_names": self.class_names,
-            "output": None if self.output is None else str(self.output),
-            "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
-        }
 
 
 def finetune(

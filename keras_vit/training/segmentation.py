@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, Source, check_choice, listing, pair
+from keras_vit._options import option, refuse
 from keras_vit._processes import ALONE_BY_NAME, Processes
 from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks, open_segments
 from keras_vit.data.masks import names_beside
@@ -100,9 +101,10 @@ def finetune_segmentation(
     check_choice("layers", layers, (1, 4))
     changes, _ = split_options(options)
     chosen = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
-    if "segments" in chosen.augmentation.targets:
-        if (layers, pictures, frozen) != (1, "dinov2", True):
-            raise ValueError(f"layers, pictures and frozen are for a linear head, but {chosen.name} trains an EoMT.")
+    is_eomt = "segments" in chosen.augmentation.targets
+    given = {"layers": layers, "pictures": pictures, "frozen": frozen, "stuff_classes": tuple(stuff_classes)}
+    refuse(_OF_HEADS, given, {"head": "EoMT" if is_eomt else "linear"})
+    if is_eomt:
         reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
         reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
         segments = open_segments(data, **reading)
@@ -115,8 +117,6 @@ def finetune_segmentation(
             validation = open_segments(validation, **reading)
         queries = EoMTSegmentation(tuple(stuff_classes) or segments.stuff)
         return finetune(model, segments, recipe, validation=validation, output=output, task=queries, **options)
-    if len(stuff_classes):
-        raise ValueError(f"stuff_classes is for an EoMT, but the recipe {chosen.name} trains a linear head.")
     classes, class_names = options.pop("classes", None), options.pop("class_names", None)
     masks = open_masks(
         data, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
@@ -129,6 +129,17 @@ def finetune_segmentation(
     task = LinearSegmentation(masks.ignore, layers, pictures, frozen)
     options |= {"classes": masks.classes, "class_names": masks.class_names}
     return finetune(model, masks, recipe, validation=validation, output=output, task=task, **options)
+
+
+# Arguments that are not for every head, or not for a model that has one.
+_NEW = {"head": ("linear",), "model": ("VisionTransformer",)}
+_OF_HEADS = {
+    "layers": option(1, when=_NEW),
+    "pictures": option("dinov2", when=_NEW),
+    "frozen": option(True, when=_NEW),
+    "drop_path": option(0.0, when=_NEW),
+    "stuff_classes": option((), when={"head": ("EoMT",)}),
+}
 
 
 def _masks_to_evaluate_on(data: Any, masks: MaskedImages, ignore: int, reduce_zero_label: bool) -> MaskedImages:
@@ -201,15 +212,7 @@ class LinearSegmentation(Task):
                 f"model has the classes {listing(known)}, but the data {listing(names)}, in this order. Load the "
                 "model and give it in place of its file: then they are matched by name."
             )
-        unused = {"layers": 1, "pictures": "dinov2", "frozen": True, "drop_path": 0.0}
-        given = {**vars(self), "drop_path": recipe.drop_path}
-        for name, unset in unused.items():
-            value = given[name]
-            if value != unset:
-                raise ValueError(
-                    f"{name}={value!r} is for a new head, but model is a LinearSegmenter, which has one. Give its "
-                    f"backbone, or {name}={unset!r}."
-                )
+        refuse(_OF_HEADS, {**vars(self), "drop_path": recipe.drop_path}, {"model": "LinearSegmenter"})
         crop, size = _crop_and_input(recipe, source)
         if crop != source.config.crop_size:  # no side of a picture may be shorter than that of the windows
             size |= {"short_side": max(crop), "stride": tuple(map(min, source.config.stride, crop))}

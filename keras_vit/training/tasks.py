@@ -184,7 +184,7 @@ def logits_model(model: Model) -> keras.Model:
     """Returns the model up to its logits, before its softmax or sigmoid; itself where it has none."""
     if model.config.classifier_activation is None:
         return model
-    logits = "logits" if getattr(model.config, "distillation_head", False) else "head"
+    logits = "logits" if model.config.distillation_head else "head"
     return keras.Model(model.input, model.get_layer(logits).output, name=model.name)
 
 

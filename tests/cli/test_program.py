@@ -296,9 +296,7 @@ def test_an_option_that_does_not_apply_is_refused(run, place, command, option):
 
 OF_RECIPES = {
     "--task segmentation --crop resize": "MaskAugmentation has no argument crop='resize'",
-    "--task segmentation --patch-drop 0.5": "patch_drop=0.5 is for the task",
     "--task segmentation --sampling sqrt": "sampling='sqrt' is for the target 'class', 'multilabel', but",
-    "--task segmentation --queries 3": "queries=3 is for the target 'segments', but the target is 'mask'",
     "--points 3": "points=3 is for the target 'segments', but the target is 'class'",
 }
 

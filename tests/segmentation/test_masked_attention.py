@@ -49,13 +49,12 @@ def reference(model, images, number):
     config = model.config
     tokens, rotation = {}, []
 
-    def call(layer, *args, **options):
-        if layer.name == f"block_{config.backbone.depth - 1}":
-            tokens["in"], rotation[:] = args[0], args[1:]
+    def keep(layer, *args, **options):
+        tokens["in"], rotation[:] = args[0], args[1:]
         return layer(*args, **options)
 
-    model.call_layers(ops.convert_to_tensor(images), call)
     block = model.get_layer(f"block_{config.backbone.depth - 1}")
+    model.run(images, {block.name: keep}, until=block.name)
     prediction = model.predictions(images, [0.0] * (number + 1))[number]
     masks = arrays(prediction)["masks"]
     rows, columns = config.grid_size

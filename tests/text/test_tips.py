@@ -105,6 +105,19 @@ def test_a_pair_of_files(golden, layout, tmp_path):
         save_image_text(again, tmp_path, layout)
 
 
+@pytest.mark.once
+def test_the_name_of_a_temperature_comes_back(tmp_path):
+    """The authors' files of PyTorch have one or the other."""
+    save_image_text(pair("tips"), tmp_path, "tips")
+    arrays = arrays_of(tmp_path / "tips_text.npz")
+    arrays["temperature_contrastive"] = arrays.pop("temperature")
+    np.savez(tmp_path / "tips_text.npz", **arrays)
+    again = keras_vit.load_image_text(tmp_path)
+    for both in (again, type(again).from_config(again.get_config())):
+        save_image_text(both, tmp_path / "again", "tips", overwrite=True)
+        assert arrays_of(tmp_path / "again" / "tips_text.npz").keys() == arrays.keys()
+
+
 @pytest.fixture
 def config(golden, tmp_path):
     """What config.json says in a copy of transformers' files, whose temperature it alone has."""

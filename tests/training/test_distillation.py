@@ -127,9 +127,6 @@ WRONG = {
     "classes of the data are 'a', 'b', 'c', those of": lambda: distil(
         new_model(class_names=["a", "b", "c"]), new_model(class_names=["b", "a", "c"])
     ),
-    "class_weight='balanced' is for the task 'labels', but the task is 'distillation'": lambda: distil(
-        new_model(), new_model(), recipe=RECIPE.replace(class_weight="balanced")
-    ),
 }
 
 

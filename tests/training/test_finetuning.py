@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, cli, training
+from keras_vit import VisionTransformer, ViTConfig, cli, training
 from keras_vit.data import open_data
 from keras_vit.layers.fast.torch import takes_onednn
 from keras_vit.training import pretraining
@@ -307,7 +307,6 @@ def frozen(**changes):
 
 
 FOUR = (IMAGES[0], np.array([3, *IMAGES[1][1:]]))
-RESNET = BiTConfig(stages=(1,), width=32, classes=3, image_size=8)
 WRONG = {
     "There is no recipe 'finetune/cifar'": lambda: finetune(new_model(), recipe="finetune/cifar"),
     "every must be a": lambda: finetune(new_model(), every=0),
@@ -321,7 +320,6 @@ WRONG = {
     "dtype is for models that are loaded": lambda: finetune(new_model(), dtype="mixed_bfloat16"),
     "nothing would be learned": lambda: finetune(frozen()),
     "also the new head": lambda: finetune(frozen(classes=5)),
-    "dropout=0.1 is for the model .* 'BiT': give dropout=0.0": lambda: finetune(BiT(RESNET)),
     "patience needs images to evaluate on": lambda: finetune(new_model(), recipe=RECIPE.replace(patience=2)),
     "objective must be one": lambda: training.pretrain(new_model(), IMAGES, RECIPE, objective="rotation"),
     r"3 outputs.*data has 4 classes.*with_classes\(4\)": lambda: training.pretrain(new_model(), FOUR, RECIPE),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig
+from keras_vit.training import Recipe, pretrain
 from keras_vit.training.pretraining import (
     KEEP,
     MASK,
@@ -82,6 +83,29 @@ def test_without_corruption_the_encoder_is_the_model_s():
     got = forward(encoded, {"images": images, "plan": np.full((2, 6), KEEP, "int32")})
     np.testing.assert_allclose(got, forward(wanted, images), atol=1e-6)  # two compilations of the same sums
     assert {id(w) for w in model.get_layer("block_0").weights} <= {id(w) for w in learner.weights}
+
+
+@pytest.mark.parametrize("final_norm", ["tokens", "pooled", "none"])
+def test_a_model_that_was_optimized_for_inference_learns_patches(final_norm):
+    """Its last block computes the class token alone, and here all of them."""
+    source = VisionTransformer(CONFIG.replace(final_norm=final_norm, class_token_only=True))
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 8, 12, 3), "uint8")
+    recipe = Recipe(steps=1, batch_size=2)
+    done = pretrain(source, (pixels, [0, 1, 0, 1]), recipe, objective="masked_patches", verbose=False)
+    assert np.isfinite(done.log[-1]["loss"]) and not done.model.config.class_token_only
+
+
+def test_a_model_runs_with_other_layers_and_until_one():
+    model, images = VisionTransformer(CONFIG), np.ones((2, 8, 12, 3), "float32")
+    tokens = keras.ops.convert_to_numpy(model.run(images, until="encoder_norm"))
+    changed = model.run(images, {"pooling": lambda layer, tokens: tokens[:, 1]}, until="pooling")
+    assert tokens.shape == (2, 7, 16)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(changed), tokens[:, 1])
+    np.testing.assert_allclose(forward(model, images), keras.ops.convert_to_numpy(model.run(images)), atol=1e-6)
+    with pytest.raises(ValueError, match="has no layer 'poling'. Did you mean 'pooling'"):
+        model.run(images, until="poling")
+    with pytest.raises(ValueError, match="8 x 12"):
+        model.run(images[:, :4])
 
 
 RESNET = BiTConfig(stages=(1,), width=32, classes=2)

@@ -304,7 +304,7 @@ def test_classes_of_a_folder_are_matched_by_name(segmenter, tmp_path):
 @pytest.mark.parametrize("option", ["layers", "pictures", "frozen"])
 def test_options_of_new_heads_are_refused_where_there_is_one(segmenter, option):
     values = {"layers": 4, "pictures": "dinov3", "frozen": False}
-    with pytest.raises(ValueError, match=f"{option}=.* is for a new head"):
+    with pytest.raises(ValueError, match=f"{option}=.* is for the model .VisionTransformer"):
         tune(segmenter, **{option: values[option]})
 
 
