@@ -55,7 +55,7 @@ def lazy_names(package: str) -> Callable[[str], object]:
 
 
 def import_all(module: ModuleType) -> None:
-    """Imports every name in a package's `__all__`, and in of the packages among them; ImportError if one fails."""
+    """Imports every name in the `__all__` of a package and of its packages; ImportError if one fails."""
     for name in vars(module)["__all__"]:
         value = getattr(module, name)  # imports it, see `lazy_names`
         if inspect.ismodule(value):

@@ -56,7 +56,7 @@ class Processes:
 
     @property
     def joint(self) -> bool:
-        """Whether arrays, losses and metrics are those of all processes (JAX), and not each process's own (torch)."""
+        """Whether arrays, losses and metrics span all processes (JAX) instead of one process each (torch)."""
         return self.count > 1 and keras.backend.backend() == "jax"
 
     @property
@@ -354,7 +354,7 @@ def _connect_jax(place: Place | None) -> None:
         if "before" not in str(error):
             raise
         raise RuntimeError(
-            "JAX has computed something already, so that this process cannot join the others any more: call "
+            "JAX has computed something already, so that this process can no longer join the other processes: call "
             "keras_vit.training.connect() at the beginning of the program, before a model is made."
         ) from error
     # On CPUs gloo says on standard output that it is connected, at the first exchange: that is made now, with standard

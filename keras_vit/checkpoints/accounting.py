@@ -385,7 +385,7 @@ def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) 
 def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
     """Returns the shape of an array; ValueError if it is missing, or has another number of axes than `ndim`."""
     if name not in arrays:
-        raise ValueError(f"The checkpoint has no array {name!r}, which tells the size of the model.")
+        raise ValueError(f"The checkpoint has no array {name!r}, which gives the size of the model.")
     if len(arrays[name].shape) != ndim:
         raise ValueError(f"The array {name!r} has the shape {arrays[name].shape}; {ndim} axes were expected.")
     return arrays[name].shape
@@ -410,7 +410,7 @@ def renamed(
     """Returns the arrays by other names; ValueError where two become the same, which says what is `lost`."""
     new = {name(old): array for old, array in arrays.items()}
     if len(new) < len(arrays):
-        raise ValueError(f"It has several arrays whose names differ in nothing but {lost}.")
+        raise ValueError(f"It has several arrays whose names differ only in {lost}.")
     return new
 
 
@@ -446,7 +446,7 @@ def find_like(name: Any) -> Like:
         ) from None
     config = variant_config(variant)
     if not isinstance(config, ViTConfig):
-        raise ValueError(f"like={name!r} is a BiT, whose files tell all of it: leave it out.")
+        raise ValueError(f"like={name!r} is a BiT, whose files need no such model: leave it out.")
     return Like(variant, config)
 
 
@@ -457,7 +457,7 @@ def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source:
     if known is None:
         return
     if not isinstance(image_model, ViTConfig):
-        raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} holds none: leave it out.")
+        raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} is not: leave it out.")
     compared = [field for field in (*_SIZES, *_PARTS, *stated) if getattr(image_model, field) != getattr(known, field)]
     theirs = [f"{field}={getattr(image_model, field)!r}" for field in compared]
     ours = [f"{field}={getattr(known, field)!r}" for field in compared]

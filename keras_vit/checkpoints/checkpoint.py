@@ -72,15 +72,15 @@ def open_checkpoint(
     max_depth: float | str | None = None,
     like: str | None = None,
 ) -> Plan:
-    """Returns the plan by which a checkpoint file is read: its layout, config and arrays. No weight is read.
+    """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read.
 
-    The arguments are those of `keras_vit.load`, except that `head` is a file. `image_size` is a size that the model may
-    have been trained at, which tells the grid where the number of patches is not a square. What the arrays do not tell
-    is taken from the JSON files beside the file, else from `like`, else from the defaults of its family.
+    The arguments are as in `keras_vit.load`, except that `head` is a file. `image_size` is the size of the images that
+    the model was trained on; it gives the grid if the number of patches is not a square. Settings that the arrays do
+    not determine come from the JSON files beside the file, then from `like`, then from the defaults of the family.
 
-    Raises FileNotFoundError or IsADirectoryError where there is no file, other OSErrors where it cannot be read,
-    ValueError if it is damaged or of no known format or layout; TypeError or ValueError for an argument of a wrong type
-    or value, or that such a file does not take.
+    Raises FileNotFoundError or IsADirectoryError if there is no file, another OSError if it cannot be read, and
+    ValueError if it is damaged or its format or layout is unknown. Raises TypeError or ValueError if an argument has a
+    wrong type or value, or does not apply to such a file.
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
@@ -114,12 +114,12 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     if sidecars.max_depth is not None:
         raise ValueError(f"{source} holds no depth model: leave max_depth={sidecars.max_depth!r} out.")
     if sidecars.backbone is not None:
-        raise ValueError(f"head={source!r} holds no head of a known kind. Its arrays are: {listed(list(file))}.")
+        raise ValueError(f"head={source!r} does not hold a head of a known kind. Its arrays are: {listed(list(file))}.")
     grid = sidecars.grid_size or file.grid_size
     if any(".lora_A." in name for name in file):
         raise ValueError(
-            f"{source} holds adapters of PEFT (LoRA), and not the model that they are for: merge_and_unload() of "
-            "peft makes a whole model to save."
+            f"{source} holds only LoRA adapters of PEFT, without their model. Merge them with peft's "
+            "merge_and_unload(), and save the result."
         )
     layout = next((layout for layout in _in_order(file, sidecars) if layout.recognise(file, sidecars)), None)
     if layout is None:
@@ -180,7 +180,9 @@ def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
     """Raises ValueError for the arrays, or the config.json, of models that are `FOREIGN`."""
     if owl.recognise(names):
-        raise ValueError("it is an OWL-ViT or OWLv2: keras_vit.load_image_text reads it, and makes detectors of words.")
+        raise ValueError(
+            "it is an OWL-ViT or OWLv2: keras_vit.load_image_text reads it, for any classes given as text."
+        )
     kind = str(sidecars.config.get("model_type"))
     titles = [title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)]
     titles += [title for start, title in FOREIGN_TYPES.items() if kind.startswith(start)]
@@ -353,7 +355,7 @@ def _read_back(
         raise ValueError(f"it would be read as {plan.layout.name!r}.")
     if plan.remarks("unknown") or not plan.is_grid_known:
         open_ = ", ".join(plan.remarks("unknown")) or "image_size"
-        raise ValueError(f"nothing in its file tells the {open_}.")
+        raise ValueError(f"its file does not contain its {open_}.")
     return stored, plan.config
 
 
@@ -539,5 +541,5 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     try:
         stored = stored.replace(**known)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise ValueError(f"The note of {source} says nothing sensible: {printable(error, 200)}.") from None
+        raise ValueError(f"The note of {source} cannot be read: {printable(error, 200)}.") from None
     return dataclasses.replace(plan, stored=stored, unnamed=unnamed)

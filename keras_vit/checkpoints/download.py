@@ -60,12 +60,12 @@ _BUCKETS = "https://storage.googleapis.com/"
 
 
 def resolve_source(source: Source) -> Source:
-    """Returns the path or address as it is, or the full name of the checkpoint in the catalogue; opens nothing.
+    """Returns a path or an address unchanged, and a name as the full name in the catalogue; opens nothing.
 
-    A file comes before a name, a variant (which means its recommended checkpoint) before a name of the catalogue.
-    Raises TypeError for anything but text or a path; FileNotFoundError for a path without a file, and where the data of
-    the package are missing; ValueError for an unknown name, a variant without a recommended checkpoint, and the address
-    of a Keras file.
+    A file has priority over a name, and a variant (its recommended checkpoint) over another name of the catalogue.
+    Raises TypeError if the source is neither text nor a path. Raises FileNotFoundError if there is no file at a path,
+    or the package's data files are missing. Raises ValueError if the name is unknown, if the variant has no recommended
+    checkpoint, or if the address leads to a Keras file.
     """
     if not isinstance(source, (str, os.PathLike)):
         hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
@@ -162,14 +162,14 @@ def find_recommended(variant: str) -> str:
     if other is None:
         raise error
     find_checkpoint(other.name)
-    warn_caller(f"{entry.name} is not to be had, so a similar checkpoint is loaded: {other.name}.")
+    warn_caller(f"{entry.name} is not available, so a similar checkpoint is loaded: {other.name}.")
     return other.name
 
 
 def is_copy(source: Source, path: pathlib.Path) -> bool:
-    """Whether `path`, which `find_checkpoint` found for a name of the catalogue, is no `.npz`: a copy from the Hub.
+    """Whether `find_checkpoint` returned a copy from the Hub for a catalogue name, instead of the official `.npz`.
 
-    False for a source that is an address or a path. OSError where the package's data are missing.
+    False if the source is an address or a path. Raises OSError if the package's data files are missing.
     """
     if path.suffix != ".npz" and isinstance(source, str) and "://" not in source and not os.path.exists(source):
         with contextlib.suppress(ValueError):
@@ -326,7 +326,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
         except DownloadError as refused:
             attempts += refused.attempts
             continue
-        warn_caller(f"{entry.name} is not to be had, so the same weights come from {address}.")
+        warn_caller(f"{entry.name} is not available, so the same weights come from {address}.")
         return path
     other = nearest_with_repository(entry)
     advice = f"\nThe Hugging Face Hub has the weights of a similar checkpoint: {other.name}." if other else ""

@@ -303,7 +303,7 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
     if path == "":  # pathlib would take the folder that the program runs in
-        raise FileNotFoundError("There is no file of an empty name; the path of a checkpoint file was expected.")
+        raise FileNotFoundError("The path of the checkpoint is empty; the path of a checkpoint file was expected.")
     folder = pathlib.Path(path)
     if not folder.is_dir():
         return folder
@@ -426,7 +426,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
-            raise ValueError(f"the name {name[:100]!r} stands in it twice")
+            raise ValueError(f"it has the name {name[:100]!r} twice")
         values[name] = value
     return values
 

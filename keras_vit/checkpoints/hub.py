@@ -46,13 +46,13 @@ _CLASSES_LISTED = 20  # class names in a card
 
 
 class DownloadError(OSError):
-    """A file could not be had.
+    """A file could not be downloaded.
 
     Attributes:
         message: What happened.
         attempts: What was tried: each path or address, and why it failed.
-        advice: What can be done.
-        unreachable: Whether the first attempt was an address that did not answer, as without network.
+        advice: What to do next.
+        unreachable: Whether the first address gave no answer, for example without a network.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ def _cached(address: HubAddress, reason: str) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _errors_named(address: HubAddress, verb: str = "had") -> Iterator[None]:
+def _errors_named(address: HubAddress, verb: str = "fetched") -> Iterator[None]:
     """Raises a DownloadError that names the repository in place of each error of the library within the block."""
     try:
         yield
@@ -217,8 +217,8 @@ def _reason(error: BaseException) -> str:
     return words if getattr(error, "response", None) is not None else f"{constants.ENDPOINT} gave no answer ({words})"
 
 
-def _failed(address: HubAddress, reason: str, verb: str = "had") -> DownloadError:
-    """Returns the error that a repository could not be `"had"` or `"written"`, with the address as its one attempt."""
+def _failed(address: HubAddress, reason: str, verb: str = "fetched") -> DownloadError:
+    """Returns the error that a repository could not be `"fetched"` or `"written"`, with its address as the attempt."""
     error = DownloadError(f"{address} could not be {verb}: {reason}.")
     error.attempts = [(str(address), reason)]
     return error

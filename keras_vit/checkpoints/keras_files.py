@@ -88,11 +88,10 @@ def write_keras(model: "keras.Model", path: pathlib.Path) -> None:
 def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     """Returns the model in a `.keras` file, not compiled, or in a `.weights.h5` that `save_model` wrote.
 
-    The file must name a model of this package, whose weights fit into it. The HDF5 library reads the weights. It has
-    no checksums for them, so damage may go unnoticed in a `.weights.h5`, and it is not a reader for files made to
-    attack
-    it: take those as `.npz`. Raises OSError if the file cannot be opened, ValueError if it is damaged, does not name
-    its model or holds one of another package.
+    The file must name a model of this package, and its weights must fit that model. The HDF5 library reads them. It has
+    no checksums for them, so damage to a `.weights.h5` may go unnoticed. It is not made for malicious files either: ask
+    for an `.npz` from sources that you do not trust. Raises OSError if the file cannot be opened, ValueError if it is
+    damaged, does not name its model or holds a model of another package.
     """
     import keras
 
@@ -173,7 +172,7 @@ def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
             return None
         return CONFIG_TYPES[name](**model["config"]["config"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise ValueError(f"{path} says nothing sensible about its model: {printable(error, 200)}.") from None
+        raise ValueError(f"{path}: the description of its model cannot be read: {printable(error, 200)}.") from None
 
 
 def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
@@ -231,14 +230,14 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an `.npz` with a config in its note is read."""
     for option in ("head", "grid_size", "like", "max_depth"):
         if getattr(sidecars, "backbone" if option == "head" else option) is not None:
-            raise ValueError(f"it says all of its model itself: leave {option}=... out.")
+            raise ValueError(f"it contains the whole config of its model: leave {option}=... out.")
     note = sidecars.note
     try:
         config = CONFIG_TYPES[note["model"]](**note["config"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise ValueError(f"its note says nothing sensible about its model: {printable(error, 200)}.") from None
+        raise ValueError(f"the description of its model cannot be read: {printable(error, 200)}.") from None
     if not isinstance(config, DenseConfig):
-        raise ValueError(f"its note names the model {note['model']!r}, which is not stored so.")
+        raise ValueError(f"its note names the model {note['model']!r}; a dense model was expected.")
     check_size(sidecars.name, config, sum(array.bytes for array in file.values()))
     return Plan(layout=DESCRIBED, dialect="keras_vit", stored=config, arrays=dict(file))
 

@@ -71,7 +71,7 @@ class _Reader:
         elif kind in _LENGTHS:
             length = self.number(_LENGTHS[kind])
         else:
-            raise ValueError(f"it has the byte {kind:#x}, which begins no value")
+            raise ValueError(f"it has the byte {kind:#x}, which no value begins with")
         if 0xC7 <= kind <= 0xC9:
             return self.extension(name, length, levels)
         if 0x80 <= kind <= 0x8F or kind >= 0xDE:
@@ -116,7 +116,7 @@ def read_msgpack(path: pathlib.Path) -> ArrayFile:
         try:
             tree = reader.value("")
             if file.tell() != reader.size:
-                raise ValueError("something follows its end")
+                raise ValueError("more bytes follow its end")
         except (ValueError, TypeError, struct.error, MemoryError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a msgpack file of Flax that can be read: {error}.") from error
     arrays: dict[str, StoredArray] = {}

@@ -127,12 +127,12 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         stream = io.BytesIO(file.read(LONGEST))
     for expected in (_MAGIC, _VERSION):
         if read_pickle(stream, path) != expected:
-            raise ValueError(f"{path} is a pickle, but none that torch.save wrote.")
+            raise ValueError(f"{path} is a pickle, but torch.save did not write it.")
     system, root, keys = (read_pickle(stream, path) for _ in range(3))
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(f"{path} {_ORDER}")
     if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
-        raise ValueError(f"{path} is damaged: its list of storages makes no sense.")
+        raise ValueError(f"{path} is damaged: its list of storages is invalid.")
     storages = [tensor.storage for _, tensor in _tensors(root) if type(tensor.storage) is Storage]
     types = {storage.key: storage.stored for storage in storages}
     extents, at = {}, stream.tell()
@@ -283,7 +283,7 @@ class _Function:
         return self._function(*arguments)
 
     def __setstate__(self, state: Any) -> None:
-        raise ValueError("it changes what stands for a function")
+        raise ValueError("it changes an object that represents a function")
 
 
 def _make_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Tensor:
@@ -331,7 +331,7 @@ class _Unpickler(pickle.Unpickler):
             case ("storage", str(stored), str(key), _, int(count), *view):
                 if stored in _STORAGES.values() and abs(count) < 2**60 and not any(view):
                     return Storage(key, stored, count)
-        raise ValueError("it refers to something else than a storage, to a whole module or a view perhaps")
+        raise ValueError("it refers to an object that is not a storage, perhaps a whole module or a view")
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:

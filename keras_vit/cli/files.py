@@ -74,7 +74,7 @@ def info(options: Namespace) -> Result:
         words = ", ".join(f"{name}={value}" for name, value in arithmetic().items())
         return Result(about | arithmetic(), pairs_table("this machine", about | {"arithmetic": words}))
     if options.source is None:
-        raise ValueError("--like is for a file of a checkpoint: name one.")
+        raise ValueError("--like is for a checkpoint file: name one.")
     is_variant = checkpoints.is_variant(options.source)
     source = options.source if is_variant else os.fspath(checkpoints.resolve_source(options.source))
     is_file = source in SHIPPED or "://" in source or os.path.exists(os.path.expanduser(source))
@@ -82,7 +82,7 @@ def info(options: Namespace) -> Result:
         facts = checkpoints.inspect_checkpoint(checkpoints.find_checkpoint(source), like=options.like)
         return _description(source, facts.to_dict())
     if options.like is not None:
-        raise ValueError(f"--like is for files of checkpoints, and {printable(source)} is none: leave it out.")
+        raise ValueError(f"--like is for checkpoint files, but {printable(source)} is not one: leave it out.")
     if is_file:
         return _description(source, _keras_file(os.path.expanduser(source)))
     rows = checkpoints.list_weights(source)
@@ -100,7 +100,7 @@ def _keras_file(path: str) -> dict[str, Any]:
 
     config: Any = config_in_file(path)
     if config is None:
-        raise ValueError(f"{path} does not say which model of keras_vit it is of.")
+        raise ValueError(f"{path} does not contain the name of its model.")
     backbone = getattr(config, "backbone", None)  # of a model with a head for each place
     return {
         "layout": "weights.h5" if path.endswith(".weights.h5") else "keras",
@@ -146,7 +146,14 @@ def download(options: Namespace) -> Result:
 @command(
     "Writes a page that shows a model, and what it makes of images.",
     option("source", SOURCE, metavar="FILE|NAME"),
-    option("--image", "to show it on (default: none)", nargs="+", default=[], action="extend", metavar="PHOTO"),
+    option(
+        "--image",
+        "photos for attention and evidence (default: none)",
+        nargs="+",
+        default=[],
+        action="extend",
+        metavar="PHOTO",
+    ),
     option("--output", "the page", short="-o", default="report.html", metavar="FILE"),
     switch("--overwrite", "replace the page if it exists"),
     examples=("glyphs", "ViT-B/16 --image photo.jpg -o photo.html"),
@@ -199,7 +206,7 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
     option("target", "the .keras, .weights.h5, .npz or .safetensors to write, or a folder", metavar="OUT"),
     option(
         "--layout",
-        "of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: that of the official files); of a "
+        "of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: as in the official files); of a "
         ".safetensors or a folder: timm, huggingface or clip",
     ),
     LIKE,
@@ -228,8 +235,8 @@ def convert(options: Namespace) -> Result:
 @command(
     "Writes a file that runs without Keras, and checks it.",
     WEIGHTS,
-    option("out", f"the file to write; its suffix tells the format: {SUFFIXES}", metavar="OUT"),
-    option("--format", "saved_model for a folder (default: the suffix tells)"),
+    option("out", f"the file to write; its suffix decides the format: {SUFFIXES}", metavar="OUT"),
+    option("--format", "saved_model for a folder (default: by the suffix)"),
     option("--precision", "float16, dynamic_int8, int8 ...", default="float32"),
     option("--image-size", "pixels, or dynamic for any size (default: the checkpoint's)", type=ANY_SIZE),
     option("--batch-size", "images at a time, or any (default: any number; LiteRT one)", type=ANY_NUMBER),
@@ -241,8 +248,8 @@ def convert(options: Namespace) -> Result:
     OVERWRITE,
     group(
         "pictures",
-        option("--calibration", "for int8: pictures like those of later", metavar="FOLDER"),
-        option("--images", "to compare on; in a folder per class: accuracy too", metavar="FOLDER"),
+        option("--calibration", "for int8: a folder of typical pictures", metavar="FOLDER"),
+        option("--images", "to compare outputs on; with a folder per class also accuracy", metavar="FOLDER"),
         option("--tolerance", "largest difference, relative to the answers (default: by precision)", type=at_least_0),
     ),
     examples=(

@@ -80,12 +80,12 @@ def _count_classes(model: Any, weights: str) -> int:
     """Returns the number of classes of a classifier with one answer for an image; ValueError for other models."""
     if hasattr(model.config, "backbone"):
         raise ValueError(
-            f"{weights} has an output for each place of a picture, and not for the whole: `keras-vit segment` or "
+            f"{weights} has an output for each place of a picture, not for the whole: use `keras-vit segment` or "
             "`keras-vit depth`."
         )
     if model.config.classes is None:
         raise ValueError(
-            f"{weights} has no head, so it knows no classes. Fine-tune it on images of yours with `keras-vit "
+            f"{weights} has no head, so it knows no classes. Fine-tune it on your images with `keras-vit "
             "finetune`, or measure its features with `keras-vit evaluate --few-shot`."
         )
     if len(model.output_shape) != 2:
@@ -154,11 +154,11 @@ def _names_in(options: Namespace) -> list[str]:
 
 MAPS = (
     PICTURES,
-    option("--weights", "a model that does it, or a backbone with --head", required=True, metavar="WEIGHTS"),
+    option("--weights", "a segmentation or depth model, or a backbone with --head", required=True, metavar="WEIGHTS"),
     option("--head", "the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI", metavar="FILE"),
     option("--output", "a .png or .npy for one picture, otherwise a folder", short="-o", required=True, metavar="OUT"),
     option("--format", "of the files in a folder (default: png)", choices=("png", "npy")),
-    switch("--flip", "average with the mirror image (not for masks of queries)"),
+    switch("--flip", "average with the mirror image (not for EoMT)"),
     switch("--plot", "write figures with names or a scale instead of maps"),
     switch("--skip-unreadable", "leave out files that are not pictures, and say which"),
     OVERWRITE,
@@ -201,7 +201,7 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
 @command(
     "Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.",
     *MAPS,
-    option("--max-depth", "the largest depth in metres, or `relative`, if no file tells", type=METRES, metavar="X"),
+    option("--max-depth", "the largest depth in metres, or `relative`, if it is in no file", type=METRES, metavar="X"),
     examples=(
         "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
         "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",
@@ -473,7 +473,7 @@ SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default:
     FEATURES,
     option("--text", "what to search for in place of an image, with a CLIP or SigLIP", metavar="WORDS"),
     option("--count", "how many to find", type=COUNT, default=12),
-    option("--weights", "the model that the features are of (default: the one that they were made with)"),
+    option("--weights", "the model of the features (default: as named in FEATURES)"),
     FOLDER,
     SHEET,
     examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
@@ -509,7 +509,7 @@ def similar(options: Namespace) -> Result:
 @command(
     "Finds images that are almost the same, among the features that `keras-vit embed` has written.",
     FEATURES,
-    option("--threshold", "cosine similarity from which on", type=at_least_0, default=0.95),
+    option("--threshold", "the least cosine similarity", type=at_least_0, default=0.95),
     FOLDER,
     SHEET,
     examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),

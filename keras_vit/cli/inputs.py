@@ -190,7 +190,7 @@ def chosen(options: Namespace, *names: str) -> dict[str, Any]:
 
 
 def given(options: Namespace, *names: str) -> dict[str, Any]:
-    """Returns the values of those of the options that are not None, by name."""
+    """Returns the values, by name, of the options that are not None."""
     return {name: value for name, value in chosen(options, *names).items() if value is not None}
 
 

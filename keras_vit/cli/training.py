@@ -73,7 +73,9 @@ def _of_the_recipe(name: str, shown: str = RECIPE) -> str:
     return f"the recipe's; {shown}: {value if isinstance(value, str) else format(value, ',')}"
 
 
-LORA = option("--lora", "train adapters of this rank and the head alone", type=COUNT, metavar="RANK", dest="lora_rank")
+LORA = option(
+    "--lora", "train only LoRA adapters of this rank and the head", type=COUNT, metavar="RANK", dest="lora_rank"
+)
 THE_RUN = group(
     "the run",
     option("--every", "updates from one evaluation to the next (default: an epoch, or a tenth)", type=COUNT),
@@ -133,11 +135,11 @@ FIELD_HELPS = {
         LORA,
         only(
             [CLASSES],
-            option("--teacher", "learn from this model as well; its classes are those of DATA", metavar="WEIGHTS"),
+            option("--teacher", "learn from this model as well; it must have the classes of DATA", metavar="WEIGHTS"),
         ),
         only(
             [beside("teacher")],
-            option("--distill", "what the teacher is asked for (default: hard)", choices=("hard", "soft", "features")),
+            option("--distill", "what to learn from the teacher (default: hard)", choices=("hard", "soft", "features")),
         ),
     ),
     THE_RUN,
@@ -230,13 +232,15 @@ def _exports_that_work(folder: Path) -> list[list[str]]:
 
 @command(
     "Trains on pictures without labels (LeJEPA), from random weights or on from a checkpoint; a killed run goes on.",
-    option("data", "a folder with pictures; what folders are called does not count", metavar="FOLDER"),
+    option("data", "a folder with pictures; names of folders do not matter", metavar="FOLDER"),
     option(
         "--weights", f"a variant, with random weights, or {SOURCE.removesuffix(', or a variant')}", default="ViT-S/16"
     ),
     option("--output", "folder of the run", default="runs/pretrain"),
     RESTART,
-    option("--validation", "labelled pictures, to see in the log what features are worth", metavar="FOLDER"),
+    option(
+        "--validation", "labelled pictures: the log shows the accuracy of their nearest neighbours", metavar="FOLDER"
+    ),
     group(
         f"the recipe {VIEWS_RECIPE}, changed",
         derived(
@@ -252,7 +256,7 @@ def _exports_that_work(folder: Path) -> list[list[str]]:
         "the objective",
         option(
             "--weight",
-            "share of the loss that keeps embeddings from a collapse, 0 to 1 (default: 0.05)",
+            "weight of the SIGReg loss, which prevents collapse, 0 to 1 (default: 0.05)",
             type=at_least_0,
         ),
         option("--slices", "directions that are drawn in each update (default: 1024)", type=COUNT),
@@ -354,7 +358,14 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     group(
         "features in place of the head",
         only(
-            [CLASSES], option("--few-shot", "probe them (default: 1 5 10 25)", nargs="*", type=COUNT, metavar="SHOTS")
+            [CLASSES],
+            option(
+                "--few-shot",
+                "fit linear probes on so many images per class (default: 1 5 10 25)",
+                nargs="*",
+                type=COUNT,
+                metavar="SHOTS",
+            ),
         ),
         only(
             [beside("few_shot")],
@@ -377,7 +388,7 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
         "two towers, with words",
         only(
             [CLASSES, without("few_shot"), without("knn")],
-            option("--names-from", "of two towers: a name on each line, for classes that are words", metavar="FILE"),
+            option("--names-from", "for image-text models: a file with a class name on each line", metavar="FILE"),
         ),
         only(
             [beside("names_from")],

@@ -95,7 +95,7 @@ def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int
         wanted = f"left, top, right and bottom in the {width} x {height} pixels of {name}"
         raise ValueError(f"boxes must be {wanted}, but one is {boxes[wrong][0].tolist()}.")
     if len(boxes) and boxes.max() <= 1 < min(height, width):
-        raise ValueError(f"boxes must be in pixels, but those of {name} are shares: {boxes[0].tolist()}.")
+        raise ValueError(f"boxes must be in pixels, but {name} has shares of 1: {boxes[0].tolist()}.")
     crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
     areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
     if crowd.shape != labels.shape or areas.shape != labels.shape:
@@ -158,7 +158,7 @@ def open_boxes(
     if annotations is not None and (not is_path or is_table):
         raise ValueError(f"annotations={str(annotations)!r} is for a folder of pictures: leave it out.")
     if (file, label) != ("file", "label") and not is_table:
-        raise ValueError("file and label are columns of a table, but the data is none: leave them out.")
+        raise ValueError("file and label are columns of a table, but the data is not a table: leave them out.")
     if isinstance(source, BoxedImages):
         found = source.in_order(names)
     elif is_table:
@@ -198,14 +198,14 @@ def _of_coco(file: Path, classes: int, row: Any, pixels: np.ndarray, name: str) 
 def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
     """Returns the pictures of a folder with an annotation in it, or in the folders of its splits."""
     if not root.is_dir():
-        raise FileNotFoundError(f"data must be a folder with pictures, but there is none at {printable(root)}.")
+        raise FileNotFoundError(f"data must be a folder with pictures, but there is no folder {printable(root)}.")
     inside = {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and split_of(path.name)}
     folders = {name: [*path.glob("*.json")] for name, path in ({"train": root} | inside).items()}
     files = {name: found for name, found in folders.items() if found}
     if not files or any(len(found) > 1 for found in files.values()):
         names_found = listing([path.name for of in files.values() for path in of])
         found = f"{printable(root)} has {names_found or 'no .json file'}"
-        raise ValueError(f"{found}: say which one has the boxes, with annotations=....json.")
+        raise ValueError(f"{found}: name the one with the boxes, annotations=FILE.")
     train = pick_split(files, "train")[0]
     opened_train = _coco(train.parent, train, names)
     if len(files) == 1:

@@ -74,7 +74,7 @@ def read_annotation(
     except (ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else printable(error, 300)
         kind = "" if is_panoptic is None or boxes else "panoptic " if is_panoptic else "instance "
-        raise ValueError(f"{file} is no {kind}annotation of COCO's form: {reason}.") from error
+        raise ValueError(f"{file} does not have COCO's {kind}annotation format: {reason}.") from error
 
 
 def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Segments]:
@@ -137,7 +137,7 @@ def _box_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Boxes]:
 def warn_of_crowds(file: Path, pictures: int) -> None:
     """Warns of pictures that are left out because they have crowds alone."""
     if pictures:
-        warn_caller(f"{pictures} pictures have crowds alone, and are left out: {printable(file)}.")
+        warn_caller(f"{pictures} pictures have only crowds, and are left out: {printable(file)}.")
 
 
 def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
@@ -210,14 +210,14 @@ def panoptic_targets(file: Path, note: tuple[Segments, Path], pixels: np.ndarray
     numbers = mask_at_size(read_ids(png), pixels, png)
     found = [key for key in np.unique(numbers).tolist() if key in row.labels]
     if not found:
-        raise ValueError(f"{png} has none of the ids that {file.name} has of it.")
+        raise ValueError(f"{png} has none of the ids that {file.name} lists for it.")
     return mask_targets(numbers, segments=parts) | {"crowd": np.array([key in row.crowds for key in found])}
 
 
 def _size_of(pixels: np.ndarray, file: Path, row: Instances | Boxes, name: str) -> tuple[int, int]:
     size = pixels.shape[:2]
     if None not in row.size and row.size != size:
-        raise ValueError(f"{file.name} has annotations of {name} at {row.size}, but that is {size}.")
+        raise ValueError(f"{file.name} has annotations of {name} at {row.size}, but the picture is {size}.")
     return size
 
 
@@ -235,7 +235,7 @@ def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) 
     try:
         masks = [mask_at_size(instance_mask(one, *size), pixels, file) for one in row.masks]
     except ValueError as error:
-        raise ValueError(f"{file.name}: of {name} {error}") from error
+        raise ValueError(f"{file.name}: for {name}, {error}") from error
     areas = np.where(np.isnan(row.areas), [mask.sum() for mask in masks], row.areas)
     masks, crowd = np.stack(masks) if masks else np.zeros((0, *size), bool), np.array(row.crowd, bool)
     return {"masks": masks, "labels": np.array(row.labels, "int32"), "crowd": crowd, "areas": areas}
@@ -248,9 +248,9 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
             counts, size = segmentation["counts"], tuple(segmentation["size"])
             counts = np.asarray(counts if isinstance(counts, list) else _counts(counts))
             if size != (height, width) or counts.dtype.kind not in "iu" or counts.min() < 0:
-                raise ValueError("run lengths of another size")
+                raise ValueError("run lengths have another size")
             if counts.sum() != height * width:
-                raise ValueError("run lengths of another sum")
+                raise ValueError("run lengths have another sum")
             values = np.arange(len(counts)) % 2 == 1
             return np.repeat(values, counts).reshape(width, height).T
         if not all(len(polygon) % 2 == 0 and np.abs(polygon).max() < _FARTHEST for polygon in segmentation):
@@ -282,5 +282,5 @@ def _counts(text: str | bytes) -> list[int]:
         counts.append(value + (counts[-2] if len(counts) > 2 else 0))
         value = shift = 0
     if shift:
-        raise ValueError("run lengths that end early")
+        raise ValueError("run lengths end early")
     return counts

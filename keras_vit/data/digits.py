@@ -8,7 +8,7 @@ from keras_vit._arguments import require_packages
 
 
 class Digits(NamedTuple):
-    """Scans and what they show.
+    """Images of handwritten digits, and their labels.
 
     Attributes:
         pixels: uint8 `(images, 8, 8, 3)`, ink bright on black.

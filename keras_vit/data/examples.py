@@ -322,7 +322,7 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
     if foreign:
         raise ValueError(
             f"{where} has classes that the model does not know: {listing(foreign)}. Its {len(model_names)} classes "
-            f"are {listing(model_names)}. Fine-tune it on these classes, or rename those that only have another "
+            f"are {listing(model_names)}. Fine-tune it on these classes, or rename the classes that only have another "
             "name."
         )
     ambiguous = [name for name in data_names if counts[name] > 1]
@@ -518,7 +518,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
         by_rank = found.get(split, {0: []})
         best = by_rank[min(by_rank)]
         if len(best) > 1:
-            raise ValueError(f"{where} has more than one {split} split: {best}. Leave one, or rename the others.")
+            raise ValueError(f"{where} has more than one {split} split: {best}. Keep one of them, or rename the rest.")
         if best:
             result[split] = best[0]
     for split, other in IN_PLACE_OF.items():

@@ -75,7 +75,7 @@ class MaskedImages:
         """Raises ValueError if the number that stands for no class is one of the classes."""
         if 0 <= self.ignore < (self.classes or 0):
             raise ValueError(
-                f"ignore={self.ignore} is one of the {self.classes} classes: give a number that is none of them, "
+                f"ignore={self.ignore} is one of the {self.classes} classes: give a number that is not a class, "
                 "or reduce_zero_label=True if 0 stands for no class."
             )
 
@@ -140,8 +140,8 @@ class MaskedImages:
         if wrong.any():
             known = f"{count} classes are known" if count else "classes count from 0"
             raise ValueError(
-                f"{name}: its mask has the label {given[wrong][0]}, but {known}. If 0 stands for no class: "
-                "reduce_zero_label=True; if another number does: ignore=."
+                f"{name}: its mask has the label {given[wrong][0]}, but {known}. If 0 stands for no class, pass "
+                "reduce_zero_label=True; if another number does, pass ignore=NUMBER."
             )
         if self.numbers is not None:
             is_class = labels != self.ignore
@@ -151,11 +151,11 @@ class MaskedImages:
     def check_classes_occur(self, on_bad_image: str = "stop", queries: bool = False) -> None:
         """Raises ValueError if a class does not occur in the masks to train on, or there is only one.
 
-        For a model with `queries` it does if the masks are 0 and `ignore` alone.
+        For an EoMT (`queries=True`) one class is enough, unless the masks hold nothing except 0 and `ignore`.
 
-        Also where there are no such pictures, and unless `on_bad_image` is `"skip"` at a mask that cannot be read.
-        OSError if a folder is missing (FileNotFoundError) or cannot be read, TypeError if the source is not a folder or
-        pair, ImportError without Pillow. A pipeline is not looked through.
+        Also raises ValueError if there are no training pictures, or a mask cannot be read and `on_bad_image` is not
+        `"skip"`; OSError if a folder is missing (FileNotFoundError) or cannot be read; TypeError if the source is not
+        a folder or a pair; ImportError without Pillow. A pipeline is not checked.
         """
         if self.pipeline is not None:
             return
@@ -167,13 +167,13 @@ class MaskedImages:
         if count > 1 and not missing:
             return
         named = [f"{n} ({self.class_names[n]!r})" if self.class_names else str(n) for n in missing]
-        words = "All masks to train on have the class 0 alone"
+        words = "All training masks have only the class 0"
         if missing:
-            words = f"No mask to train on has the class {', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
+            words = f"No training mask has the class {', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
         hint = ""
         if self.ignore in seen:
-            hint = f" They have {self.ignore}, which stands for no class: number the classes from 0, or give ignore=."
-        raise ValueError(f"{words}, so nothing could be learned of it.{hint}")
+            hint = f" They have {self.ignore}, which stands for no class: number the classes from 0, or pass ignore=."
+        raise ValueError(f"{words}, so the model could not learn it.{hint}")
 
     def numbers_seen(self, skip: bool = False) -> set[int]:
         """Returns the numbers that occur in training masks, `ignore` as well, until all classes have been seen."""
@@ -252,28 +252,28 @@ def open_masks(
     ignore: int = 255,
     reduce_zero_label: bool = False,
 ) -> MaskedImages:
-    """Returns pictures with a mask each: one number for each pixel, which says its class.
+    """Returns pictures with their masks, which hold the class of each pixel as a number.
 
     Args:
         source: One of
 
-            - a folder with `images/` and `masks/` (or `annotations/`, `labels/`), whose files have the same names but
-              for their endings. Masks are PNGs or other files of one number a pixel, also of colours by number. The
-              two folders may lie in `train/` and `val/`, or have these inside them. Needs Pillow.
+            - a folder with `images/` and `masks/` (or `annotations/`, `labels/`), whose files have the same names
+              except for their suffixes. Masks are PNGs or other files with one number per pixel, palettes included. The
+              two folders may lie in `train/` and `val/`, or contain these folders. Needs Pillow.
             - `(images, masks)`: arrays `(n, height, width, channels)` and `(n, height, width)`, or lists of arrays of
               different sizes.
             - a table of `open_table(..., target="mask")`, whose labels are the files of masks.
             - a `tf.data.Dataset`, a torch `DataLoader` or another iterable of such pairs, in batches or one by one:
               used as it is, in its own order and with its own crops.
             - a dict with any of the first two for `"train"` and `"test"`; or what this function has returned.
-        classes: How many there are. None: as `class_names` or a file `classes.txt` in the folder say, or else one more
-            than the largest number in the masks to train on, which are all read for that.
-        class_names: Their names, in the order of the numbers.
-        ignore: The number that stands for no class: such pixels neither train nor count.
+        classes: Number of classes. None: the number of `class_names` or of lines in the folder's `classes.txt`,
+            otherwise one more than the largest number in the training masks, all of which are then read.
+        class_names: Names of the classes, in the order of the numbers.
+        ignore: The number of unlabelled pixels, which count neither in training nor in evaluation.
         reduce_zero_label: Whether 0 stands for no class as well, and 1 is the first one, as in ADE20K.
 
     Returns:
-        What `finetune_segmentation` and `open_data` take. Files are read when they are used.
+        Data for `finetune_segmentation` and `open_data`. Files are read when they are used.
 
     Raises:
         OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without classes also
@@ -310,17 +310,19 @@ def open_masks(
         )
     if isinstance(source, (str, os.PathLike)):
         if not os.path.isdir(source):
-            raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(source)!r} is none.")
+            raise FileNotFoundError(
+                f"data must be a folder of images/ and masks/, but there is no folder {str(source)!r}."
+            )
         names, classes = check_class_names(names or names_beside(source), classes)
     data = MaskedImages(source, classes, None if names is None else tuple(names), ignore, reduce_zero_label)
     if data.pipeline is not None and hasattr(source, "__next__"):
-        raise TypeError("An iterator only goes forward. Give what it came from: a data set, or a list.")
+        raise TypeError("An iterator can be read only once. Pass its source instead: a data set, or a list.")
     if data.pipeline is not None and classes is None:
         raise ValueError("A pipeline does not say how many classes its masks have: give classes= or class_names=.")
     if classes is None:
         seen = data.numbers_seen() - {ignore}
         if not seen:
-            raise ValueError(f"All masks say {ignore} everywhere, which stands for no class.")
+            raise ValueError(f"All masks hold only {ignore}, which stands for no class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)
     return data
 

@@ -170,7 +170,7 @@ def open_data(
     if not isinstance(shuffle, bool) or (shuffle and split != "train"):
         raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
     if not shuffle and augmentation is not None:
-        raise ValueError("Images that come in order, once, are not augmented: leave augmentation out.")
+        raise ValueError("augmentation is for shuffled training data: leave it out.")
     if sampling is not None and not shuffle:
         raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
     part, source = "train" if holdout is not None else split, at_home(source)
@@ -190,10 +190,10 @@ def open_data(
             )
     pipeline = getattr(source, "pipeline", source if known is None and is_pipeline(source) else None)
     if (size is None or pipeline is not None) and (holdout is not None or sampling is not None or how.processes):
-        raise ValueError("A pipeline goes its own way: holdout, sampling and processes are for other data.")
+        raise ValueError("A pipeline decides its own order: holdout, sampling and processes are for other data.")
     if size is None:
         if shuffle:
-            raise ValueError("image_size=None is for data that is gone through once: shuffle=False, or give a size.")
+            raise ValueError("image_size=None is for data that is read once: pass shuffle=False, or a size.")
         inputs, labels = inputs_of(source, batch_size), Labels(target, classes, names)
         return PipelineStream(inputs, labels, None, batch_size, how, shard)
     ignore = getattr(source, "ignore", 255)
@@ -201,7 +201,7 @@ def open_data(
     if pipeline is not None:
         labels = source.in_order(names) if kind in DENSE else Labels(kind, 1 if kind == NO_TARGET else classes, names)
         if kind in DENSE and (target not in ("class", kind) or classes not in (None, labels.classes)):
-            raise ValueError(f"classes={classes}, target={target!r} are not those of the masks: leave them out.")
+            raise ValueError(f"classes={classes}, target={target!r} do not match the masks: leave them out.")
         stream = PipelineStream(pipeline, labels, transform, batch_size, how, shard)
         stream.class_names = stream.class_names or names
         return stream
@@ -387,7 +387,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
 def open_folder_of_pictures(root: Path, reading: Reading) -> Examples:
     """Returns all pictures below a folder, or below its `train/`, without labels."""
     if not root.is_dir():
-        raise FileNotFoundError(f"data must be a folder of pictures, but there is none at {printable(root)}.")
+        raise FileNotFoundError(f"data must be a folder of pictures, but there is no folder {printable(root)}.")
     folders = [Path(entry.path) for entry in visible(root) if is_folder(entry)]
     training = {path.name: path for path in folders if (split_of(path.name) or ("",))[0] == "train"}
     folder = pick_split(training, "train") if training else root
@@ -464,8 +464,8 @@ def inputs_of(source: Any, batch_size: int) -> Any:
         return Slices(*source, batch_size)
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
         raise TypeError(
-            f"data must be (images, labels) or yield such batches one by one, not a {type(source).__name__}. Of "
-            "files, say the image_size."
+            f"data must be (images, labels) or yield such batches one by one, not a {type(source).__name__}. For "
+            "files, pass image_size."
         )
     return source
 

@@ -96,7 +96,7 @@ class PipelineStream(ImageStream):
         self._first = next(self._good, None)
         if self._first is None:
             why = f": {self.bad[0].reason}" if self.bad else "."
-            raise ValueError(f"data must hold images, but the pipeline has none that are good{why}")
+            raise ValueError(f"data must hold images, but the pipeline has no good image{why}")
         images, labels = self._first
         if not self.classes and labels.ndim == 2 and (labels.shape[1] > 1 or kind.target != "class"):
             self.classes = labels.shape[1]
@@ -156,7 +156,7 @@ class PipelineStream(ImageStream):
 
     def _restart(self) -> None:
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
-            raise ValueError("This iterator only goes forward. Give what it came from: a data set, or a list.")
+            raise ValueError("This iterator can be read only once. Pass its source instead: a data set, or a list.")
         self._next, self._first, self._good = 0, None, self._good_batches()
 
     def _good_batches(self) -> Iterator[tuple[Any, Any]]:

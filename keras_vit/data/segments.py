@@ -152,7 +152,7 @@ class SegmentedImages(AnnotatedPictures):
     target: str = "segments"
 
     def in_order(self, names: Sequence[str] | None) -> Self:
-        """Returns itself; ValueError if other names of classes are given than it has."""
+        """Returns the same data; raises ValueError if `names` are given and are not its class names in their order."""
         return with_classes(self, None, None if names is None else tuple(names))
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
@@ -198,7 +198,7 @@ def labels_of(target: Mapping[str, Any], classes: int, name: str) -> np.ndarray:
     given = to_numpy(target["labels"])
     labels = given.astype("int32")
     if len(labels) and not ((labels == given).all() and 0 <= labels.min() <= labels.max() < classes):
-        raise ValueError(f"targets must have the labels 0 to {classes - 1}, but those of {name} are {given.tolist()}.")
+        raise ValueError(f"targets must have the labels 0 to {classes - 1}, but {name} has {given.tolist()}.")
     return labels
 
 

@@ -47,9 +47,9 @@ class EndOfData(IndexError):
 
 
 class Stream(Protocol):
-    """Batches by the number of the step: what a run and an evaluation read, whatever their data comes in.
+    """Batches of data by step number, as training and evaluation read them; the same for every kind of source.
 
-    `open_data` returns one, and `map` makes others of it. Attributes and methods as those of `ImageStream`.
+    `open_data` returns a stream, and `map` transforms one. Attributes and methods are as in `ImageStream`.
 
     Examples:
         >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
@@ -68,7 +68,7 @@ class Stream(Protocol):
         ...
 
     def length(self, step: int) -> int:
-        """Returns the number of images in the whole batch of a step, of which `batch` returns the part of `shard`."""
+        """Returns the number of images in the whole batch of a step, over all shards."""
         ...
 
     def describe(self) -> dict[str, Any]:

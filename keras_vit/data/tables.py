@@ -106,7 +106,9 @@ class LabelTable:
                 raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
             if split == "train" and without and class_names is None:
-                raise ValueError(f"No training row of {self.source} has {listing(without)}: class_names= the others.")
+                raise ValueError(
+                    f"No training row of {self.source} has {listing(without)}: leave it out of class_names."
+                )
         return dataclasses.replace(
             examples,
             labels=labels.argmax(axis=1) if self.target == "class" else labels,
@@ -330,7 +332,7 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
         if surplus:
             raise ValueError(
                 f"{printable(path)}, row {i} has {len(row)} cells for {len(names)} columns: nothing says what "
-                f"{surplus[0]!r} is. Is a separator missing its quotes?"
+                f"{surplus[0]!r} is. Does a cell with a separator lack its quotes?"
             )
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
 

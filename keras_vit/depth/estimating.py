@@ -174,7 +174,9 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     config = model.config
     check_flag("flip", flip)
     if config.include_preprocessing:
-        raise ValueError(f"{model.name} normalises pixels itself, after which its publisher pads: build it without.")
+        raise ValueError(
+            f"{model.name} normalises pixels itself, before the padding: pass include_preprocessing=False."
+        )
     pixels = read_picture(picture, config.channels)
     prepare, method = PREPARATIONS[config.pictures]
     images = prepare(pixels, config.backbone, config.picture_size)

@@ -108,7 +108,7 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
     """
     errors = list(errors)
     if not errors:
-        raise ValueError("errors must be at least one picture's.")
+        raise ValueError("errors must hold the errors of at least one picture.")
     return DepthErrors(
         pictures=sum(one.pictures for one in errors),
         delta1=float(np.mean([one.delta1 for one in errors])),

@@ -81,7 +81,7 @@ class MeanAP:
 
     Args:
         classes: How many there are.
-        kind: `"boxes"` or `"masks"`: what is compared.
+        kind: What to compare: `"boxes"` or `"masks"`.
         class_names: What the classes are called.
 
     Raises:

@@ -501,7 +501,7 @@ def open_batches(
         )
     pixels = _are_pixels(data)
     if pixels and preprocess is False:
-        raise ValueError("preprocess=False is for data that holds what the model takes; this data holds pixels.")
+        raise ValueError("preprocess=False is for images that are preprocessed already, but this data holds pixels.")
     pixels = pixels or bool(preprocess)
     if pixels and config is None and not (model is None and isinstance(data, ImageStream)):
         raise ValueError(

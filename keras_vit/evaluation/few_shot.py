@@ -157,7 +157,7 @@ class FewShotResult(TableResult):
 
     @property
     def mean(self) -> np.ndarray:
-        """Returns the mean accuracy of the seeds, float64 `(shots, l2)`."""
+        """Returns the accuracy averaged over the seeds, float64 `(shots, l2)`."""
         return self.accuracy.mean(-1)
 
     @property
@@ -179,7 +179,7 @@ class FewShotResult(TableResult):
 
     @property
     def rows(self) -> Table:
-        """Returns a row for each number of shots and strength: accuracy as a share, its spread, and if it is best."""
+        """Returns a row for each number of shots and L2 strength: accuracy (0 to 1), its spread, whether it is best."""
         best, mean, spread, seeds = self.best_l2, self.mean.tolist(), self.spread.tolist(), len(self.seeds)
         return Table(
             {
@@ -296,14 +296,14 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
     distribution: str | None = None,
     progress: bool = True,
 ) -> AccuracyResult:
-    """Returns how often the votes of the k nearest training images are right: DINO's measure of frozen features.
+    """Returns the accuracy of a k-nearest-neighbour classifier on the features, as DINO measures frozen models.
 
     Args:
-        model: As in `few_shot`, and so are the arguments that are not listed here.
-        train: As there.
-        test: As there.
-        k: How many neighbours vote, as in `evaluation.knn`; all where there are fewer.
-        temperature: As there.
+        model: As in `few_shot`, like all arguments that are not listed here.
+        train: Training images, as in `few_shot`.
+        test: Test images, as in `few_shot`.
+        k: Number of neighbours that vote; all if there are fewer.
+        temperature: Weight of similarity in the votes, as in `evaluation.knn`.
         top: As in `evaluate`.
 
     Returns:
@@ -422,7 +422,7 @@ def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, *
 def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:
     """Raises ValueError unless there are two classes or more, with enough training images, and no others in test."""
     if classes < 2:
-        raise ValueError("There is one class only; a classifier needs at least two.")
+        raise ValueError("The data has only one class, but a classifier needs at least two.")
     if y_test.max() >= classes:
         raise ValueError(f"test has the label {y_test.max()}, but the classes of train end at {classes - 1}.")
     counts = np.bincount(y_train, minlength=classes)

@@ -229,7 +229,7 @@ def write_files(result: Any, folder: str | os.PathLike[str]) -> list[Path]:
 
     Args:
         result: What `evaluate`, `few_shot` or `knn_accuracy` returned.
-        folder: Where to; made if it does not exist. Files of these names are replaced.
+        folder: Folder to write to; created if it does not exist. Existing files of these names are replaced.
 
     Returns:
         The paths of what was written.

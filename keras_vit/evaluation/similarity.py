@@ -197,13 +197,13 @@ def find_similar(
     model: VisionTransformer | BiT | Source | None = None,
     folder: PathLike | None = None,
 ) -> Table:
-    """Returns the images in a file of `embed` that a model takes for most alike to one, by cosine, best first.
+    """Returns the images of an `embed` file whose features are most similar to a query, by cosine, best first.
 
     Args:
-        image: What `model.preprocess` takes, such as a path; None where a `query` is given.
+        image: The image to compare with, such as a path (see `model.preprocess`); None if `query` is given.
         features: The `.npz` file.
-        query: Features of what is searched for, `(D,)`, such as `both.embed_texts("a red car")[0]` where the file has
-            the embeddings of the image tower of `both` (see `keras_vit.load_image_text`).
+        query: Features to compare with, `(D,)`, such as `both.embed_texts("a red car")[0]` for a file with
+            embeddings of the image tower of `both` (see `keras_vit.load_image_text`).
         k: How many images; all where there are fewer.
         model: The model that the file was made with, or what `keras_vit.load` takes. None: the one
             in the file, where it was given as a name, an address or a path.
@@ -215,10 +215,10 @@ def find_similar(
     Raises:
         OSError: if there is no such file, image or model file (FileNotFoundError), one cannot be read, or weights
             cannot be fetched (DownloadError).
-        ValueError: if it is not a file of `embed`, has no images, is of another model, or does not say which, if a
-            `query` has another length than the features, `k` is less than 1, or not one of `image` and `query` is
-            given; if the image cannot be decoded, or the name of a model is unknown or its file damaged.
-        TypeError: if `image` is not an image, `model` none of this package, or the name of a file no path.
+        ValueError: if `features` was not written by `embed`, has no images, or belongs to another or an unknown model;
+            if `query` has another length than the features, `k` is less than 1, or not exactly one of `image` and
+            `query` is given; if the image cannot be decoded, or the model's name is unknown or its file damaged.
+        TypeError: if `image` is not an image, `model` is not a model of this package, or `features` is not a path.
         ImportError: if the image is a file and Pillow is not installed.
 
     Examples:

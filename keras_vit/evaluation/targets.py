@@ -70,13 +70,13 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the threshold of each class at which F1 is best: images of at least this score have the class.
+    """Returns the threshold of each class at which F1 is best: an image has the class if its score is at least that.
 
-    Choose them on validation data: on the data that is measured they flatter.
+    Choose them on validation data: on the test data itself, they make the result look better than it is.
 
     Args:
         scores: As in `average_precision`.
-        labels: As there.
+        labels: As in `average_precision`.
 
     Returns:
         float64 `(classes,)`, each one of the scores, the largest of equally good ones; NaN for a class that no image
@@ -187,14 +187,14 @@ class MultilabelResult(ClassesResult):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumberResult(TableResult):
-    """What `evaluate` found for a regression, where the label of an image is a number. Printing it draws a table.
+    """Result of `evaluate` for a regression, where the label of an image is a number. Printing it draws a table.
 
     Attributes:
-        examples: How many images there were.
-        r2: The share of the labels' variance that the outputs explain, 1 at best; NaN where all labels are the same.
-        mean_absolute_error: Of the outputs, in the labels' unit.
-        root_mean_squared_error: As well.
-        seconds: How long it took, with reading the data.
+        examples: Number of images.
+        r2: The share of the labels' variance that the outputs explain, 1 at best; NaN if all labels are the same.
+        mean_absolute_error: Mean absolute error of the outputs, in the unit of the labels.
+        root_mean_squared_error: Root mean squared error of the outputs, in the unit of the labels.
+        seconds: Duration, including reading the data.
 
     Examples:
         >>> data = np.array([[1.0], [2.0], [4.0]]), np.array([1.0, 2.0, 3.0])

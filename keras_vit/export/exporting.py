@@ -233,13 +233,13 @@ def export(
 ) -> ExportReport:
     """Writes a model to a file that runs without Keras, and checks that it returns the same.
 
-    Each format is written by one framework, which has to be installed, under another backend in a second process. The
-    file is run by its own runtime in a fresh process and compared with the model. Only then does it appear at `path`.
+    Each format is written by one framework, which has to be installed; under another backend, a second process writes
+    it. The format's own runtime runs the file in a new process. The file appears at `path` only if its outputs agree.
 
     Args:
         model: A `VisionTransformer`, `BiT` or dense model (`EoMT`, `LinearSegmenter`, `DPT`, `LinearDepth`), of any
-            backend and precision; what `feature_extractor` makes of one; a functional or sequential model with one
-            inside; or a name, an address or a path as `load` takes it.
+            backend and precision; a result of `feature_extractor`; a functional or sequential model with one inside;
+            or a name, an address or a path as in `load`.
         path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
@@ -254,12 +254,12 @@ def export(
         images: Images to compare the outputs on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
-        calibration: Images like those of later, for precisions that need the ranges of values: an array like `images`,
-            a folder of pictures, or what `keras_vit.data.open_data` takes. At least 8, better 100 to 300. Without
-            `images`, outputs are compared on up to 64 of them.
+        calibration: Typical images, for precisions that need the ranges of values (int8): an array like `images`,
+            a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8, better 100 to 300.
+            Without `images`, outputs are compared on up to 64 of them.
         allow_select_ops: Whether the file may use operators that the runtime lacks, such as LiteRT's Flex operators.
-        tolerance: Largest difference to the model, in relation to its largest output or to 1; None for that in
-            `TOLERANCES`. Whatever it is, 95 % of the images have to keep their class, unless the model is undecided.
+        tolerance: Largest difference to the model, relative to its largest output or to 1; None for the value in
+            `TOLERANCES`. In any case, 95 % of the images have to keep their class, unless the model is undecided.
         measure: Whether the time to run images is measured (about a second).
         overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
 
@@ -267,9 +267,8 @@ def export(
         An `ExportReport`: what was written, how it agrees with the model, and what it costs to run.
 
     Raises:
-        TypeError, ValueError: if an argument makes no sense, the format cannot hold the model, or the model is
-            quantized or has weights that are not finite; and what a user's layer in mixed precision raises that has no
-            config to copy it by.
+        TypeError, ValueError: if an argument is invalid, the format cannot hold the model, or the model is quantized
+            or has weights that are not finite. In mixed precision, errors of a custom layer's `get_config` too.
         ImportError: if a package is missing that the format needs, or Pillow for pictures.
         OSError: if the model or a folder of images cannot be read, or the file cannot be written or is there already
             (FileExistsError; with `overwrite=True` for a folder that is not a SavedModel).

@@ -349,7 +349,7 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
         raise ValueError(f"{expected}, but the shape {images.shape} was given. model.preprocess(images) resizes them.")
     floats, low, high = images.dtype.kind == "f", images.min(), images.max()
     if floats and signature.dtype == "uint8":
-        raise ValueError(f"{name} must be uint8 pixels for a file that takes such, but {images.dtype} was given.")
+        raise ValueError(f"{name} must be uint8 pixels, which the file takes, but {images.dtype} was given.")
     if floats and not max(abs(low), abs(high)) <= np.finfo("float32").max:
         raise ValueError(f"{name} must be finite in float32, but some of the values are NaN, infinite or beyond it.")
     if not floats and not 0 <= low <= high <= 255:
@@ -380,8 +380,8 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     varied = int(np.count_nonzero(spread > CONTRAST * whole))
     if varied < FEWEST:
         raise ValueError(
-            f"calibration must be at least {FEWEST} images with contrast, but {varied} of {len(images)} have any: "
-            "of images of one colour, int8 does not learn what values there are."
+            f"calibration must be at least {FEWEST} images with contrast, but only {varied} of {len(images)} have it: "
+            "images of one colour do not show int8 the ranges of values."
         )
     return images
 
@@ -512,8 +512,8 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
     """Returns resized images as uint8, without what a filter overshoots; ValueError for values far above 255."""
     if images.max() > 255 + OVERSHOOT:  # of other channels than red, green and blue
         raise ValueError(
-            f"Pictures must hold values of 0..255, but they reach to {images.max():g}: give images as an array of "
-            "what the model takes, model.preprocess(images)."
+            f"Pictures must hold values of 0..255, but they reach to {images.max():g}: pass images as an array of "
+            "normalised images, model.preprocess(images)."
         )
     return np.rint(images.clip(0, 255)).astype("uint8")
 

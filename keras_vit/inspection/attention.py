@@ -16,7 +16,7 @@ POOLING = "pooling"  # the block that is none: attention pooling
 def attention_maps(
     model: ModelSource, images: Any, block: int | str = -1, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """Returns the attention weights of a block: how much each token reads from each other one.
+    """Returns the attention weights of a block: how much each token attends to each token.
 
     Args:
         model: A `VisionTransformer`, or a functional or sequential model with one inside; or what
@@ -33,8 +33,8 @@ def attention_maps(
     Raises:
         TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            several models are inside, or the last block is read of one that was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+            there are several models inside, or the model was optimized for inference and `block` is the last one.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
@@ -61,8 +61,8 @@ def patch_attention(
     Raises:
         TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            several models are inside, or the last block is read of one that was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+            there are several models inside, or the model was optimized for inference and `block` is the last one.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.patch_attention(model, images).shape
@@ -89,8 +89,8 @@ def patch_attention_of_blocks(
     Raises:
         TypeError: if the model has no attention, a block is not a number, or the images are not numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            several models are inside, or the last block is read of one that was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+            there are several models inside, or the model was optimized for inference and `block` is the last one.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
@@ -110,22 +110,22 @@ def patch_attention_of_blocks(
 
 
 def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Returns which patches the output is made of, through all blocks (appendix D.8, Figures 6 and 14).
+    """Returns how much each patch contributes to the output, through all blocks (appendix D.8, Figures 6 and 14).
 
     Attention rollout (Abnar and Zuidema, arXiv 2005.00928): the heads of a block are averaged, the identity is added
-    for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. Of the
-    product, the row of the token that the head reads counts: the class token's, also with `pooling="token_avg"`, where
-    the head reads the patches, too; the mean of the patches' where these alone are averaged; for attention pooling, the
-    mean of the rows weighted by its attention. Arguments are those of `attention_maps`.
+    for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. The
+    result is the row of the token that the head reads. With a class token (also for `pooling="token_avg"`) it is the
+    row of the class token; with average pooling, the mean over the rows of the patches; with attention pooling, the
+    mean over all rows, weighted by its attention. Arguments are as in `attention_maps`.
 
     Returns:
-        float32 `(batch, rows, columns)`, parts of 1: what is missing is the share of the tokens before the patches.
+        float32 `(batch, rows, columns)`. An image's sum is 1 minus the share of the tokens before the patches.
 
     Raises:
         TypeError: if the model has no attention, or the images are not numbers.
         ValueError: if the images do not fit the model, `batch_size` is not a positive integer, several models are
             inside, or the one inside was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.attention_rollout(model, images).shape
@@ -167,7 +167,7 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
         TypeError: if the model has no attention, or the images are not numbers.
         ValueError: if the images do not fit the model, `batch_size` is not a positive integer, several models are
             inside, or the one inside was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
@@ -241,7 +241,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     Raises:
         TypeError: if the model is none of this package.
         ValueError: if `components` is not a positive integer, there are not as many, or several models are inside.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.patch_filters(model, components=5).shape
@@ -283,7 +283,7 @@ def position_similarity(model: ModelSource) -> np.ndarray:
     Raises:
         TypeError: if the model is not a Vision Transformer with attention.
         ValueError: if it has no position embeddings, or several models are inside.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.position_similarity(model).shape

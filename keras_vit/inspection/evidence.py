@@ -31,7 +31,7 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         TypeError: if the model has none of this package inside, or the images are not numbers.
         ValueError: if it has no head or several models inside, its output is not one number for each class, it does not
             take such images, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.class_scores(model, images).shape
@@ -61,7 +61,7 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
         ValueError: if the model has no head with one number for each class or several models inside, it does not take
             such images, `classes` are not integers, one or one for each image, there is no such class, or `batch_size`
             is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.saliency(model, images).shape
@@ -99,7 +99,7 @@ def gradient_attention(
         ValueError: if the model has no head with one number for each class, several models inside or was optimized for
             inference, it does not take such images, `classes` are not integers, one or one for each image, there is no
             such class, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
@@ -154,7 +154,7 @@ def class_evidence(
         ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model has several models
             inside, was optimized for inference or does not take such images, `classes` are not integers, one or one for
             each image, there is no such class, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape
@@ -193,7 +193,7 @@ def _logits(probe: Probe) -> dict[str, Call]:
 def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
     """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers."""
     if probe.inner is probe.model and not probe.config.classes:
-        raise ValueError(f"{probe.inner.name} has no head, so that nothing speaks for a class.")
+        raise ValueError(f"{probe.inner.name} has no head, so it has no evidence for a class.")
     scores = probe.run(images, _logits(probe) | (calls or {}))
     if len(getattr(scores, "shape", ())) != 2:
         raise ValueError(f"{probe.model.name} must have one number for each class and image, (batch, classes).")
@@ -263,7 +263,7 @@ def nearest_patches(
         ValueError: if the model has several models inside or does not take such images, there is no such patch or
             layer, the layer has no places, it lacks patches because the model was optimized for inference, `count` is
             no positive integer below the number of patches, or `batch_size` is none.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
@@ -320,7 +320,7 @@ def feature_map(
         ValueError: if the model has several models inside or does not take such images, there is no such layer, it has
             no places, it lacks patches because the model was optimized for inference, or `batch_size` is not a positive
             integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> inspection.feature_map(model, images).shape

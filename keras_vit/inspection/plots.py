@@ -342,7 +342,7 @@ def _pixels(image: np.ndarray) -> np.ndarray:
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
     if image.dtype.kind == "f" and image.min() < 0:
-        raise ValueError("image must be pixels of 0..255; of preprocessed ones shown_pixels(model, images) makes such.")
+        raise ValueError("image must be pixels of 0..255; shown_pixels(model, images) converts preprocessed images.")
     colour = np.broadcast_to(image, (*image.shape[:2], 3))  # of other than three channels, values are not checked
     is_share = image.dtype.kind == "f" and image.max() <= 1
     return colour if is_share else np.minimum(check_pixels(colour, name="image", item=lambda _: "this one") / 255, 1)

@@ -142,7 +142,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     Raises:
         TypeError: if the model has no config of ours, or the images are not numbers.
         ValueError: if the images are none, no batch, or have other channels than the model takes.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if damaged or no known name.
+        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)

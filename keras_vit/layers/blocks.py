@@ -141,9 +141,9 @@ class MultiHeadAttention(CompositeLayer):
         training: bool | None = None,
         seeds: list[Any] | None = None,
     ) -> Tensor:
-        """Returns what the queries read of the tokens, `(batch, Q, D)`; without `queries` each token is one.
+        """Returns the attention output, `(batch, Q, D)`; without `queries`, each token is a query.
 
-        Raises ValueError for a rotation where the layer was not made for one, and for none where it was.
+        Raises ValueError if a rotation is given although `rotary_embedding` is None, or is missing otherwise.
         """
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
@@ -159,7 +159,7 @@ class MultiHeadAttention(CompositeLayer):
     ) -> Tensor:
         """Returns the attention weights before dropout, `(batch, heads, Q, T)`, in float32 or better.
 
-        Each row sums to 1. Raises ValueError for a rotation too many or too few.
+        Each row sums to 1. Raises ValueError as `call` does.
         """
         query, key = self._query_and_key(tokens, tokens if queries is None else queries, rotation)
         return attention_weights(query, key, self.causal, allowed)

@@ -73,7 +73,7 @@ class PatchEmbedding(BaseLayer):
         return patches + tensor_of(self.bias, images) if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, rows, columns, D)`; None stays None. ValueError unless known sizes divide into patches."""
+        """Returns `(batch, rows, columns, D)`; ValueError if a known size is not a multiple of the patch size."""
         return (input_shape[0], *self._grid(input_shape), self.width)
 
     def _grid(self, shape: Shape) -> Shape:
@@ -154,13 +154,13 @@ class ClassToken(_LearnedTokens):
 
 @registered
 class RegisterTokens(_LearnedTokens):
-    """Puts learned tokens, the same for every image, before the others ("Vision Transformers Need Registers").
+    """Prepends learned register tokens, the same for every image ("Vision Transformers Need Registers").
 
-    The model keeps there what it would otherwise write over patches that say little (arXiv 2309.16588). Nothing reads
-    them in the end. DINOv2 with registers and DINOv3 have four.
+    Without them, models store global information in patches of low information (arXiv 2309.16588). The head does not
+    read them. DINOv2 with registers and DINOv3 have four.
 
     Args:
-        count: How many.
+        count: Number of register tokens.
 
     Input: `(batch, tokens, D)`. Output: `(batch, count + tokens, D)`.
 
@@ -238,7 +238,7 @@ class PatchDropout(BaseLayer):
         self.seed_generator = seeds_for(rate=rate)
 
     def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
-        """Returns the tokens, in training without some of the patches; with a rotation, a list of both."""
+        """Returns the tokens, in training without the dropped patches; if a rotation is given, `[tokens, rotation]`."""
         (seed,) = self.draw(training, self.rate)
         if seed is not None:
             places = self._kept(tokens, seed)
@@ -479,7 +479,7 @@ class MAPHead(CompositeLayer):
     def build(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> None:
         """Makes the query, `probe`, attention, normalisation and MLP.
 
-        Raises ValueError for an unknown `gelu`, or unless `heads` divides D.
+        Raises ValueError if `gelu` is unknown or `heads` does not divide D.
         """
         policy, width = self.dtype_policy, tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))

@@ -78,21 +78,21 @@ class ModelOptions(TypedDict, total=False):
 
 
 class LoadOptions(ModelOptions, total=False):
-    """The options of `load`: what says more of a source than itself, and all others of `ModelOptions`.
+    """The options of `load`: how to read the source, and all options of `ModelOptions`.
 
     Attributes:
-        like: A model that stands for all that a bare file of PyTorch does not tell (heads, GELU, epsilon, resizing of
-            positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of one, such as
-            `"vit_base_patch16_clip_quickgelu_224"`. One that contradicts the arrays or the JSON files is an error.
-        grid_size: Rows and columns of a checkpoint's position embeddings, where they are not a square. Not needed where
-            `image_size` is the one that it was trained at, or for files written by `to_checkpoint`.
-        head: The file of a head for segmentation or depth that is published without its backbone, which `source` is.
-        max_depth: Of a depth model whose file does not tell: the largest depth in metres, or `"relative"` for depth
-            without a unit. None: what its name suggests, with a warning.
-        numerics: `"publisher"`: the model computes what it does where the file comes from. `"official"`: what the
-            official code does (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
-            the official numbers for a name of the catalogue, the publisher's for a file or an address.
-        pre_logits: Whether the tanh layer before the head is there. None: with the source's head, not with a new one.
+        like: A model with the settings that a PyTorch file without JSON lacks (heads, GELU, epsilon, resizing of
+            positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of a model, such as
+            `"vit_base_patch16_clip_quickgelu_224"`. It is an error if it contradicts the arrays or the JSON files.
+        grid_size: Rows and columns of a checkpoint's position embeddings, if they are not a square. Not needed if
+            `image_size` is the size it was trained at, or for files written by `to_checkpoint`.
+        head: The file of a segmentation or depth head that was published without its backbone; `source` is the latter.
+        max_depth: Largest depth of a depth model in metres, if its file does not have it, or `"relative"` for depth
+            without a unit. None: the depth that its name suggests, with a warning.
+        numerics: `"publisher"`: results as in the library that the file was published for. `"official"`: results as in
+            the official code (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
+            `"official"` for a name of the catalogue, `"publisher"` for a file or an address.
+        pre_logits: Whether to keep the tanh layer before the head. None: with the source's head, not with a new one.
 
     Examples:
         >>> options: keras_vit.LoadOptions = {"numerics": "official"}
@@ -146,7 +146,7 @@ def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bo
     keeps_head = changes.get("classes", classes) == classes
     if pre_logits is False and keeps_head and classes:
         raise ValueError(
-            f"pre_logits=False needs a new head, because that of {source} reads them: pass classes=..., or "
+            f"pre_logits=False needs a new head, because the head of {source} reads them: pass classes=..., or "
             "include_top=False for features."
         )
     return keeps_head if pre_logits is None else pre_logits
@@ -172,7 +172,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
             refused.append(f"{name}={value!r}")
     if refused:
         kind = f"a model of the kind {config.model}" if is_dense else "a BiT, a ResNet without tokens and dropout"
-        raise ValueError(f"{source} has no use for {', '.join(refused)}: it is {kind}. Leave it out.")
+        raise ValueError(f"{source} does not use {', '.join(refused)}: it is {kind}. Leave it out.")
     include_top, pre_logits = changes.pop("include_top", True), changes.pop("pre_logits", None)
     pooling = changes.get("pooling", None if is_dense else config.pooling) if include_top else changes.get("pooling")
     if config.class_token_only and pooling != "token":

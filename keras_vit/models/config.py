@@ -412,9 +412,9 @@ class BiTConfig(ModelConfig):
         image_size: Height and width of the images in pixels; an integer for squares. No weight depends on it.
         stages: Units in each stage; every stage but the first halves the map.
         width: Channels of the first convolution: 64 times the factor in the paper's names (R50x3: 192).
-        pooling: What becomes of the last map: `"avg"` (mean over all places) or `"none"` (a head reads every place).
+        pooling: `"avg"` (mean over all positions of the last map) or `"none"` (the head reads every position).
         pool_padding: What pads the map before max pooling: `"-inf"` (big_vision), `"zeros"` (the older `big_transfer`).
-        folded: Whether the kernels have been standardised permanently (see `BiT.folded`). Others are as in `ViTConfig`.
+        folded: Whether the kernels are stored standardised (see `BiT.folded`). Further fields are as in `ViTConfig`.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.

@@ -119,7 +119,7 @@ class DenseModel(ImageModel):
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
         """Raises ValueError: a dense model needs all tokens for its output, and computes no more."""
-        raise ValueError(f"{self.name} needs all tokens for its output: there is nothing that it need not compute.")
+        raise ValueError(f"{self.name} needs all tokens for its output: no computation can be left out.")
 
 
 def _features(maps: list[Any], policy: Any) -> Any:

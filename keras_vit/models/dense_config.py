@@ -54,7 +54,7 @@ class DenseConfig(Config):
         for name, value in WITHOUT_TOP.items():
             given = getattr(self.backbone, name)
             if given != value:
-                raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: its tokens go on.")
+                raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: the head reads its tokens.")
         OneOf(self.FINAL_NORMS)("backbone.final_norm", self.backbone.final_norm)
 
     def _check_blocks(self, blocks: tuple[int, ...]) -> None:

@@ -375,9 +375,8 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         words, config = self._known_tokenizer(), self.text_encoder.config
         if config.position_embedding != "sincos" or config.pooling != "mean" or self.image_encoder.config.projection:
             raise ValueError(
-                "zero_shot_segmenter is for TIPS, whose patches were trained to agree with words. No rule is known "
-                "here by which the patches of this model are compared with texts: zero_shot_classifier names whole "
-                "pictures."
+                "zero_shot_segmenter is for TIPS, whose patches were trained to agree with words. The patches of this "
+                "model cannot be compared with texts: zero_shot_classifier names whole pictures."
             )
         rule = AVERAGINGS["openai"]
         texts = texts_of_classes(names, templates_of(templates), rule)
@@ -482,7 +481,7 @@ def load_image_text(
     if numerics == "official" or (numerics is None and is_copy(source, path)):
         official = _official(plan.stored, names, sidecars, bias is not None, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
-        raise ValueError("numerics='official' of a CLIP has the byte pairs that come along: leave tokenizer= out.")
+        raise ValueError("numerics='official' of a CLIP uses the byte pairs in this package: leave tokenizer= out.")
     # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
     of_images = "official" if official == "big_vision" or (official and timm.is_pe_of_open_clip(file)) else None
     images = load(path, like=like, numerics=of_images, image_size=image_size, dtype=dtype)

@@ -31,7 +31,7 @@ class WithTexts:
         """Returns the tokenizer; ValueError where there is none."""
         if self.tokenizer is None:
             raise ValueError(
-                "Nothing says how texts become tokens: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
+                "No tokenizer is known for this model: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
                 "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
             )
         return self.tokenizer

@@ -39,16 +39,16 @@ _CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """Texts to token ids: `tokenizer(["a photo of a cat"])`.
+    """Converts texts to token ids: `tokenizer(["a photo of a cat"])`.
 
     Attributes:
-        encode: From a cleaned text to the ids of its tokens, without those around it.
-        context: The number of ids of every text.
-        end: The id after the last token, which stays where a text is cut; None for none.
-        pad: The id that fills up.
-        start: The id before the first token; None for none.
-        clean: What is done to a text first.
-        files: What it was made of; empty for CLIP's byte pairs, which are shipped.
+        encode: A function from a cleaned text to its token ids, without `start`, `end` and padding.
+        context: The number of ids of every text; longer texts are cut.
+        end: The id after the last token, also of a text that is cut; None if there is no such token.
+        pad: The id of padding.
+        start: The id before the first token; None if there is no such token.
+        clean: A function that normalises a text before `encode`.
+        files: The files that it was made of; empty for CLIP's byte pairs, which this package contains.
 
     Examples:
         >>> text.Tokenizer(lambda line: [ord(c) for c in line], context=4, end=1, pad=0)(["hi"]).tolist()
@@ -76,7 +76,7 @@ class Tokenizer:
             if not isinstance(text, str):
                 raise TypeError(f"texts must be strings, but {type(text).__name__} was given: {text!r:.80}.")
             if any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise ValueError(f"texts must be Unicode, but half a surrogate pair stands in {text!r:.80}.")
+                raise ValueError(f"texts must be valid Unicode, but {text!r:.80} has half a surrogate pair.")
         ids = np.full((len(texts), self.context), self.pad, "int32")
         first = [] if self.start is None else [self.start]
         last = [] if self.end is None else [self.end]

@@ -81,7 +81,7 @@ def finetune_detection(
         model = (load_image_text if holds_detector(model) else load)(model, dtype=dtype)
     if isinstance(model, OpenVocabularyDetector):
         if boxes.class_names is None:
-            raise ValueError("The classes of an OWL are words: give class_names=, as the data does not say them.")
+            raise ValueError("The classes of an OWL are words, which the data does not have: pass class_names=.")
         model = model.zero_shot_detector(boxes.class_names, progress=False)
     if isinstance(model, Detector):
         names, own, changed = model.config.class_names, model.config.pictures, recipe.augmentation

@@ -134,12 +134,13 @@ class DetectionLoss:
     intersection over union, both of matched pairs and divided by their number.
 
     Args:
-        focal_alpha: Weight of a class that is there in the focal loss; of one that is not there 1 minus it.
-        focal_gamma: How much less certain answers count.
+        focal_alpha: Weight of positive classes in the focal loss; negative classes have 1 minus it.
+        focal_gamma: Exponent of the focal loss: the larger it is, the less confident predictions count.
         class_weight: Factor of the focal loss, also in the matching.
         box_weight: Factor of the L1 distance, likewise.
         giou_weight: Factor of `giou`, likewise.
-        normalization: `"per_example"`: each picture by its own numbers, then the mean; `"global"`: by those of a batch.
+        normalization: `"per_example"`: divides each picture by its own counts, then averages; `"global"`: divides by
+            the counts of the batch.
 
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).

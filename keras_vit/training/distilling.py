@@ -218,7 +218,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
         names, known = student.config.class_names, teacher.config.class_names
         if names and known and names != known:
             raise ValueError(
-                f"The classes of the data are {listing(names)}, those of the teacher {listing(known)}: they have "
+                f"The classes of the data are {listing(names)}, the teacher's {listing(known)}: they have "
                 "to be the same, in the same order."
             )
     # x * std + mean of the student, then (x - mean) / std of the teacher

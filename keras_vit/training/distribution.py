@@ -248,7 +248,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
             "keras-vit 0.2 or older, which reads it."
         ) from error
     if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
-        raise ValueError(f"{path} is of another model or optimizer: make both as they were when it was saved.")
+        raise ValueError(f"{path} does not fit this model and optimizer: build both as they were when it was saved.")
     for number, variable in enumerate(variables):
         target: list[Any] = [...] * len(variables)  # Orbax reads what is not `...`
         target[number] = jax.ShapeDtypeStruct(variable.shape, variable.dtype, sharding=variable.value.sharding)
@@ -290,7 +290,7 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
         if backend != "jax":
-            raise ValueError(f"distribution is one of keras.distribution, which works on JAX only, not on {backend}.")
+            raise ValueError(f"distribution is from keras.distribution, which works only on JAX, not on {backend}.")
     elif backend == "tensorflow" and hasattr(distribution, "scope"):
         check_strategy(distribution)
     elif not by_name:
@@ -401,7 +401,7 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
     if images.batch_size % shares:
         raise ValueError(
             f"batch_size={images.batch_size} cannot be divided among {shares}: loss and batch normalisation are "
-            "those of a whole batch, so that all parts must be equally large."
+            "computed over the whole batch, so all parts must be equally large."
         )
 
 

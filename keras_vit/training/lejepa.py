@@ -183,7 +183,7 @@ class LeJEPA(Task):
         self.check_recipe(recipe, NO_TARGET)
         for name, default in (("classes", None), ("class_names", None), ("target", "class")):
             if reading[name] != default:
-                raise ValueError(f"{name}={reading[name]!r} is about labels, which LeJEPA does not read: leave it out.")
+                raise ValueError(f"{name}={reading[name]!r} is for labels, which LeJEPA does not use: leave it out.")
         return open_data(data, split="train", augmentation=self.views, **reading | {"target": NO_TARGET})
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
@@ -215,7 +215,7 @@ class LeJEPA(Task):
         return lejepa_model(model, self.loss, self.projector, self.views)
 
     def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        """Returns what reads the loss and the other figures off the outputs of the trained model."""
+        """Returns a loss and a metric that take their values from the outputs of the trained model."""
         return FirstFigure(), Figures()
 
     def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:

@@ -318,7 +318,7 @@ class RunFolder:
         if self._goes_on:
             self._check_same(record)
         elif not record.exists() and any(self.path.glob("[!.]*")):
-            raise ValueError(f"output must be a new folder or that of a run, but {self.path} holds other files.")
+            raise ValueError(f"output must be a new folder or the folder of a run, but {self.path} holds other files.")
 
     def _check_same(self, record: Path) -> None:
         """Raises ValueError if the folder's run has other settings or is damaged; warns of other arithmetic."""
@@ -347,7 +347,7 @@ class RunFolder:
             )
         if other:
             warn_caller(
-                f"{self.path} holds a run of other arithmetic, so it ends with other digits than in one piece: "
+                f"{self.path} holds a run with other arithmetic, so the last digits of the result differ: "
                 f"{'; '.join(other)}. The environment variable of that name restores it."
             )
         unknown = [name for name, mark in marks if mark is None or not begun_with]
@@ -454,7 +454,7 @@ def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[
             f"{path} is damaged, or of an older version ({error}). resume=False (--restart) starts again."
         ) from error
     raise ValueError(
-        f"{path} is of another model: its {len(arrays)} arrays are not the {len(wanted)} that were expected, or of "
+        f"{path} belongs to another model: its {len(arrays)} arrays are not the expected {len(wanted)}, or have "
         "other shapes or types. resume=False (--restart) starts again."
     )
 

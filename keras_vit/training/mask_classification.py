@@ -199,32 +199,32 @@ def _exact(output: Output) -> dict[str, Any]:
 class MaskClassificationLoss:
     """The loss of EoMT: each mask is given to one query, whose mask and class are compared with it.
 
-    `loss(targets, outputs)` is the sum over all predictions (those before each block with queries, and the last) of
+    `loss(targets, outputs)` is the sum over all predictions (before each block with queries, and at the end) of
     `mask_weight * mask + dice_weight * dice + class_weight * classes`, a float32 scalar that can be differentiated.
     Matching is inside, without a gradient. `mask` is the binary cross-entropy and `dice` the Dice loss of the matched
     pairs at sampled points, both divided by the number of pairs; `classes` is the cross-entropy of all queries, in
-    which those without a mask ("no object") have the weight `no_object`, divided by the sum of the weights. There is no
-    label that is ignored: pixels of no mask are outside of every mask.
+    which queries without a mask ("no object") have the weight `no_object`, divided by the sum of the weights. No label
+    is ignored: a pixel without a mask is outside of every mask.
 
     Args:
         classes: K, the number of classes, without "no object".
-        points: P, at how many points masks are compared.
-        oversample: How many candidates there are for each point.
-        importance: The share of the points that are those candidates which the prediction is least sure of; the others
-            are drawn again.
+        points: P, the number of points at which masks are compared.
+        oversample: Number of candidates for each point.
+        importance: Share of the points that are taken from the candidates where the prediction is least certain; the
+            remaining points are drawn at random.
         mask_weight: Factor of the cross-entropy of masks.
         dice_weight: Factor of the Dice loss of masks.
         class_weight: Factor of the cross-entropy of classes.
-        no_object: Weight of "no object" in the latter.
-        seed: For points that are drawn; None for another one each time.
+        no_object: Weight of "no object" in the cross-entropy of classes.
+        seed: Seed of the points; None for new points in each run.
 
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).
         ValueError: if a number is out of its range; at call time, if targets or outputs do not fit.
         KeyError: at call time, if targets, outputs or points lack one of their entries.
 
-    Source: EoMT's `training/mask_classification_loss.py`; `Mask2FormerLoss` in transformers, which divides by all masks
-    where there are more of them than queries, and the authors by those that have one.
+    Source: EoMT's `training/mask_classification_loss.py`; `Mask2FormerLoss` in transformers. With more masks than
+    queries, transformers divides by all masks, the authors by the matched ones.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}

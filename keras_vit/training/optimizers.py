@@ -152,7 +152,7 @@ class ViTOptimizer(DecayingOptimizer):
                 re.compile(expression)
             except re.error as error:
                 raise ValueError(
-                    f"var_names must be regular expressions, but {expression!r} is none: {error}."
+                    f"var_names must be regular expressions, but {expression!r} is not: {error}."
                 ) from error
         self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(names)
 
@@ -352,7 +352,7 @@ class AdamW(ViTOptimizer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Muon(AdamW):
-    """Momentum whose matrices are made nearly orthogonal, for the kernels of the blocks; `AdamW` for the rest.
+    """Muon: momentum with nearly orthogonal updates for the kernels of the blocks, `AdamW` for all other weights.
 
         m = momentum * m + (1 - momentum) * gradient
         u = orthogonal((1 - momentum) * gradient + momentum * m)
@@ -362,11 +362,11 @@ class Muon(AdamW):
     by which it takes the learning rate and the weight decay of AdamW. `torch.optim.Muon` with
     `adjust_lr_fn="match_rms_adamw"` computes the same, its iterations in bfloat16: here they are in float32.)
     `keras.optimizers.Muon` makes the head orthogonal as well and counts batches where this counts updates.
-    The arguments that are not listed here are those of `AdamW`, and are for the rest, except for `weight_decay`,
-    `momentum_dtype` and `rate_multipliers`, which are for all weights.
+    `weight_decay`, `momentum_dtype` and `rate_multipliers` apply to all weights; the other arguments that are not
+    listed here are as in `AdamW` and apply only to the weights that it updates.
 
     Args:
-        momentum: Share of m that stays.
+        momentum: Share of m that each update keeps.
 
     Examples:
         >>> optimizer = training.Muon(training.WarmupDecay(1e-3, steps=100), weight_decay=0.1)
@@ -665,12 +665,12 @@ class ContrastiveLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SigmoidContrastiveLoss(keras.losses.Loss):
-    """A yes or no for each pair of an image and a text (SigLIP, arXiv 2303.15343, algorithm 1).
+    """Sigmoid loss over all pairs of an image and a text in a batch (SigLIP, arXiv 2303.15343, algorithm 1).
 
     Args:
         name: Name of the loss.
 
-    Call arguments: as of `ContrastiveLoss`; the logits have the learned bias.
+    Call arguments: as in `ContrastiveLoss`; the logits include the learned bias.
 
     Output: the sum over the pairs divided by the number of images.
 

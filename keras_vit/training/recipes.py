@@ -198,9 +198,7 @@ class Recipe(Options):
 
     def _check_together(self) -> None:
         if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"batch_size must be a multiple of accumulate, but {self.batch_size} is none of {self.accumulate}."
-            )
+            raise ValueError(f"batch_size={self.batch_size} must be a multiple of accumulate={self.accumulate}.")
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
 
@@ -253,7 +251,7 @@ class Recipe(Options):
             raise ValueError(f"The recipe {self.name!r} has neither steps nor epochs: pass steps=...")
         if not examples:
             raise ValueError(
-                f"The recipe {self.name!r} counts {self.epochs:g} epochs, and nothing says how many images an "
+                f"The recipe {self.name!r} counts {self.epochs:g} epochs, but it is not known how many images an "
                 "epoch has: pass steps=recipe.total_steps(examples)."
             )
         return max(1, math.floor(self.epochs * examples / self.batch_size + 0.5))

@@ -84,7 +84,7 @@ class Trained(PlainData):
 
     @property
     def panoptic_quality(self) -> float | None:
-        """The panoptic quality of the trained model's segments; None without things to evaluate on."""
+        """The panoptic quality (PQ) of the trained model; None if there were no segments to evaluate on."""
         return self._kept.get("val_panoptic_quality")
 
     @property
@@ -94,7 +94,7 @@ class Trained(PlainData):
 
     @property
     def ap50(self) -> float | None:
-        """The average precision where an overlap of one half is enough; None without boxes to evaluate on."""
+        """The average precision at an IoU of 0.5 (AP50); None if there were no boxes to evaluate on."""
         return self._kept.get("val_ap50")
 
 
@@ -182,7 +182,9 @@ def finetune(
         if evaluated is not None:
             tests = stack.enter_context(open_validation(evaluated, images, model, task, reading))
             if evaluated is validation and is_same_data(images, tests):
-                warn_caller("validation holds the very images that are trained on: its figures say nothing of others.")
+                warn_caller(
+                    "validation holds the training images themselves: its figures do not measure generalisation."
+                )
         every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, math.ceil(recipe.steps / 10)))
         run = Run(task, recipe, model, images, tests, Sharing.of(processes, model), every, settings.seed)
         processes.check_same("settings", run.settings())

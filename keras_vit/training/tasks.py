@@ -22,24 +22,23 @@ from keras_vit.zoo import load
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
-    """Keywords of `finetune`, `pretrain` and `finetune_segmentation`: these, and all fields as in `Recipe`.
+    """Keywords of `finetune`, `pretrain` and `finetune_segmentation`: the following, and all fields of `Recipe`.
 
-    A field takes the place of the recipe's, by `recipe.replace`: `steps=100`, `batch_size=64`, `image_size=384`.
+    A field replaces the value of the recipe: `steps=100`, `batch_size=64`, `image_size=384`.
 
     Attributes:
-        classes: Number of classes, where the data does not say it (integer labels of a pipeline).
-        class_names: Their names, where the data does not say them. They become `model.config.class_names`.
+        classes: Number of classes, if the data does not have it (integer labels of a pipeline).
+        class_names: Names of the classes, if the data does not have them. They become `model.config.class_names`.
         every: Updates between two evaluations and checkpoints; None for an epoch, at most a tenth of the run.
         seed: Decides the order of the images, their augmentation and all that is random in the model; 0 if not given.
         on_bad_image: `"stop"` (the default) or `"skip"`, see `open_data`.
-        resume: Whether a run in `output` goes on, True if not given. False starts again and removes all that the old
-            one has left.
-        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch. None
-            that sets the learning rate, which the recipe does, or beside `polyak` one that stores or restores weights.
+        resume: Whether to resume the run in `output`; True if not given. False removes its files and starts again.
+        callbacks: Keras callbacks such as TensorBoard or EarlyStopping; to them, `every` updates are an epoch. They
+            must not set the learning rate, which the recipe does, nor, with `polyak`, store or restore weights.
         dtype: Dtype policy of a model that is loaded, such as `"mixed_bfloat16"`.
-        distribution: What shares the batches. None: all processes that the program was started in (see `connect`), and
-            the `keras.distribution` or `tf.distribute` scope around the call or the model. Also such a distribution
-            or strategy itself. `"alone"`: this process trains by itself.
+        distribution: A `keras.distribution` or `tf.distribute.Strategy` that divides the batches. None: all processes
+            of the program (see `connect`), and the scope of a distribution or strategy around the call or the model.
+            `"alone"`: this process trains by itself.
         verbose: Whether to print what was found, and to show a progress bar; True if not given.
 
     Examples:
@@ -231,7 +230,7 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
         if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
             if recipe.head_bias:
                 raise ValueError(
-                    f"head_bias={recipe.head_bias!r} is for heads that begin, but that of {model.name} has been "
+                    f"head_bias={recipe.head_bias!r} is for heads that begin, but the head of {model.name} has been "
                     "trained: give head_bias=0.0, or model.with_classes(None) for a new head."
                 )
             return model
@@ -259,7 +258,7 @@ def class_weights(given: str | dict[str | int, float] | None, images: ImageStrea
             given, names = {str(number): weight for number, weight in given.items()}, numbers
         unknown = [name for name in given if name not in names]
         if unknown:
-            raise ValueError(f"class_weight has {listing(unknown)}, but the classes are {listing(names)}.")
+            raise ValueError(f"class_weight names {listing(unknown)}, but the data's classes are {listing(names)}.")
         return [float(given.get(name, 1.0)) for name in names]
     if images.labels is None:
         raise ValueError("A pipeline does not say how many images a class has: class_weight={name: weight, ...}.")

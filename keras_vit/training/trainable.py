@@ -89,7 +89,7 @@ def _named(patterns: Iterable[str], names: Iterable[str], known: Iterable[str]) 
             known = list(known)
             near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5) or known[:3]
             raise ValueError(
-                f"{pattern!r} fits no layer and no weight of this model that it is for; there are {listing(near)} and "
+                f"{pattern!r} matches no such layer or weight of this model; there are {listing(near)} and "
                 f"{max(len(known) - len(near), 0)} more. Wildcards are * ? and [...], as in 'block_*' or '*/mlp'."
             )
         chosen |= fitting
@@ -272,8 +272,8 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         to_come = not adapted and layer in layers and kind in ("lora_kernel_a", "lora_kernel_b")
         if not to_come and shapes.get(name) != array.shape:
             raise ValueError(
-                f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, and that of "
-                f"{model.name} is {shapes.get(name)}. Build the model as it was, with the same variant, classes and "
+                f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, but "
+                f"{model.name} has {shapes.get(name)}. Build the model as it was, with the same variant, classes and "
                 "patch size, and with no adapters of other layers or of another rank (merge_lora)."
             )
     if adapted and adapted.keys() != set(targets):

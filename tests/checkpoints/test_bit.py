@@ -57,7 +57,7 @@ def test_numbered_convolutions(golden, tmp_path):
 
     # Two for one place: which of them is meant?
     path = save(tmp_path / "two.npz", arrays | numbered(arrays))
-    with pytest.raises(ValueError, match="'bit_tf'.*differ in nothing but a number"):
+    with pytest.raises(ValueError, match="'bit_tf'.*differ only in a number"):
         keras_vit.from_checkpoint(path)
 
 

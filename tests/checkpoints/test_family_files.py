@@ -332,11 +332,11 @@ REFUSED = {
     ),
     "a block that stands there twice": (
         timm() | {"blocks.0.0.norm1.weight": (64,)},
-        "differ in nothing but the number of a chunk",
+        "differ only in the number of a chunk",
     ),
     "a head that stands there twice": (
         transformers("vit", head=11) | {"vit.classifier.weight": (11, 64)},
-        "Arrays of one name stand in it with the prefix 'vit.' and without it",
+        "in it twice, with the prefix 'vit.' and without it",
     ),
     "patches of no square": (
         tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 190)},
@@ -502,7 +502,7 @@ def test_a_config_of_another_file(tmp_path):
     shapes, config = transformers("vit", module=False, pooler=True), {"model_type": "vit", "num_attention_heads": 1}
     for message, wrong in {
         "says hidden_size=768, but the arrays have 64: it lies beside another file": {"hidden_size": 768},
-        "of the type beit, but its arrays are those of ViT": {"model_type": "beit"},
+        "of the type beit, but it has the arrays of ViT": {"model_type": "beit"},
         "hidden_act": {"hidden_act": "relu"},
         "layer_norm_eps": {"layer_norm_eps": "1e-6"},
         "number of heads": {"num_attention_heads": 2.5},

@@ -109,7 +109,7 @@ def test_revisions(server, repository):
     repository.revisions += ("v1", "refs/pr/2", "a/b")
     for revision in ("v1", "refs/pr/2", "a%2Fb", repository.commit):
         assert first(find_checkpoint(f"hf://me/model@{revision}")) == 1
-    with pytest.raises(DownloadError, match="hf://me/model@v2 could not be had: .*Revision Not Found"):
+    with pytest.raises(DownloadError, match="hf://me/model@v2 could not be fetched: .*Revision Not Found"):
         find_checkpoint("hf://me/model@v2")
 
 
@@ -199,7 +199,7 @@ def test_refusals(server, case):
     """In the words of the library; nothing was fetched, so that nothing can be taken from the cache."""
     repository, message = REFUSALS[case]
     server.repositories |= {"me/other": repository} if repository else {}
-    with pytest.raises(DownloadError, match=f"hf://me/other could not be had: .*{message}") as error:
+    with pytest.raises(DownloadError, match=f"hf://me/other could not be fetched: .*{message}") as error:
         find_checkpoint("hf://me/other")
     assert error.value.attempts[0][0] == "hf://me/other"
 
@@ -212,7 +212,7 @@ def test_offline(server, repository, monkeypatch, switch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", switch == "HF_HUB_OFFLINE")  # it was read before
     assert find_checkpoint("hf://me/model") == find_checkpoint("hf://me/model/model.safetensors") == path
     for absent in ("hf://me/other", "hf://me/model/pytorch_model.bin", "hf://me/model@v1"):
-        message = f"{absent} could not be had: offline mode is on.*, and it is not in the cache, .*hub"
+        message = f"{absent} could not be fetched: offline mode is on.*, and it is not in the cache, .*hub"
         with pytest.raises(DownloadError, match=message):
             find_checkpoint(absent)
     assert server.seen == []
@@ -253,7 +253,7 @@ def test_the_same_weights_from_the_hub(server, unpublished):
     with pytest.warns(UserWarning, match=f"come from hf://{SECOND}"):
         assert first(find_checkpoint(FINE_TUNED)) == 2
     server.repositories[FIRST] = Repository({"model.safetensors": ONE})
-    with pytest.warns(UserWarning, match=f"{re.escape(FINE_TUNED)} is not to be had.* come from hf://{FIRST}"):
+    with pytest.warns(UserWarning, match=f"{re.escape(FINE_TUNED)} is not available.* come from hf://{FIRST}"):
         assert first(find_checkpoint(FINE_TUNED)) == 1
     server.down = True
     with pytest.warns(UserWarning, match=f"come from hf://{FIRST}|copy in the cache is used"):
@@ -329,7 +329,7 @@ def test_a_recommended_repository(server, monkeypatch, tmp_path):
     ):
         for down, reason in ((False, "Repository Not Found"), (True, "503 Service Unavailable")):
             server.down = down
-            with pytest.raises(DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be had: .*{reason}") as error:
+            with pytest.raises(DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be fetched: .*{reason}") as error:
                 ask()
             printed = "".join(traceback.format_exception(error.value))
             assert "During handling" not in printed and "direct cause" not in printed

@@ -266,7 +266,7 @@ HOSTILE = {
     "older: truncated": (older(GOOD)[:-1], "is truncated: the storage 0 has 12 values"),
     "older: bytes behind": (older(GOOD) + b"x", "1 bytes follow its storages"),
     "older: a negative storage": (older(GOOD, storages=((-1, b""),)), "has -1 values"),
-    "older: a storage twice": (older(GOOD, ("0", "0")), "its list of storages makes no sense"),
+    "older: a storage twice": (older(GOOD, ("0", "0")), "its list of storages is invalid"),
     "older: a storage of nobody": (older(GOOD, ("1",)), "has a storage 1 that no array is in"),
 }
 

@@ -164,7 +164,7 @@ def test_shards_of_pytorch(tmp_path):
 def test_files_that_are_named_for_what_they_are(tmp_path):
     adapter = {"base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight": (4, WIDTH)}
     adapter |= {"base_model.model.vit.encoder.layer.0.attention.attention.query.lora_B.weight": (WIDTH, 4)}
-    with pytest.raises(ValueError, match="holds adapters of PEFT .LoRA.*merge_and_unload"):
+    with pytest.raises(ValueError, match="LoRA adapters of PEFT.*merge_and_unload"):
         keras_vit.load(write(tmp_path / "peft", adapter))
     (tmp_path / "flax_model.msgpack").write_bytes(b"\x81\xa6params\x80")
     with pytest.raises(ValueError, match="Flax's msgpack, which is not read"):

@@ -27,7 +27,7 @@ def test_info_of_checkpoints(run, golden):
     out = run("info", golden("alt_opt_target").path).out
     assert "opt/target/" in out and "vit_jax" in out
     assert json.loads(run("info", "--json").out)["backend"] == keras.backend.backend()
-    assert "--like is for a file" in run("info", "--like", "ViT-B/16", code=1).err
+    assert "--like is for a checkpoint file" in run("info", "--like", "ViT-B/16", code=1).err
     info = json.loads(run("info", golden("alt_zero_head").path, "--json").out)
     assert info["config"]["representation_size"] == 48 and "zero" in " ".join(info["oddities"])
 
@@ -52,7 +52,7 @@ def test_info_of_names(run):
     rows = [line.split() for line in run("info", "glyphs").out.splitlines() if line.strip()]
     assert [row[0] for row in rows[:5]] == ["glyphs", "model", "layout", "parameters", "size"]
     for source in ("B/16", "sam/ViT-B_16"):
-        assert "--like is for files of checkpoints" in run("info", source, "--like", "ViT-B/16", code=1).err
+        assert "--like is for checkpoint files" in run("info", source, "--like", "ViT-B/16", code=1).err
     assert rows[4][-1] == "MB" and " ".join(rows[-1]) == "class names Oo0, 1, 2, 3, 4 and 159 more"
 
 

@@ -114,7 +114,7 @@ def test_tables_have_a_row_for_each_box(tmp_path):
 
 
 WRONG = {
-    "shares": ([[0.1, 0.1, 0.5, 0.9]], [0], "must be in pixels, but those of picture 0 are shares"),
+    "shares": ([[0.1, 0.1, 0.5, 0.9]], [0], "must be in pixels, but picture 0 has shares"),
     "another order": ([[50, 40, 20, 15]], [0], r"left, top, right and bottom in the 90 x 60 pixels of picture 0, but"),
     "outside": ([[120, 10, 130, 20]], [0], r"one is \[120.0, 10.0, 130.0, 20.0\]"),
     "not finite": ([[0, 0, np.nan, 3]], [0], "one is"),
@@ -135,13 +135,13 @@ def test_sources_that_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="must be a folder with pictures"):
         data.open_boxes(tmp_path / "none")
     coco(tmp_path / "one", name="other.json")
-    with pytest.raises(ValueError, match="say which one has the boxes, with annotations"):
+    with pytest.raises(ValueError, match="name the one with the boxes, annotations"):
         data.open_boxes(tmp_path / "one")
     with pytest.raises(ValueError, match="categories, but the model 3 classes"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
     with pytest.raises(ValueError, match="is for a folder of pictures"):
         data.open_boxes(([], []), annotations="x.json")
-    with pytest.raises(ValueError, match="columns of a table, but the data is none"):
+    with pytest.raises(ValueError, match="columns of a table, but the data is not a table"):
         data.open_boxes(tmp_path / "one", label="class")
     with pytest.raises(TypeError, match="data must be a folder, a table"):
         data.open_boxes(3)
@@ -156,5 +156,5 @@ def test_sources_that_are_refused(tmp_path):
         boxes.in_order(["bird"])
     del about["annotations"][0]["bbox"]
     (tmp_path / "one/other.json").write_text(json.dumps(about))
-    with pytest.raises(ValueError, match="no annotation of COCO's form: it lacks 'bbox'"):
+    with pytest.raises(ValueError, match="does not have COCO's annotation format: it lacks 'bbox'"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")

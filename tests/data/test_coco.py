@@ -126,7 +126,7 @@ def test_what_is_left_out_is_said(tmp_path):
     about = json.loads(source.read_text())
     about["annotations"][1]["iscrowd"] = 1
     source.write_text(json.dumps(about))
-    with pytest.warns(UserWarning, match="1 pictures have crowds alone, and are left out"):
+    with pytest.warns(UserWarning, match="1 pictures have only crowds, and are left out"):
         assert len(data.open_segments(tmp_path, annotations=source).names) == 1
 
 

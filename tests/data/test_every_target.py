@@ -223,7 +223,7 @@ def test_pipelines_of_masks_become_segments():
     with pytest.raises(ValueError, match="give classes= or class_names="):
         data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [0]})])
     wrong = data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [5]})], classes=2)
-    with pytest.raises(ValueError, match=r"labels 0 to 1, but those of example 0 are \[5\]"):
+    with pytest.raises(ValueError, match=r"labels 0 to 1, but example 0 has \[5\]"):
         opened(wrong, "segments", batch_size=1)
 
 

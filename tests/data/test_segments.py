@@ -8,7 +8,7 @@ from PIL import Image
 
 from keras_vit import data, training
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:1 pictures have crowds alone:UserWarning")]
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:1 pictures have only crowds:UserWarning")]
 
 
 def as_set(target):
@@ -214,7 +214,7 @@ def test_cocos_panoptic_annotations(tmp_path):
     assert data.open_segments(tmp_path, annotations=file).class_names == renamed.class_names
     assert renamed.read(0)[1]["labels"].tolist() == [0, 0, 1]
     file.write_text(json.dumps({"categories": CATEGORIES}))
-    with pytest.raises(ValueError, match="annotation of COCO's form: it lacks 'annotations'"):
+    with pytest.raises(ValueError, match="annotation format: it lacks 'annotations'"):
         data.open_segments(tmp_path, annotations=file)
 
 
@@ -307,7 +307,7 @@ def test_cocos_instances(tmp_path):
             data.open_segments(tmp_path, annotations=file).read(0)
     about["images"][0] |= {"height": 40, "width": 48}
     file.write_text(json.dumps(about))
-    with pytest.raises(ValueError, match=r"annotations of .*a.jpg at \(40, 48\), but that is \(20, 24\)"):
+    with pytest.raises(ValueError, match=r"annotations of .*a.jpg at \(40, 48\), but the picture is \(20, 24\)"):
         data.open_segments(tmp_path, annotations=file).read(0)
     (tmp_path / "a.jpg").rename(tmp_path / "b.jpg")
     with pytest.raises(FileNotFoundError, match=r"has no picture a\.jpg"):
@@ -349,9 +349,9 @@ def test_semantic_masks_are_a_segment_for_each_class():
 
 def test_targets_that_make_no_sense():
     pictures, targets = scenes(1)
-    with pytest.raises(ValueError, match="labels 0 to 0, but those of picture 0"):
+    with pytest.raises(ValueError, match="labels 0 to 0, but picture 0"):
         data.open_segments((pictures, targets), classes=1)
-    with pytest.raises(ValueError, match=r"but those of picture 0 are \[0.5, 1.0\]"):
+    with pytest.raises(ValueError, match=r"but picture 0 has \[0.5, 1.0\]"):
         data.open_segments((pictures, [targets[0] | {"labels": [0.5, 1]}]))
     for name, value in {"classes": 0, "split": "val"}.items():
         with pytest.raises(ValueError, match=f"{name} must be"):

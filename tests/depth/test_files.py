@@ -127,7 +127,7 @@ def test_the_name_only_suggests_how_far_depth_reaches(golden, written, monkeypat
                 keras_vit.load(path, max_depth=wrong)
     with pytest.raises(ValueError, match="max_depth must be a number of metres, but 'relative'"):
         keras_vit.load(golden(LINEAR).folder, max_depth="relative")
-    with pytest.raises(ValueError, match=r"config.json says how far it reaches. Leave max_depth=... out"):
+    with pytest.raises(ValueError, match=r"config.json has the largest depth. Leave max_depth=... out"):
         keras_vit.load(golden(HUB).folder, max_depth=80)
     with pytest.raises(ValueError, match="holds no depth model: leave max_depth=80 out"):
         keras_vit.load("glyphs", max_depth=80)

@@ -251,7 +251,7 @@ def test_adapters_stay_in_detectors_of_words(golden):
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"\x81\xa1a\xc1", "begins no value"),
+        (b"\x81\xa1a\xc1", "which no value begins with"),
         (b"\x81" * 40, "as something else than text|nested too deeply|too early"),
         (b"\x81\xa1a" * 40, "nested too deeply"),
         (b"\x81\xa1a" + b"\xc7\xff\x01" * 2000, "nested too deeply"),

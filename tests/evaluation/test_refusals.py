@@ -86,7 +86,7 @@ REFUSED = [
     (lambda: few_shot(l2=0.0), "l2 must be positive"),
     (lambda: few_shot(seeds=0), "seeds must be"),
     (lambda: few_shot(shots=4, l2=[1.0, 2.0]), "none are left to choose"),
-    (lambda: few_shot(train=(X, Y * 0)), "one class only"),
+    (lambda: few_shot(train=(X, Y * 0)), "only one class"),
     (lambda: few_shot(test=(X, Y + 1)), "test has the label 2"),
     (lambda: few_shot(test=(X[:, :2], Y)), "3 features and test 2"),
     (lambda: few_shot(train=(X, Y[:7])), "must be of one length"),

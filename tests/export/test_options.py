@@ -179,7 +179,7 @@ def test_calibration_wants_contrast(monkeypatch, tmp_path):
     black = np.zeros((16, 8, 12, 3), "uint8")
     some = np.concatenate([black, pixels_for(CONFIG, 7)])
     for images, found in ((black, "0 of 16"), (black + np.uint8(90), "0 of 16"), (some, "7 of 23")):
-        with pytest.raises(ValueError, match=f"at least 8 images with contrast, but {found} have any"):
+        with pytest.raises(ValueError, match=f"at least 8 images with contrast, but only {found} have it"):
             export(shared_model(), tmp_path / "a.tflite", precision="int8", calibration=images, uint8_input=True)
     assert not (tmp_path / "a.tflite").exists()
 

@@ -176,7 +176,9 @@ def test_files_of_timm(tmp_path):
     for got, wanted in zip(again.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(got, wanted)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(ValueError, match="vit_base_patch16_224 is not an MLP-Mixer, and its arrays are those of one"):
+    with pytest.raises(
+        ValueError, match="vit_base_patch16_224 is not an MLP-Mixer, but the file has the arrays of one"
+    ):
         keras_vit.load(tmp_path, like="vit_base_patch16_224")
     assert keras_vit.load(tmp_path, like="mixer_s32_224").config.width == 512
 

@@ -147,7 +147,7 @@ BAD_FILES = {
     "of another width": (lambda head: head | {MATRIX: head[MATRIX][:, :-1]}, BACKBONE, "reads 63 numbers"),
     "an array too many": (lambda head: head | {"decode_head.x": np.ones(2)}, BACKBONE, "not part of the model"),
     "one too few": (lambda head: {n: v for n, v in head.items() if "bn.bias" not in n}, BACKBONE, "missing"),
-    "no head": (lambda head: {"x.weight": np.ones((2, 2))}, BACKBONE, "no head of a known kind"),
+    "no head": (lambda head: {"x.weight": np.ones((2, 2))}, BACKBONE, "not hold a head of a known kind"),
     "NaN": (lambda head: {n: v * np.nan for n, v in head.items()}, BACKBONE, "NaN"),
 }
 

@@ -104,7 +104,7 @@ FILES = {
     "chinese clip, by its config": (CLIP, of_hf(model_type="chinese_clip"), "model_type=chinese_clip"),
     "metaclip 2": (CLIP, of_hf(model_type="metaclip_2"), "model_type=metaclip_2"),
     "naflex": (SIGLIP, with_arrays({"vision_model.embeddings.patch_embedding.weight": zeros(48, 192)}), "2 NaFlex"),
-    "naflex, by its config": (SIGLIP, of_hf(model_type="siglip2"), "siglip2, but its arrays are those of SigLIP;"),
+    "naflex, by its config": (SIGLIP, of_hf(model_type="siglip2"), "siglip2, but it has the arrays of SigLIP;"),
     "naflex of timm": (OPEN_CLIP, with_arrays({"visual.trunk.embeds.x": zeros(2)}, ("visual",)), "NaFlex"),
     "eva": (OPEN_CLIP, with_arrays({"visual.blocks.0.attn.q_bias": zeros(8)}, ("visual",)), "EVA-CLIP in BAAI's"),
     "resnet": (OPEN_CLIP, with_arrays({"visual.layer1.0.conv1.weight": zeros(2)}, ("visual",)), "a ResNet as its im"),

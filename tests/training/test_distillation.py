@@ -12,7 +12,7 @@ from keras_vit.training import DistillationLoss, SigmoidLoss
 from tests.training.test_finetuning import IMAGES, RECIPE, finetune, new_model
 from tests.training.test_loop import assert_same_weights, weights_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:validation holds the very images")  # which are compared by hand
+pytestmark = pytest.mark.filterwarnings("ignore:validation holds the training images")  # which are compared by hand
 
 RNG = np.random.default_rng(0)
 LABELS = np.eye(3, dtype="float32")[[0, 2, 1, 2]] * 0.8 + 0.2 / 3

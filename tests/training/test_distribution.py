@@ -120,8 +120,8 @@ def test_checkpoints_that_do_not_fit_are_refused(backend, tmp_path):
     with skip_initialization():
         without_optimizer = VisionTransformer(config)
     for other, path, error, message in (
-        (without_optimizer, saved, ValueError, "of another model or optimizer"),
-        (compiled(config.replace(depth=2)), saved, ValueError, "of another model or optimizer"),
+        (without_optimizer, saved, ValueError, "does not fit this model and optimizer"),
+        (compiled(config.replace(depth=2)), saved, ValueError, "does not fit this model and optimizer"),
         (model, tmp_path / "nowhere", FileNotFoundError, "There is no checkpoint"),
         (model, tmp_path / "old", ValueError, "is not a checkpoint of save_sharded.*part-"),
     ):

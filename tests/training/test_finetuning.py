@@ -531,7 +531,7 @@ def test_what_is_no_recipe_is_refused():
 
 @pytest.mark.once
 def test_validation_on_what_is_trained_on_is_told():
-    with pytest.warns(UserWarning, match="validation holds the very images"):
+    with pytest.warns(UserWarning, match="validation holds the training images"):
         finetune(new_model(), validation=IMAGES)
 
 

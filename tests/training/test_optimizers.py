@@ -204,7 +204,7 @@ def test_kernels_that_are_excluded_do_not_decay(numbers, by):
 @pytest.mark.parametrize("names", [["bias", "*kernel"], ["a(", "b)"], ["bias", "(?i)KERNEL"]])
 def test_names_that_do_not_decay_are_regular_expressions(names):
     optimizer = MomentumSGD(1.0, weight_decay=0.1)
-    with pytest.raises(ValueError, match="var_names must be regular expressions, but '.*' is none: "):
+    with pytest.raises(ValueError, match="var_names must be regular expressions, but '.*' is not: "):
         optimizer.exclude_from_weight_decay(var_names=iter(names))
 
 

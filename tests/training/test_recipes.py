@@ -204,7 +204,7 @@ def test_optimizer_of_a_recipe_of_ones_own():
 
 def test_fields_that_do_not_fit_each_other_are_named():
     for fields, message in (
-        ({"batch_size": 10, "accumulate": 4}, "batch_size must be a multiple of accumulate"),
+        ({"batch_size": 10, "accumulate": 4}, "batch_size=10 must be a multiple of accumulate=4"),
         ({"steps": 1, "epochs": 1}, "steps or epochs"),
         ({"lora_alpha": 4.0}, "give lora_rank= as well"),
     ):

@@ -58,7 +58,7 @@ def test_balanced_weights():
     with data.open_data((images, labels), **options) as stream:
         assert class_weights("balanced", stream) == pytest.approx([12 / 18, 1, 2])  # n / (classes * count)
         assert class_weights({"2": 3}, stream) == class_weights({2: 3.0}, stream) == [1, 1, 3]  # Keras's way as well
-        with pytest.raises(ValueError, match="class_weight has 'dog', but the classes are '0'"):
+        with pytest.raises(ValueError, match="class_weight names 'dog', but the data's classes are '0'"):
             class_weights({"dog": 3}, stream)
     rows = np.eye(3)[labels] + np.eye(3)[[1] * 12] > 0
     with data.open_data((images, rows), target="multilabel", **options) as stream:

@@ -44,7 +44,7 @@ def training(model):
 def test_by_layer_weight_and_wildcard():
     model = VisionTransformer(CONFIG)
     names = list(weights_by_path(model))
-    with pytest.raises(ValueError, match="fits no layer and no weight.*'block_0"):
+    with pytest.raises(ValueError, match="matches no such layer or weight.*'block_0"):
         freeze(model, ["embedding", "blok_0"])
     with pytest.raises(TypeError, match="patterns"):
         freeze(model, [3])
@@ -176,7 +176,7 @@ def test_merged_models_compute_the_same(trained, tmp_path):
 
 REFUSED = {
     "has adapters": lambda model, file, other: add_lora(model, 2),
-    "'qery' fits no layer": lambda model, file, other: add_lora(make(), 2, "qery"),
+    "'qery' matches no such layer": lambda model, file, other: add_lora(make(), 2, "qery"),
     "has no adapters": lambda model, file, other: save_adapters(make(), file),
     "has no adapters. add_lora": lambda model, file, other: merge_lora(make()),
     "belongs to another model.*'head/": lambda model, file, other: load_adapters(make(classes=5), file),

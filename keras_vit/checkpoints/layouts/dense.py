@@ -146,7 +146,9 @@ def _segmentation_config(
         )
     fields = names.fields if blocks == 1 else names.fields_of_four
     if fields is None:
-        raise ValueError("its head reads four blocks, and nothing tells which: DINOv3's published ones read the last.")
+        raise ValueError(
+            "its head reads four blocks, but which is unknown: DINOv3's published heads read the last one."
+        )
     data_set = re.search("|".join(LABEL_SETS), os.path.basename(path).lower())
     labels = label_set(data_set[0]).names if data_set else ()
     return LinearSegmenterConfig(
@@ -319,7 +321,7 @@ def _depth_config(
     remarks: list[Remark] = []
     if is_hub:
         if sidecars.max_depth is not None:
-            raise ValueError("its config.json says how far it reaches. Leave max_depth=... out, or change the model.")
+            raise ValueError("its config.json has the largest depth. Leave max_depth=... out, or change the model.")
         pictures = sidecars.preprocessor or {}
         means = means_in(pictures.get("image_mean"), pictures.get("image_std"))
         fields |= _stated(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
@@ -329,7 +331,7 @@ def _depth_config(
     if kind == "linear":
         fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
         if into not in (2 * vit.width, 8 * vit.width):
-            raise ValueError(f"it reads {into} numbers of a place, one or four times twice the width {vit.width}.")
+            raise ValueError(f"its head reads {into} channels, but {2 * vit.width} or {8 * vit.width} were expected.")
         if into == 2 * vit.width:  # it reads the last block alone
             return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), remarks
     if not is_hub:
@@ -420,7 +422,7 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
         return {"metric": True, "max_depth": metres}, [Remark(text, "max_depth", "assumed")]
     if is_dinov2:
         raise ValueError(
-            "nothing in it tells how far it reaches. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
+            "its largest depth is not in the file. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
         )
     if re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
         return relative, []

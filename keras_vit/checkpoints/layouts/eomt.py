@@ -210,13 +210,13 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
     last = file.get(f"{family.module}{family.norm}.weight")
     if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
         raise ValueError(
-            "its weights are differences to those of DINOv3 (delta weights). Add them to those, as its authors' "
-            "code does, or take the repository in transformers' layout."
+            "its weights are differences to DINOv3's weights (delta weights). Add both, as its authors' code does, or "
+            "take the repository in transformers' layout."
         )
     if probabilities.any():
         raise ValueError(
             f"its {names.masking} are {printable(probabilities.tolist(), 80)}: blocks still mask attention. Only "
-            "models with 0 everywhere are computed here."
+            "models with 0 everywhere are supported."
         )
 
 
@@ -250,7 +250,7 @@ def _backbone(
         side = math.isqrt(shape_of(arrays, family.positions, 3)[1])
         size = (side * patch[0], side * patch[1])
     if is_rotary and size is None:
-        raise ValueError("nothing tells the size of its images: pass image_size=..., such as 640 (see its name).")
+        raise ValueError("the size of its images is not in the file: pass image_size=..., such as 640 (see its name).")
     heads = None if width % 64 else width // 64
     if family.types:
         heads = stated.get("num_attention_heads", 16)

@@ -390,7 +390,7 @@ def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConf
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
         if len(old) != 2 or ranks[mixed] == ranks[tokens]:
             raise ValueError(
-                f"nothing tells which of {old}, the sizes of its matrices, is the number of patches: pass "
+                f"the number of patches is not known: it may be any of {old}, the sizes of its matrices. Pass "
                 "grid_size=(rows, columns)."
             )
     else:

@@ -362,7 +362,7 @@ def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
     if wrong:
         raise ValueError(
-            f"the config.json says that it is of the type {printable(wrong[0], 60)}, but its arrays are those of "
+            f"the config.json says that it is of the type {printable(wrong[0], 60)}, but it has the arrays of "
             f"{family.title}; {', '.join(family.types)} were expected."
         )
     return stated

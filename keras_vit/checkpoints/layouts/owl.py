@@ -86,7 +86,7 @@ def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Side
     kind = "owlv2" if "objectness_head.dense0.weight" in file else "owlvit"
     stated = sidecars.config.get("model_type", kind)
     if stated != kind:
-        raise ValueError(f"its config.json says model_type={stated!r:.60}, but its arrays are those of {kind!r}.")
+        raise ValueError(f"its config.json says model_type={stated!r:.60}, but it has the arrays of {kind!r}.")
     towers, beside = _as_clip(file, sidecars, kind)
     text, _ = plan_of_text({n: a for n, a in towers.items() if n.startswith("text_")}, beside)
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}

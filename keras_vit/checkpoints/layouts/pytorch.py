@@ -100,7 +100,7 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
         else:
             arrays[name] = array
     if len(arrays) + len(unused) < len(file):
-        raise ValueError(f"Arrays of one name stand in it with the prefix {prefix!r} and without it; keep one of them.")
+        raise ValueError(f"Some arrays are in it twice, with the prefix {prefix!r} and without it; keep one of each.")
     return Found(outer, module, arrays, unused)
 
 
@@ -457,7 +457,7 @@ def _heads(
             if like is not None and like.config is not None:
                 raise ValueError(f"It is {width} wide, but like={like.name!r} is {like.config.width} wide.")
             raise ValueError(
-                f"Nothing tells its number of attention heads: no config.json is beside it, and its width {width} "
+                f"Its number of attention heads is not known: no config.json is beside it, and its width {width} "
                 "is not a multiple of 64. Pass like=..."
             )
         text = f"no config.json says how many attention heads it has; {heads} are assumed"

@@ -233,7 +233,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     arrays, stated = found.arrays, timm_stated(sidecars, False)
     if stated.architecture and "mixer" not in stated.architecture:
         name = printable(stated.architecture, 100)
-        raise ValueError(f"{name} is not an MLP-Mixer, and its arrays are those of one.")
+        raise ValueError(f"{name} is not an MLP-Mixer, but the file has the arrays of one.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
@@ -311,7 +311,7 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
     has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
     is_pe = _is_perception_encoder(arrays, architecture)
     if is_pe and not has("norm_pre.weight"):
-        raise ValueError(f"its config says {printable(architecture, 100)}, but it has not the arrays of one.")
+        raise ValueError(f"its config says {printable(architecture, 100)}, but it does not have its arrays.")
     if has("attn_pool.latent") and not has_norm and not is_pe:
         raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
     if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays):
@@ -440,7 +440,7 @@ def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     count = 1 + max((stage for stage, _ in units), default=-1)
     if count > _MOST_STAGES:
-        raise ValueError(f"Its ResNet has {count} stages, but those of known models have {_MOST_STAGES} at most.")
+        raise ValueError(f"Its ResNet has {count} stages, but known models have at most {_MOST_STAGES}.")
     bounded(1 + max((unit for _, unit in units), default=0))
     root = f"{_STEM}stem.conv.weight" if count else f"{_STEM}conv.weight"
     width, channels, *_ = shape_of(arrays, root, 4)
