@@ -329,7 +329,9 @@ def test_a_recommended_repository(server, monkeypatch, tmp_path):
     ):
         for down, reason in ((False, "Repository Not Found"), (True, "503 Service Unavailable")):
             server.down = down
-            with pytest.raises(DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be fetched: .*{reason}") as error:
+            with pytest.raises(
+                DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be fetched: .*{reason}"
+            ) as error:
                 ask()
             printed = "".join(traceback.format_exception(error.value))
             assert "During handling" not in printed and "direct cause" not in printed

@@ -105,7 +105,7 @@ HOSTILE = [
     ({"model": "Model"}, {}, "description of its model cannot be read"),
     ({"model": ["EoMT"]}, {}, "description of its model cannot be read"),
     ({"model": None}, {}, "description of its model cannot be read"),
-    ({"model": "VisionTransformer", "config": TINY.to_dict()}, {}, "not stored so"),
+    ({"model": "VisionTransformer", "config": TINY.to_dict()}, {}, "a dense model was expected"),
     ({"config": None}, {}, "description of its model cannot be read"),
     ({"config": CONFIG | {"strange": 1}}, {}, "strange"),
     (

@@ -237,7 +237,10 @@ HOSTILE = {
     "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
     # Calls of what may be named.
     "attributes of a tensor": (archive(tensor() + dictionary(data=number(1)) + b"b"), "'Tensor' object has no attrib"),
-    "attributes of a function": (archive(REBUILD + dictionary(x=number(1)) + b"b"), "it changes what stands for a f"),
+    "attributes of a function": (
+        archive(REBUILD + dictionary(x=number(1)) + b"b"),
+        "it changes an object that represents a f",
+    ),
     "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with flags"),
     # Bombs.
     "doubled shapes": (archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))), "that no array has"),
@@ -256,7 +259,7 @@ HOSTILE = {
     # Storages that are not what they should be.
     "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
     "another type": (archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))), "of float16; it has 48 b"),
-    "a view": (archive(dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", b"K\x01")))), "a view perhaps"),
+    "a view": (archive(dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", b"K\x01")))), "or a view"),
     # Damage: the list at an archive's end against the members themselves, and more.
     "members of other names": (ARCHIVE[:LIST] + ARCHIVE[LIST:].replace(b"data/0", b"data/1"), "cannot be read as a fi"),
     "encrypted": (ARCHIVE[: LIST + 8] + b"\x01" + ARCHIVE[LIST + 9 :], "is encrypted"),

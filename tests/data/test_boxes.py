@@ -119,7 +119,7 @@ WRONG = {
     "outside": ([[120, 10, 130, 20]], [0], r"one is \[120.0, 10.0, 130.0, 20.0\]"),
     "not finite": ([[0, 0, np.nan, 3]], [0], "one is"),
     "one box, two labels": ([[0, 0, 3, 3]], [0, 1], r"must be \(2, 4\), but their shape is \(1, 4\)"),
-    "no such class": ([[0, 0, 3, 3]], [4], r"labels 0 to 1, but those of picture 0 are \[4\]"),
+    "no such class": ([[0, 0, 3, 3]], [4], r"labels 0 to 1, but picture 0 has \[4\]"),
 }
 
 

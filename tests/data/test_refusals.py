@@ -137,8 +137,16 @@ REFUSED = [
             ({"seed": -1}, ValueError, "seed must be"),
             ({"image_size": "8"}, TypeError, "image_size must be an integer or a pair"),
             ({"split": "val"}, ValueError, "split must be one of"),
-            ({"split": "test", "augmentation": Augmentation()}, ValueError, "not augmented"),
-            ({"shuffle": False, "augmentation": Augmentation()}, ValueError, "are not augmented"),
+            (
+                {"split": "test", "augmentation": Augmentation()},
+                ValueError,
+                "augmentation is for shuffled training data",
+            ),
+            (
+                {"shuffle": False, "augmentation": Augmentation()},
+                ValueError,
+                "augmentation is for shuffled training data",
+            ),
             ({"split": "test", "shuffle": True}, ValueError, "shuffle must be"),
             ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),
             ({"check": True}, ValueError, "check must be one of"),

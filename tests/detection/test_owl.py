@@ -257,7 +257,7 @@ def test_adapters_stay_in_detectors_of_words(golden):
         (b"\x81\xa1a" + b"\xc7\xff\x01" * 2000, "nested too deeply"),
         (b"\x81\xa1a\xc6\xff\xff\xff\xff", "ends too early"),
         (b"\x82\xa1a\x01\xa1a\x01", "twice"),
-        (b"\x81\xa1a\x01\x01", "something follows"),
+        (b"\x81\xa1a\x01\x01", "more bytes follow"),
         (b"\x81\xa1a\xc7\x05\x01\x93\x91\x02\xa4bool", "not one of Flax's|too early"),
     ],
 )

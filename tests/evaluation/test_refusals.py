@@ -69,7 +69,10 @@ REFUSED = [
     (lambda: evaluate(data="folder"), "needs a model of keras_vit, .* and so do image files"),
     (lambda: evaluate(data=(ROWS, ROWS, ROWS)), r"data must be \(images, labels\)", TypeError),
     (lambda: evaluate(preprocess=True), "preprocess=True needs a model of keras_vit"),
-    (lambda: evaluate(model=model(), data="x", preprocess=False), "preprocess=False is for data that holds what the"),
+    (
+        lambda: evaluate(model=model(), data="x", preprocess=False),
+        "preprocess=False is for images that are preprocessed",
+    ),
     (lambda: evaluate(class_names=["a", "b"], data=(ROWS, LABELS % 2)), "2 names, but the model has 3 outputs"),
     (lambda: evaluate(class_names=["a", "b"]), "has the label 2, but .* from 0 to 1, for 2 classes"),
     (lambda: evaluate(top=0), "top must be"),

@@ -219,7 +219,7 @@ def test_no_tokenizer_beside_the_weights(golden, tmp_path, both):
     alone = keras_vit.load_image_text(tmp_path / "alone.npz")
     assert alone.tokenizer is None and "no tokenizer" in alone.notes[0]
     for call in (lambda: alone.embed_texts("a cat"), lambda: alone.zero_shot_classifier(["cat", "dog"])):
-        with pytest.raises(ValueError, match="how texts become tokens: pass load_image_text"):
+        with pytest.raises(ValueError, match="No tokenizer is known for this model: pass load_image_text"):
             call()
 
 

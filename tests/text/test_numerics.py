@@ -141,7 +141,7 @@ def test_a_name_of_the_catalogue_means_the_official_numbers(golden, tmp_path, mo
 
 
 def _refused(source):
-    raise DownloadError(f"{source} is not to be had")
+    raise DownloadError(f"{source} is not available")
 
 
 @pytest.mark.parametrize(

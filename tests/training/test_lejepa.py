@@ -210,7 +210,7 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: pretrained(model=small_vit(dynamic=True)), ValueError, "views of one size"),
         (lambda: pretrained(model=small_vit(pooling="none", classes=None)), ValueError, "one vector for each view"),
         (lambda: pretrained(validation=0.5), TypeError, "data must be an image folder"),  # the share needs labels
-        (lambda: pretrained(iter([])), ValueError, "the pipeline has none"),
+        (lambda: pretrained(iter([])), ValueError, "the pipeline has no good image"),
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is no folder nowhere"),
         (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is not a multiple"),
         (lambda: training.LeJEPA(projector=()), ValueError, "projector must have a width"),
