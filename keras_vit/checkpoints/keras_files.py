@@ -172,7 +172,9 @@ def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
             return None
         return CONFIG_TYPES[name](**model["config"]["config"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise ValueError(f"{path}: the description of its model cannot be read: {printable(error, 200)}.") from None
+        raise ValueError(
+            f"{path} has a description of its model that cannot be read: {printable(error, 200)}."
+        ) from None
 
 
 def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:

@@ -45,15 +45,15 @@ def changed_class(**fields):
 
 
 CHANGED = {
-    "no json": (lambda text: b"{", "description of its model cannot be read"),
-    "deep": (lambda text: b"[" * 60_000, "description of its model cannot be read"),
+    "no json": (lambda text: b"{", "description of its model that cannot be read"),
+    "deep": (lambda text: b"[" * 60_000, "description of its model that cannot be read"),
     "list": (lambda text: b"[]", "holds another kind of model"),
     "foreign": (changed_class(class_name="Sequential"), "holds another kind of model"),
     "foreign registration": (changed_class(registered_name="evil>VisionTransformer"), "holds another kind of model"),
-    "no config": (changed_class(config={}), "description of its model cannot be read .*config"),
-    "unknown field": (changed_config(unknown=1), "description of its model cannot be read .*unknown"),
-    "wrong type": (changed_config(width="8"), "description of its model cannot be read .*width"),
-    "control characters": (changed_config(gelu="\x1b[31m"), r"description of its model cannot be read .*\\x1b"),
+    "no config": (changed_class(config={}), "description of its model that cannot be read.*config"),
+    "unknown field": (changed_config(unknown=1), "description of its model that cannot be read.*unknown"),
+    "wrong type": (changed_config(width="8"), "description of its model that cannot be read.*width"),
+    "control characters": (changed_config(gelu="\x1b[31m"), r"description of its model that cannot be read.*\\x1b"),
     "too deep": (changed_config(depth=10**9), "its model has at least .* bytes of weights, it has only"),
     "too many classes": (changed_config(classes=10**9), "its model has at least"),
     "another width": (changed_config(mlp_width=16), "cannot be loaded, it is damaged"),

@@ -62,11 +62,11 @@ def test_run_lengths_are_those_of_pycocotools(tmp_path, counts, is_text):
 )
 def test_run_lengths_that_do_not_fit_the_picture(tmp_path, runs):
     with pytest.raises(
-        ValueError, match=r"train.json: of .*a.png an instance has no polygons or run lengths .* 20 x 24"
+        ValueError, match=r"train.json: for .*a.png, an instance has no polygons or run lengths .* 20 x 24"
     ):
         opened(tmp_path, runs).read(0)
     if isinstance(runs["counts"], list) and runs["counts"] == [0, 10]:
-        with pytest.raises(ValueError, match="a.png an instance"):
+        with pytest.raises(ValueError, match="a.png, an instance"):
             opened(tmp_path, RUNS | {"counts": compressed([0, 10])}).read(0)
 
 

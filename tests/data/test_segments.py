@@ -303,7 +303,9 @@ def test_cocos_instances(tmp_path):
     far = [[[value, 1, 5, 5, 9, 9]] for value in (np.nan, np.inf, 1e9)]  # which ended the process
     for damaged in ([[1, 2]], {"counts": "abc", "size": [20, 24]}, {"counts": [480]}, [[1, 1, 5, 5, 9]], *far):
         file.write_text(json.dumps(about | {"annotations": [rows[0] | {"segmentation": damaged}]}))
-        with pytest.raises(ValueError, match=r"instances.json: of .*a.jpg an instance has no polygons or run lengths"):
+        with pytest.raises(
+            ValueError, match=r"instances.json: for .*a.jpg, an instance has no polygons or run lengths"
+        ):
             data.open_segments(tmp_path, annotations=file).read(0)
     about["images"][0] |= {"height": 40, "width": 48}
     file.write_text(json.dumps(about))
