@@ -143,8 +143,8 @@ FILES = {
     "tokenizer's options": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"language": "de"}), "language=de"),
     "no config": (OPEN_CLIP, lambda folder: (folder / "open_clip_config.json").unlink(), "which GELU"),
     # Tokenizers.
-    "tokenizer is not JSON": (CLIP, with_text("tokenizer.json", "{"), "no tokenizer that can be read"),
-    "tokenizer is a list": (CLIP, with_text("tokenizer.json", "[]"), "no tokenizer that can be read"),
+    "tokenizer is not JSON": (CLIP, with_text("tokenizer.json", "{"), "not a tokenizer that can be read"),
+    "tokenizer is a list": (CLIP, with_text("tokenizer.json", "[]"), "not a tokenizer that can be read"),
     "end token": (CLIP, with_json("tokenizer_config.json", (), eos_token="none"), "no token 'none', the eos_token"),
 }
 
@@ -186,7 +186,7 @@ def test_files_of_big_vision(golden, tmp_path, change, words):
         (CLIP, {"tokenizer": SIGLIP}, ValueError, "ends texts with the id 1, but .* trained with 1713"),
         (CLIP, {"tokenizer": "txt_bv_siglip"}, ValueError, "ends texts with the id 1, but"),
         (SIGLIP, {"tokenizer": CLIP}, ValueError, "1714 tokens, but the model knows 900"),
-        (CLIP, {"tokenizer": "damaged"}, ValueError, "no model of SentencePiece"),
+        (CLIP, {"tokenizer": "damaged"}, ValueError, "not a model of SentencePiece"),
         (CLIP, {"like": "ViT-B-32-quickgelu"}, ValueError, "leave it out"),
         (OPEN_CLIP, {"like": "ViT-B-32-quickgelu"}, ValueError, "leave like=.* out"),
         ("txt_bv_siglip", {"like": "ViT-B-32-quickgelu"}, ValueError, "leave like=.* out"),

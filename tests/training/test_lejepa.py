@@ -283,7 +283,7 @@ def test_a_collapse_is_seen_in_the_log():
 @pytest.mark.once
 @pytest.mark.parametrize("option", [{"classes": 3}, {"class_names": ["a"]}, {"target": "number"}])
 def test_options_about_labels_are_refused(option):
-    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*does not read"):
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*is for labels"):
         pretrained(**option)
 
 
