@@ -124,7 +124,7 @@ WRONG = {
         new_model(), new_model(classes=None, pooling="none"), "features"
     ),
     "teacher returns .*pooling=": lambda: distil(new_model(), new_model(classes=None, pooling="none")),
-    "classes of the data are 'a', 'b', 'c', those of": lambda: distil(
+    "classes of the data are 'a', 'b', 'c', the teacher's": lambda: distil(
         new_model(class_names=["a", "b", "c"]), new_model(class_names=["b", "a", "c"])
     ),
 }
