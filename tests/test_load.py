@@ -52,8 +52,8 @@ OPTIONS = {
         "needs include_top",
         "needs include_top",
     ),
-    "pre_logits": ({"pre_logits": True}, {}, "no use for pre_logits"),
-    "pre_logits with a new head": ({"pre_logits": True, "classes": 5}, {"classes": 5}, "no use for pre_logits"),
+    "pre_logits": ({"pre_logits": True}, {}, "does not use pre_logits"),
+    "pre_logits with a new head": ({"pre_logits": True, "classes": 5}, {"classes": 5}, "does not use pre_logits"),
     "without pre_logits": ({"pre_logits": False}, "needs a new head", {}),
     "pooling": ({"pooling": "avg"}, {"pooling": "avg"}, {}),
     "pooling with weights": ({"pooling": "map"}, "pooling", "pooling must be one of"),
@@ -68,14 +68,14 @@ OPTIONS = {
         {"include_preprocessing": True},
         {"include_preprocessing": True},
     ),
-    "interpolation": ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}, "no use for interpolation"),
-    "dropout": ({"dropout": 0.1}, {"dropout": 0.1}, "no use for dropout"),
+    "interpolation": ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}, "does not use interpolation"),
+    "dropout": ({"dropout": 0.1}, {"dropout": 0.1}, "does not use dropout"),
     "no dropout": ({"dropout": 0.0}, {}, {}),
-    "attention_dropout": ({"attention_dropout": 0.1}, {"attention_dropout": 0.1}, "no use for attention_dropout"),
-    "drop_path": ({"drop_path": 0.1}, {"drop_path": 0.1}, "no use for drop_path"),
-    "patch_drop": ({"patch_drop": 0.5}, {"patch_drop": 0.5}, "no use for patch_drop"),
-    "wrong rate": ({"drop_path": 1.0}, "drop_path must be", "no use for drop_path"),
-    "remat": ({"remat": True}, {"remat": True}, "no use for remat"),
+    "attention_dropout": ({"attention_dropout": 0.1}, {"attention_dropout": 0.1}, "does not use attention_dropout"),
+    "drop_path": ({"drop_path": 0.1}, {"drop_path": 0.1}, "does not use drop_path"),
+    "patch_drop": ({"patch_drop": 0.5}, {"patch_drop": 0.5}, "does not use patch_drop"),
+    "wrong rate": ({"drop_path": 1.0}, "drop_path must be", "does not use drop_path"),
+    "remat": ({"remat": True}, {"remat": True}, "does not use remat"),
 }
 
 
@@ -253,6 +253,7 @@ IN_KERAS = ("vit", "bit", "segmenter")  # .keras files as well
 # A value of each option that no model here has.
 VALUES = {
     **{"image_size": 32, "grid_size": (1, 4), "like": "vit_base_patch16_clip_quickgelu_224.openai"},
+    "state": "model",
     **{"head": "HEAD", "max_depth": 7.0, "numerics": "official", "classes": 4, "class_names": ["a", "b", "c"]},
     **{"include_top": False, "pre_logits": False, "pooling": "token_avg", "classifier_activation": "sigmoid"},
     **{"include_preprocessing": True, "channels": 1, "interpolation": "bilinear", "dropout": 0.1, "remat": True},

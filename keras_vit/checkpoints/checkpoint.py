@@ -71,6 +71,7 @@ def open_checkpoint(
     head: pathlib.Path | None = None,
     max_depth: float | str | None = None,
     like: str | None = None,
+    state: str | None = None,
 ) -> Plan:
     """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read.
 
@@ -87,15 +88,17 @@ def open_checkpoint(
     stated: dict[str, Any] = {"like": None if like is None else find_like(like)}
     stated["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
     stated["image_size"] = None if image_size is None else pair("image_size", image_size)
+    if state is not None and not isinstance(state, str):
+        raise TypeError(f"state must be a string, the name of a dict in the file, but {state!r} was given.")
     if head is None:
-        return _plan(path, numerics, max_depth=max_depth, **stated)
-    backbone = _plan(path, None, **stated)
+        return _plan(path, numerics, state, max_depth=max_depth, **stated)
+    backbone = _plan(path, None, state, **stated)
     return _plan(head, None, image_size=stated["image_size"], max_depth=max_depth, backbone=backbone)
 
 
-def _plan(path: str | os.PathLike[str], numerics: str | None, **stated: Any) -> Plan:
+def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **stated: Any) -> Plan:
     """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note."""
-    file = open_file(path)
+    file = open_file(path, state)
     sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **stated)
     return plan_of(file, sidecars, numerics)
 
@@ -172,8 +175,7 @@ def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
     raw = {name.partition(".")[0] for name in names} & {*RAW}
     if taken not in AVERAGES or not raw:
         return plan
-    words = f"the averages in {taken!r} were taken, and not the weights in {min(raw)!r}"
-    text = f"{words}, which torch.save({{...}}[{min(raw)!r}], path) makes a file of"
+    text = f"the averages in {taken!r} were taken, and not the weights in {min(raw)!r} (state={min(raw)!r} takes these)"
     return dataclasses.replace(plan, warnings=[*plan.warnings, Remark(text, "", "assumed")])
 
 

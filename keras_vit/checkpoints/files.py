@@ -61,19 +61,31 @@ _FILE_NAME = re.compile(r"[\w-][\w.+=-]*", re.ASCII)
 _ONE_HEADER_AT_A_TIME = threading.Lock()
 
 
-def open_file(path: str | os.PathLike[str]) -> ArrayFile:
+def open_file(path: str | os.PathLike[str], state: str | None = None) -> ArrayFile:
     """Returns the arrays of a file, whose values are not read yet. The first bytes tell its format, before its name."""
     path = weights_in(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}; the path of a checkpoint file was expected.")
     if path.suffix == ".json":
-        return _read_shards(path)
+        return _within(_read_shards(path), state)
     if path.suffix == ".msgpack":
         raise ValueError(f"{path} is Flax's msgpack, which is not read: save the arrays as .safetensors or .npz.")
     kind = kind_of(path) or path.suffix.lower()
     if kind in ("safetensors", ".safetensors"):
-        return read_safetensors(path)
-    return read_torch(path) if kind in ("torch", ".pth", ".pt", ".bin", ".tar") else read_npz(path)
+        return _within(read_safetensors(path), state)
+    if kind in ("torch", ".pth", ".pt", ".bin", ".tar"):
+        return read_torch(path, state)
+    return _within(read_npz(path), state)
+
+
+def _within(file: ArrayFile, state: str | None) -> ArrayFile:
+    """Returns the arrays of a file whose names begin with `state`, without it; all for None."""
+    if state is None:
+        return file
+    inside = {name.removeprefix(f"{state}."): array for name, array in file.items() if name.startswith(f"{state}.")}
+    if not inside:
+        raise ValueError(f"state={state!r} is the beginning of no array's name in {file.path}: leave it out.")
+    return ArrayFile(file.path, inside, file.note, state)
 
 
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:

@@ -42,38 +42,50 @@ _NESTED = 4  # containers in each other
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the older form
 
 
-def read_torch(path: pathlib.Path) -> ArrayFile:
-    """Returns the arrays of a file of `torch.save`: those of a state dict, or of the one inside a training state."""
+def read_torch(path: pathlib.Path, state: str | None = None) -> ArrayFile:
+    """Returns the arrays of a file of `torch.save`: a state dict, or the one called `state` in a training state."""
     with path.open("rb") as file:
         older = file.read(2) == b"\x80\x02"
     root, storages = _read_older(path) if older else _read_zip(path)
-    containers, tensors = _state_dict(root, path)
+    containers, tensors = _state_dict(root, path, state)
     arrays = _located(tensors, storages, path)
     inside = {".".join([*containers, name]) for name in tensors}
+    if state is not None:  # the rest was left out on purpose
+        return ArrayFile(path, arrays, None, ".".join(containers))
     outside = sorted({name for name, _ in _tensors(root)} - inside)
     return ArrayFile(path, arrays, None, ".".join(containers), outside)
 
 
-def _state_dict(root: Any, path: pathlib.Path) -> tuple[list[str], dict[str, "Tensor"]]:
+def _state_dict(root: Any, path: pathlib.Path, state: str | None) -> tuple[list[str], dict[str, "Tensor"]]:
     """Returns the names of the dicts around the weights, from outside to inside, and the weights by name."""
-    if isinstance(root, _Object):  # TorchScript: modules in each other
+    if isinstance(root, _Object) and state is None:  # TorchScript: modules in each other
         found = list(_tensors(root))
         tensors = dict(found)
         if len(tensors) < len(found):
             raise ValueError(f"{path} has two arrays of one name: dots in names of modules make them alike.")
         return [], tensors
-    containers = _path_to_weights(root)
+    if state is None:
+        containers = _path_to_weights(root)
+    else:
+        below = _path_to_weights(_fields(root).get(state))
+        containers = None if below is None else [state, *below]
+    if containers is None and state is not None:
+        raise ValueError(f"state={state!r} is not a dict with weights in {path}. It has: {_keys(root)}.")
     if containers is None:
-        keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
-        has = ", ".join(printable(key, 60) for key in keys) or "nothing"
         raise ValueError(
             f"{path} holds no state dict: expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}. "
-            f"It has: {has}."
+            f"It has: {_keys(root)}."
         )
     inner = root
     for name in containers:
         inner = inner[name]
     return containers, _direct(inner)
+
+
+def _keys(root: Any) -> str:
+    """Returns the first keys of a dict as text, or the type of another value."""
+    keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
+    return ", ".join(printable(key, 60) for key in keys) or "nothing"
 
 
 def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pathlib.Path) -> dict[str, StoredArray]:

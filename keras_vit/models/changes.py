@@ -84,6 +84,8 @@ class LoadOptions(ModelOptions, total=False):
         like: A model with the settings that a PyTorch file without JSON lacks (heads, GELU, epsilon, resizing of
             positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of a model, such as
             `"vit_base_patch16_clip_quickgelu_224"`. It is an error if it contradicts the arrays or the JSON files.
+        state: The dict of a training state whose weights are taken, such as `"model"` where the file also has averages
+            of them (`"ema"`), which are taken by default.
         grid_size: Rows and columns of a checkpoint's position embeddings, if they are not a square. Not needed if
             `image_size` is the size it was trained at, or for files written by `to_checkpoint`.
         head: The file of a segmentation or depth head that was published without its backbone; `source` is the latter.
@@ -101,6 +103,7 @@ class LoadOptions(ModelOptions, total=False):
     """
 
     like: str | None
+    state: str | None
     grid_size: tuple[int, int] | None
     head: Source | None
     max_depth: float | Literal["relative"] | None
@@ -132,7 +135,7 @@ class CreateOptions(ModelOptions, total=False):
     representation_size: int | None
 
 
-OF_SOURCES = ("like", "grid_size", "head", "max_depth", "numerics")
+OF_SOURCES = ("like", "state", "grid_size", "head", "max_depth", "numerics")
 OF_BUILDING = ("input_tensor", "name", "dtype")
 
 

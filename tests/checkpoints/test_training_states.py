@@ -1,6 +1,7 @@
 """What trainings leave: heads by other names, averages beside raw weights, counters, shards, adapters."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
 def test_averages_beside_raw_weights(key, form, tmp_path):
     """One rule for all forms: averages are taken, and loading says what was not."""
     torch = pytest.importorskip("torch")
-    raw = {name: torch.zeros(shape) for name, shape in timm(head=3).items()}
+    raw = {name: torch.full(shape, 2.0) for name, shape in timm(head=3).items()}
     averages = {name: torch.ones(shape) for name, shape in timm(head=3).items()}
     if form == "pt":
         path = tmp_path / "last.pt"
@@ -143,7 +144,24 @@ def test_averages_beside_raw_weights(key, form, tmp_path):
         write_safetensors(path, sorted(both.items()))
     with pytest.warns(UserWarning, match=f"averages in '{key}' were taken, and not the weights in 'model'"):
         model = keras_vit.load(path)
-    assert np.asarray(model.get_layer("head").get_weights()[0]).all()
+    assert (np.asarray(model.get_layer("head").get_weights()[0]) == 1).all()
+    for state, expected in (("model", 2), (key, 1)):  # what is asked for is taken without a word about the rest
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*averages in")
+            model = keras_vit.load(path, state=state)
+        assert (np.asarray(model.get_layer("head").get_weights()[0]) == expected).all()
+    with pytest.raises(ValueError, match="state='student' is"):
+        keras_vit.load(path, state="student")
+
+
+def test_a_state_is_a_name_of_a_file_that_has_it(golden, tmp_path):
+    with pytest.raises(TypeError, match="state must be a string"):
+        keras_vit.load(golden("mini_token").path, state=3)
+    with pytest.raises(ValueError, match="state='model' is the beginning of no array's name.*leave it out"):
+        keras_vit.load(golden("mini_token").path, state="model")
+    keras_vit.load("glyphs").save(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="leave state='model' out"):
+        keras_vit.load(tmp_path / "m.keras", state="model")
 
 
 def test_shards_of_pytorch(tmp_path):

@@ -126,7 +126,7 @@ REFUSED = [
     (lambda: keras_vit.BiT(SMALL, input_tensor=keras.Input((48, 40, 3), dtype="uint8")), ValueError, "dtype of floats"),
     (lambda: small()(images((32, 40))), ValueError, r"images of 48 x 40 pixels.*with_image_size\(\(32, 40\)\)"),
     (lambda: keras_vit.create_model("BiT-R101x2"), ValueError, "Did you mean .*'BiT-R101x1'"),
-    (lambda: keras_vit.BiT_R50x1(dropout=0.1, remat=True), ValueError, "no use for dropout=0.1, remat=True.*Leave"),
+    (lambda: keras_vit.BiT_R50x1(dropout=0.1, remat=True), ValueError, "does not use dropout=0.1, remat=True.*Leave"),
 ]
 
 
