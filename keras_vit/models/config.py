@@ -14,9 +14,8 @@ from keras_vit.layers import choices
 from keras_vit.preprocessing import Pipeline
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Options):
-    """The base of the descriptions of models."""
+    """The base of the descriptions of models. It has no fields, so that those of each kind keep their order."""
 
     # The class of the model that a config describes, by its name in `keras_vit.models`; and the fields on which no
     # weight depends: they can change even in a quantized model.

@@ -192,7 +192,7 @@ def test_large_values(arrays, tmp_path):
 def test_a_grid_that_the_file_does_not_tell(golden):
     path = golden("mini_nonsquare").path
     for options in ({}, {"image_size": "dynamic"}, {"image_size": (32, 48)}):
-        with pytest.raises(ValueError, match=r"ckpt.npz are for 28 patches.*no square.*grid_size=\(rows, columns\)"):
+        with pytest.raises(ValueError, match=r"ckpt.npz are for 28 patches.*not a square.*grid_size=\(rows, columns\)"):
             keras_vit.from_checkpoint(path, **options)
     assert keras_vit.from_checkpoint(path, image_size=(56, 32)).config.grid_size == (7, 4)
     model = keras_vit.from_checkpoint(path, grid_size=(4, 7), image_size=(64, 64))

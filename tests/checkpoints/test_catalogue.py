@@ -105,7 +105,7 @@ def test_find_entry():
         ("me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
         ("hf:/me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
         ("facebook/dinov2-base", "Did you mean 'hf://facebook/dinov2-base'"),
-        ("nothing like it", r"list_weights\(\) and list_models\(\)"),
+        ("nothing like it", r"list_weights\(\).* and list_models\(\)"),
         ("ViT-B_16", "may be any of .*imagenet21k/ViT-B_16.*imagenet21k[+]imagenet2012.*sam/ViT-B_16.*gsam/"),
         *(("augreg/B_16-i21k" + tail * 50_000, "'B_16-i21k.* is not a name of AugReg's") for tail in "x-\x08"),
     ],

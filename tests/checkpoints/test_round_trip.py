@@ -90,7 +90,7 @@ def test_the_grid_travels_with_the_file(golden, tmp_path):
     assert model.config.image_size == (32, 56)
 
     # The published file does not say that its 28 patches are 4 x 7; ours does, where NumPy and others pass over it.
-    assert any("no square" in oddity for oddity in keras_vit.inspect_checkpoint(case.path).oddities)
+    assert any("not a square" in oddity for oddity in keras_vit.inspect_checkpoint(case.path).oddities)
     info = keras_vit.inspect_checkpoint(tmp_path / "back.npz")
     assert info.config.grid_size == (4, 7) and not any("square" in oddity for oddity in info.oddities)
     again = keras_vit.from_checkpoint(tmp_path / "back.npz")

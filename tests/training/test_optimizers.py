@@ -1,7 +1,5 @@
 """Optimizers, learning rates and losses, against the original's numbers and formulas in float64, and their files."""
 
-import re
-
 import keras
 import numpy as np
 import pytest
@@ -474,8 +472,9 @@ def test_schedules_that_make_no_sense():
     for message, arguments in WRONG_SCHEDULES.items():
         with pytest.raises(ValueError, match=message):
             WarmupDecay(**{"learning_rate": 0.1, "steps": 10, **arguments})
-    with pytest.raises(ValueError, match=re.escape(f"schedule must be one of {tuple(DECAYS)}")):
+    with pytest.raises(ValueError, match="schedule must be one of") as refused:
         Recipe(schedule="none")  # which knows them by name only, without Keras
+    assert all(repr(name) in str(refused.value) for name in DECAYS)
 
 
 # Losses against their formulas in float64
