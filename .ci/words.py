@@ -64,7 +64,7 @@ def main() -> int:
         for check in CHECKS:
             for result in check.check(file.content):
                 row, column = file.line_col_of(result.span[0])
-                print(f"{name}:{row - 1}:{column}: {result.message}")
+                print(f"{name}:{row}:{column}: {result.message}")
                 found += 1
     return int(found > 0)
 

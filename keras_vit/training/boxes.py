@@ -50,8 +50,8 @@ def finetune_detection(
     is left out, because the published code has no loss of it.
 
     Args:
-        model: An OWL of `load_image_text`, a `Detector`, whose vectors of classes start anew for other classes, or a
-            `VisionTransformer`, which gets new heads; or what `load` or `load_image_text` take.
+        model: An OWL of `load_image_text`, a `Detector`, whose vectors of classes are reinitialised for other classes,
+            or a `VisionTransformer`, which gets new heads; or what `load` or `load_image_text` take.
         data: What `data.open_boxes` takes or returns.
         recipe: As in `finetune`, with a `data.BoxAugmentation`, whose `pictures` become those of a given detector.
         validation: Pictures with boxes, as `data`, or a share, as in `finetune`.
