@@ -315,7 +315,7 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
     if path == "":  # pathlib would take the folder that the program runs in
-        raise FileNotFoundError("The path of the checkpoint is empty; the path of a checkpoint file was expected.")
+        raise FileNotFoundError("The path of the checkpoint is empty: give the path of a file or a folder.")
     folder = pathlib.Path(path)
     if not folder.is_dir():
         return folder

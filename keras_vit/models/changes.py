@@ -78,7 +78,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class LoadOptions(ModelOptions, total=False):
-    """The options of `load`: how to read the source, and all options of `ModelOptions`.
+    """The options of `load`: how to read the source, and all `ModelOptions`.
 
     Attributes:
         like: A model with the settings that a PyTorch file without JSON lacks (heads, GELU, epsilon, resizing of

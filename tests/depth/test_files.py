@@ -315,7 +315,7 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
         (in_the_authors_names(hub), "nyu_head.npz", {}, backbone, "leave head=... out"),
         (linear, "nyu_linear_head.npz", {}, None, "no backbone"),
         (linear, "linear_head.npz", {}, backbone, "Pass max_depth: 10 for heads trained on NYU"),
-        (wide, "nyu_linear_head.npz", {}, backbone, "reads 384 numbers"),
+        (wide, "nyu_linear_head.npz", {}, backbone, "head reads 384"),
         (head, "nyu_dpt_head.npz", {}, arrays_of(folder / "model.safetensors"), "head|depth"),
     ]
     for arrays, name, beside, below, message in cases:

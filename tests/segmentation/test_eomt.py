@@ -210,7 +210,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"numerics": "official"}, "numerics"),
         ({"grid_size": (6, 6)}, "grid_size"),
         ({"like": "vit_base_patch16_224"}, "like"),
-        ({"head": "glyphs"}, "whole EoMT|no head"),
+        ({"head": "glyphs"}, "whole EoMT|not hold a head"),
     ):
         with pytest.raises(ValueError, match=words):
             keras_vit.load(golden(CASES[0]).folder, **options)

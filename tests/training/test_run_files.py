@@ -97,8 +97,8 @@ DAMAGE = {
     "a flipped bit": (flip_a_bit, "is damaged"),
     "an array missing": (lambda path: changed(path, lambda m: m | {"3": None}), "is damaged"),
     "no note": (lambda path: np.savez(path, **{"0": np.zeros(3)}), "is damaged"),
-    "another shape": (lambda path: changed(path, lambda m: m | {"0": m["1"]}), "is of another model"),
-    "other types": (lambda path: changed(path, lambda m: m | {"0": m["0"].astype("f8")}), "is of another model"),
+    "another shape": (lambda path: changed(path, lambda m: m | {"0": m["1"]}), "belongs to another model"),
+    "other types": (lambda path: changed(path, lambda m: m | {"0": m["0"].astype("f8")}), "belongs to another model"),
 }
 
 
