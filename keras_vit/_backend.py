@@ -22,8 +22,8 @@ def choose_backend() -> None:
     """Sets `KERAS_BACKEND` to an installed framework where Keras would insist on one that is not there."""
     # Keras takes the framework that `keras.json` names, a file that it writes by itself when it is first imported, and
     # TensorFlow where there is none.
-    # UserWarning: if the user has named a framework in `keras.json` that is not installed; once, if Keras takes another
-    # one than before because it has been installed since.
+    # Warns if the user has named a framework in `keras.json` that is not installed, and once if Keras takes another one
+    # than before because that has been installed since.
     if "keras" in sys.modules:
         return
     backend = os.environ.get("KERAS_BACKEND")

@@ -476,7 +476,7 @@ def _batches(images: Any, size: int | None) -> Any:
         return images
     import tensorflow as tf
 
-    return tf.data.Dataset.from_tensor_slices(images).batch(32 if size is None else size)
+    return tf.data.Dataset.from_tensor_slices(images).batch(size or 32)  # as Keras does
 
 
 def _in_place(path: Any, overwrite: bool) -> Any:

@@ -472,7 +472,7 @@ def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source:
 
 def settle(plan: Plan, like: Like, source: str) -> Plan:
     """Returns the plan in which the fields that neither arrays nor JSON files tell have the values of `like`."""
-    # The plan as it is for a name of timm's, which the layout has read, and for layouts that leave nothing open.
+    # A name of timm has been read by the layout; the plan stays as it is then, and for layouts that leave nothing open.
     if plan.layout.settled_by is None:
         if like.config is None:
             raise ValueError(f"{source} is of the layout {plan.layout.name!r}: leave like={like.name!r} out.")

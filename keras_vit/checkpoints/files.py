@@ -84,7 +84,7 @@ def _within(file: ArrayFile, state: str | None) -> ArrayFile:
         return file
     inside = {name.removeprefix(f"{state}."): array for name, array in file.items() if name.startswith(f"{state}.")}
     if not inside:
-        raise ValueError(f"state={state!r} is the beginning of no array's name in {file.path}: leave it out.")
+        raise ValueError(f"state={state!r} is not the beginning of any array's name in {file.path}: leave it out.")
     return ArrayFile(file.path, inside, file.note, state)
 
 

@@ -64,22 +64,18 @@ def _state_dict(root: Any, path: pathlib.Path, state: str | None) -> tuple[list[
         if len(tensors) < len(found):
             raise ValueError(f"{path} has two arrays of one name: dots in names of modules make them alike.")
         return [], tensors
-    if state is None:
-        containers = _path_to_weights(root)
-    else:
-        below = _path_to_weights(_fields(root).get(state))
-        containers = None if below is None else [state, *below]
-    if containers is None and state is not None:
+    inner: Any = root if state is None else _fields(root).get(state)
+    inside = _path_to_weights(inner)
+    if inside is None and state is not None:
         raise ValueError(f"state={state!r} is not a dict with weights in {path}. It has: {_keys(root)}.")
-    if containers is None:
+    if inside is None:
         raise ValueError(
             f"{path} holds no state dict: expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}. "
             f"It has: {_keys(root)}."
         )
-    inner = root
-    for name in containers:
+    for name in inside:
         inner = inner[name]
-    return containers, _direct(inner)
+    return inside if state is None else [state, *inside], _direct(inner)
 
 
 def _keys(root: Any) -> str:

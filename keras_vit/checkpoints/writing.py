@@ -150,7 +150,7 @@ def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
 def _write_dense(
     model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool, stack: bool
 ) -> None:
-    """Writes a dense model as an `.npz` of our own, where `path` ends so and there is no layout."""
+    """Writes a dense model: an `.npz` of our own for that ending without a layout, else for transformers."""
     config = model.config
     if layout is None and path.suffix == ".npz":
         write_npz(path, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)

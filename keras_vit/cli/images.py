@@ -167,7 +167,7 @@ Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and f
 
 
 def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], load: Callable[[], Any]) -> Result:
-    """Writes one map or figure for each picture, and returns a row for each."""
+    """Writes a map or figure for each picture; returns a row for each, also for skipped ones."""
     if options.plot and options.format == "npy":
         raise ValueError("--plot writes figures, not numbers: leave --format npy out.")
     ending = f".{options.format or 'png'}"

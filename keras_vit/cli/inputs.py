@@ -67,7 +67,6 @@ DATA_OPTIONS = (
 
 def start_keras() -> None:
     """Imports Keras and its framework, if that has not been done; in the program libraries are silent from then on."""
-    # UserWarning: if the framework in `keras.json` is not installed.
     if "keras" in sys.modules:
         return
     choose_backend()

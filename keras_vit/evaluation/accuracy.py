@@ -288,7 +288,7 @@ def _with_outputs(
 
 
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
-    """Yields batches of one size: the images; for `"flip"` also their mirror images."""
+    """Yields batches of one size: the images, or for `"crops"` ten crops; for `"flip"` also mirror images."""
     cuts = [*_crops(images)] if views == "crops" else [images]
     yield from cuts
     if views is not None:

@@ -502,7 +502,7 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
 
 
 def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Makes a hidden folder on the disk that `path` is on."""
+    """Makes a hidden folder on the disk of `path`; removes those of exports that began a day ago or earlier."""
     for old in _existing(path).glob(f".{glob.escape(path.name)}.*.exporting"):
         if time.time() - old.stat().st_mtime > 24 * 3600:
             shutil.rmtree(old, ignore_errors=True)

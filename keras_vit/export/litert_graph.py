@@ -70,7 +70,7 @@ class Graph:
 
 
 def off_gpu(path: Path) -> tuple[int, list[str]]:
-    """How many operators a file has, and those that a phone's GPU would not run, or not rightly."""
+    """How many operators a file has, and which a phone's GPU would refuse or compute wrongly, with the reasons."""
     graph = Graph(path)
     found = [(operator.place, _reason(graph, operator)) for operator in graph.operators]
     return len(found), [f"{place}: {reason}" for place, reason in found if reason]

@@ -44,7 +44,7 @@ class Job(NamedTuple):
 
 
 def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
-    """Writes a file under the format's backend."""
+    """Writes a file under the format's backend; returns its `operators`, and those that its runtime lacks."""
     # `calibration` is images as the file takes them, for precisions that need some. Another precision than float32
     # leaves a float32 file beside `path`.
     row = FORMATS[job.format]

@@ -195,7 +195,6 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
 
     def means(values: Any) -> Any:
         """Returns the mean of each channel's group, `(batch, 1, 1, channels)`."""
-        # Of the channels of a map, then of their groups, for each channel.
         of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
         of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)
         return ops.reshape(of_groups, (-1, 1, 1, channels))

@@ -347,7 +347,7 @@ def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) 
 
 
 def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives the model `new` the weights of `old`, resized, and its adapters, and lets the same train."""
+    """Gives `new` the weights of `old`, resized, and its adapters, except layers in `fresh`; the same weights train."""
     copy_structure(old, new, fresh)
     values, folded = weights_by_path(old), {}
     if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
@@ -363,7 +363,7 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
-    """Gives the model `new` LoRA's adapters where `old` has them, with new values."""
+    """Gives `new` LoRA's adapters where `old` has them, with new values; the same weights train as in `old`."""
     layers, weights = layers_by_path(old), weights_by_path(old)
     for path, layer in layers_by_path(new).items():
         if path.partition("/")[0] not in fresh and path in layers:

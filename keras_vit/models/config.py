@@ -76,7 +76,7 @@ class ModelConfig(Config):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names."""
+        """Makes a tuple of the class names; errors unless each class has one and the activation is a name or None."""
         object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
         if not isinstance(self.classifier_activation, (str, type(None))):
             raise TypeError(

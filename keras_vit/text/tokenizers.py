@@ -142,7 +142,7 @@ def _library(name: str) -> Any:
 
 
 def need_library() -> None:
-    """Raises ImportError, with what to install."""
+    """Raises ImportError where no library that reads tokenizers is installed."""
     if not any(map(importlib.util.find_spec, ("tokenizers", "sentencepiece"))):
         require_packages("A model of texts", ("tokenizers", "sentencepiece"), "text")
 

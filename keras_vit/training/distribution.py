@@ -311,7 +311,6 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
 
 def on_devices_of(model: Any, distribution: Distribution, processes: Processes) -> Any:
     """Returns the model, or where it was made outside of the distribution's scope a copy on its devices."""
-    # Several processes of JAX get the model as it is:
     active, outside = keras.distribution.distribution(), False
     if keras.backend.backend() == "tensorflow":
         strategy = distribution if hasattr(distribution, "scope") else model.distribute_strategy

@@ -292,7 +292,7 @@ def new_eomt(
     source: VisionTransformer, size: tuple[int, int], classes: int, names: Any, task: str, queries: int
 ) -> EoMT:
     """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer."""
-    # Blocks with queries are as many as theirs for the depth.
+    # There are as many blocks with queries as in the published models of that depth.
     changes: dict[str, Any] = {"image_size": size}
     if source.config.final_norm == "pooled":
         changes["final_norm"] = "tokens"

@@ -172,7 +172,7 @@ class _Recorder(keras.callbacks.Callback):
         self.model.stop_training |= self.step == self.loop.steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Evaluates, logs and saves."""
+        """Evaluates, logs and saves; FloatingPointError for a loss that is not finite."""
         loop, log = self.loop, self.log
         logs |= loop.sharing.training_means({name: float(value) for name, value in logs.items()}, loop.batch_size)
         if not np.isfinite(logs["loss"]):
@@ -242,7 +242,7 @@ def _mark_kept(log: list[dict[str, Any]]) -> None:
 
 
 def _mark_restored(log: Table, step: int, figures: dict[str, float]) -> None:
-    """Changes a log: the row whose evaluation is `figures`, that of the weights at the end of `fit`."""
+    """Marks in a log as `kept` the row with the figures of the weights that are there at the end of `fit`."""
     same = [row for row in log if all(row.get(name) == value for name, value in figures.items())]
     if same and same[-1] is log[-1]:  # no callback has: the rows are marked already
         return
@@ -333,10 +333,11 @@ class RunFolder:
         now = _flat(json.loads(json.dumps(self._settings)))
         if begun_with:  # which tell the data better
             saved["data.fingerprint"] = now.get("data.fingerprint")
-        pairs = {name: (saved.get(name), now.get(name)) for name in saved | now}
-        changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in pairs.items() if old != new]
-        other = [words for words in changes if words.startswith("arithmetic.") and "None" not in words]
-        changes = [words for words in changes if not words.startswith("arithmetic.")]
+        changes, other = [], []  # of settings, and of arithmetic, which older folders do not note
+        for name, (old, new) in {name: (saved.get(name), now.get(name)) for name in saved | now}.items():
+            if old != new and not (name.startswith("arithmetic.") and None in (old, new)):
+                found = other if name.startswith("arithmetic.") else changes
+                found.append(f"{name} was {old!r} and is now {new!r}")
         marks = self._begun_with.items()
         changes += [f"the {name} differ" for name, mark in marks if begun_with.get(name, mark) != mark]
         if changes:
@@ -382,7 +383,7 @@ class RunFolder:
             yield
 
     def restore(self, model: keras.Model) -> tuple[int, bool, Table]:
-        """Puts the newest checkpoint into a compiled model."""
+        """Puts the newest checkpoint into a compiled model; returns its step or 0, if the run was over, its log."""
         newest, arrays, about = max(self._checkpoints(), default=None), None, {}
         if newest is not None and self._processes.first:
             arrays, about = _read_state(self._checkpoint(newest), model)

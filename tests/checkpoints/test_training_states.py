@@ -157,7 +157,7 @@ def test_averages_beside_raw_weights(key, form, tmp_path):
 def test_a_state_is_a_name_of_a_file_that_has_it(golden, tmp_path):
     with pytest.raises(TypeError, match="state must be a string"):
         keras_vit.load(golden("mini_token").path, state=3)
-    with pytest.raises(ValueError, match="state='model' is the beginning of no array's name.*leave it out"):
+    with pytest.raises(ValueError, match="state='model' is not the beginning of any array's name.*leave it out"):
         keras_vit.load(golden("mini_token").path, state="model")
     keras_vit.load("glyphs").save(tmp_path / "m.keras")
     with pytest.raises(ValueError, match="leave state='model' out"):

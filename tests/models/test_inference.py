@@ -202,7 +202,7 @@ def test_predict_is_that_of_keras(backend, dtype, monkeypatch):
     """Whole and partial batches, each option; TensorFlow traces no functions of the data again in each call."""
     model = keras_vit.VisionTransformer(PIXELS)
     images = batch(PIXELS)[[0, 1, 1, 0, 1]].astype(dtype)
-    for options in ({}, {"batch_size": 2}, {"batch_size": 5}, {"batch_size": 2, "steps": 2}):
+    for options in ({}, {"batch_size": 0}, {"batch_size": 2}, {"batch_size": 5}, {"batch_size": 2, "steps": 2}):
         wanted = keras.Model.predict(model, images, verbose=0, **options)
         np.testing.assert_array_equal(model.predict(images, verbose=0, **options), wanted)
     if backend == "tensorflow" and dtype != "float64":

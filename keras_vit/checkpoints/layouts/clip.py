@@ -120,7 +120,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError where a part of open_clip's config says other sizes of a tower than its arrays have."""
+    """Raises ValueError where a part of open_clip's config is missing or says other sizes than the tower's arrays."""
     width, hidden = fields["width"], fields["mlp_width"]
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
     if fields.get("projection"):

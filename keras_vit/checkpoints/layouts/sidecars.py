@@ -108,7 +108,7 @@ def preparation_in(
     config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
 ) -> Fields:
     """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config."""
-    # `"crop_mode"` in timm's, `"resize_mode"` in open_clip's, which has no share to crop.
+    # `mode_key` is `"crop_mode"` for timm and `"resize_mode"` for open_clip, whose config has no crop ratio.
     mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
         raise not_done(mode_key, mode)
