@@ -50,8 +50,9 @@ def pair(name: str, value: Any) -> tuple[int, int]:
             raise TypeError
         sizes = (int(height), int(width))
     except (TypeError, ValueError, OverflowError):  # of infinities
-        expected = "an integer or a pair (height, width) of integers"
-        raise TypeError(f"{name} must be {expected}, but {value!r} was given.") from None
+        raise TypeError(
+            f"{name} must be an integer or a pair (height, width) of integers, but {value!r} was given."
+        ) from None
     if sizes != (height, width) or min(sizes) < 1:
         raise ValueError(f"{name} must be positive integers, but {value!r} was given.")
     return sizes

@@ -59,8 +59,10 @@ class BoxedImages(AnnotatedPictures):
             return self
         unknown = [name for name in self.class_names if name not in names]
         if unknown or self.pipeline is not None:
-            known = f"has the classes {listing(self.class_names)}, but the model {listing(names)}"
-            raise ValueError(f"data {known}. Give class_names= as the model has them, or data of these classes.")
+            raise ValueError(
+                f"data has the classes {listing(self.class_names)}, but the model {listing(names)}. Give "
+                "class_names= as the model has them, or data of these classes."
+            )
         numbers = np.array([list(names).index(name) for name in self.class_names], "int32")
         annotate = functools.partial(_renumbered, self.examples.annotate, numbers)
         return dataclasses.replace(
@@ -92,8 +94,10 @@ def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int
     wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
     wrong |= (boxes[:, 2:] < 0).any(1) | (boxes[:, :2] > [width, height]).any(1)
     if wrong.any():
-        wanted = f"left, top, right and bottom in the {width} x {height} pixels of {name}"
-        raise ValueError(f"boxes must be {wanted}, but one is {boxes[wrong][0].tolist()}.")
+        raise ValueError(
+            f"boxes must be left, top, right and bottom in the {width} x {height} pixels of {name}, but one is "
+            f"{boxes[wrong][0].tolist()}."
+        )
     if len(boxes) and boxes.max() <= 1 < min(height, width):
         raise ValueError(f"boxes must be in pixels, but {name} has shares of 1: {boxes[0].tolist()}.")
     crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
@@ -174,8 +178,10 @@ def open_boxes(
             raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
         found = BoxedImages(None, count, names, pipeline=source)
     else:
-        kinds = "a folder, a table, (pictures, targets) or a pipeline of these"
-        raise TypeError(f"data must be {kinds}, but {type(source).__name__} was given.")
+        raise TypeError(
+            "data must be a folder, a table, (pictures, targets) or a pipeline of these, but "
+            f"{type(source).__name__} was given."
+        )
     if count not in (None, found.classes):
         raise ValueError(f"classes={count} was given, but the boxes have {found.classes} classes.")
     return found
@@ -204,8 +210,9 @@ def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
     files = {name: found for name, found in folders.items() if found}
     if not files or any(len(found) > 1 for found in files.values()):
         names_found = listing([path.name for of in files.values() for path in of])
-        found = f"{printable(root)} has {names_found or 'no .json file'}"
-        raise ValueError(f"{found}: name the one with the boxes, annotations=FILE.")
+        raise ValueError(
+            f"{printable(root)} has {names_found or 'no .json file'}: name the one with the boxes, annotations=FILE."
+        )
     train = pick_split(files, "train")[0]
     opened_train = _coco(train.parent, train, names)
     if len(files) == 1:

@@ -390,8 +390,10 @@ def read_mask(path: Path) -> np.ndarray:
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         raise ValueError(f"{printable(path)}: not a mask that can be read: {error}") from error
     if kind in ("JPEG", "MPO"):
-        words = "is a JPEG, which changes numbers as it is written. Save masks as PNG, from where they were drawn"
-        raise ValueError(f"{printable(path)} {words}.")
+        raise ValueError(
+            f"{printable(path)} is a JPEG, which changes numbers as it is written. Save masks as PNG, from where "
+            "they were drawn."
+        )
     if numbers is None:
         raise ValueError(f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel.")
     return numbers

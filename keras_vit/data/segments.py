@@ -171,8 +171,9 @@ def pair_of(element: Any) -> tuple[np.ndarray, Any]:
         targets = known if targets is None else targets
         element = images, targets
     if not isinstance(element, (tuple, list)) or len(element) != 2 or element[0] is None or not len(element[1]):
-        keys = "'image', 'labels', and 'masks' or 'boxes'"
-        raise ValueError(f"The pipeline must yield (pictures, targets), or a dict with {keys}.")
+        raise ValueError(
+            "The pipeline must yield (pictures, targets), or a dict with 'image', 'labels', and 'masks' or 'boxes'."
+        )
     images, targets = to_numpy(element[0]), element[1]
     is_mapping = isinstance(targets, Mapping)
     if images.ndim == 4 and is_mapping:  # joined by the library

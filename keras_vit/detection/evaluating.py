@@ -69,9 +69,10 @@ def evaluate(
             raise ValueError("on_bad_image is for data that is opened here, not for streams: leave it out.")
         names = data.class_names and tuple(data.class_names)
         if data.target != ("boxes" if has_boxes else "segments") or data.classes > config.classes:
-            found = f"target {data.target!r} and {data.classes} classes"
-            wanted = f"{'boxes' if has_boxes else 'segments'} of at most the {config.classes} classes of the model"
-            raise ValueError(f"data must be {wanted}, but it has the {found}.")
+            raise ValueError(
+                f"data must be {'boxes' if has_boxes else 'segments'} of at most the {config.classes} classes of "
+                f"the model, but it has the target {data.target!r} and {data.classes} classes."
+            )
         if names and config.class_names and names != config.class_names:
             raise ValueError(f"data has the classes {names}, but the model {config.class_names}, in this order.")
         metric = MeanAP(config.classes, "boxes" if has_boxes else "masks", config.class_names)

@@ -349,8 +349,10 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
             if tag is not None and pixels.dtype.kind in "if":  # 0 of pixels without a sign may be black
                 nothing |= pixels == float(tag.value)
             if nothing.any():
-                where = f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite or as the file says)"
-                raise OtherPixels(f"{where}; fill them first, or leave the file out")
+                raise OtherPixels(
+                    f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite or as the file says); "
+                    "fill them first, or leave the file out"
+                )
         else:
             from PIL import Image
 
@@ -401,8 +403,10 @@ def check_mode(image: "Image.Image") -> None:
     if 0 in image.size:
         raise ValueError("it has no pixels")
     if image.mode in ("I", "F"):
-        words = f"mode {image.mode!r}, fractions or whole numbers with a sign, does not say what is white"
-        raise OtherPixels(f"{words}; scale it to 0..255 first")
+        raise OtherPixels(
+            f"mode {image.mode!r}, fractions or whole numbers with a sign, does not say what is white; scale it to "
+            "0..255 first"
+        )
 
 
 def _rgb(image: "Image.Image") -> np.ndarray:

@@ -89,8 +89,10 @@ def finetune_detection(
             boxes = boxes.in_order(names)
         if isinstance(changed, BoxAugmentation) and changed.pictures != own:
             if "pictures" in changed.given:
-                words = f"pictures={changed.pictures!r}, but the model {own!r}"
-                raise ValueError(f"The augmentation has {words}: leave it out, or model.with_config(pictures=...).")
+                raise ValueError(
+                    f"The augmentation has pictures={changed.pictures!r}, but the model {own!r}: leave it out, or "
+                    "model.with_config(pictures=...)."
+                )
             recipe = recipe.adapted(augmentation=changed.adapted(pictures=own))
     if not isinstance(validation, (float, type(None))):
         validation = open_boxes(validation, classes=None, class_names=None).in_order(boxes.class_names)
