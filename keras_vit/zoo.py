@@ -47,7 +47,7 @@ from keras_vit.models.changes import (
     OF_SOURCES,
     changed_config,
     config_changes,
-    layers_to_start_anew,
+    layers_to_reinitialise,
 )
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     if isinstance(config, BiTConfig) and size is None:
         changes["image_size"] = _size_of_bit(options.get("input_tensor"))
     new = changed_config(config, changes)
-    keep_head = "head" not in layers_to_start_anew(config, new)
+    keep_head = "head" not in layers_to_reinitialise(config, new)
     build = {name: options[name] for name in OF_BUILDING if name in options}
     model = load_model(path, plan, new, keep_head=keep_head, **build)
     return model if channels == new.channels else model.with_config(channels=channels)

@@ -26,7 +26,7 @@ PREPROCESSING = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_roundi
 # What no array tells of the computation.
 COMPUTATION = ("heads", "gelu", "layer_norm_epsilon", "interpolation")
 # Of these what a JSON file says of a model; how it resizes position embeddings is a matter of its publisher's code.
-STATED = ("heads", "gelu", "layer_norm_epsilon")
+METADATA_FIELDS = ("heads", "gelu", "layer_norm_epsilon")
 # What arrays tell as well, and a variant must have in common with them.
 _SIZES = ("width", "depth", "mlp_width", "patch_size", "stem_stages", "tokens_mlp_width")
 _PARTS = (
@@ -105,7 +105,7 @@ class Layout:
         constants: Arrays that are written beside the weights because other code misses them, by name.
         noted: Fields that the note of its files may say although others compute what they always do.
         needs: The values of fields that the code which reads such files computes, where a file would hold others.
-        settled_by: What a user can do about what its files leave open; None where they leave nothing.
+        advice: What a user can do about what its files leave open; None where they leave nothing.
         config_type: The class of the configs of its models.
     """
 
@@ -120,7 +120,7 @@ class Layout:
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     noted: tuple[str, ...] = ()
     needs: Callable[[Any], Mapping[str, tuple[Any, ...]]] = lambda config: {}
-    settled_by: str | None = None
+    advice: str | None = None
     config_type: type[Any] = ViTConfig
 
 
@@ -135,7 +135,7 @@ def _not_read() -> "Plan":
 
 
 @dataclasses.dataclass(frozen=True)
-class Remark:
+class Notice:
     """What a user should know of a file, in a sentence.
 
     Attributes:
@@ -174,7 +174,7 @@ class Plan:
     stored: Any
     arrays: Mapping[str, StoredArray]
     unused: Sequence[str] = ()
-    warnings: Sequence[Remark] = ()
+    warnings: Sequence[Notice] = ()
     image_size: tuple[int, int] | None = None
     is_grid_known: bool = True
     head: tuple[str, ...] = ()
@@ -190,9 +190,9 @@ class Plan:
         """The config of the model as its publisher uses it: `stored` at `image_size`, where that is given."""
         return self.stored if self.image_size is None else self.stored.replace(image_size=self.image_size)
 
-    def remarks(self, kind: str) -> dict[str, str]:
+    def warnings_of(self, kind: str) -> dict[str, str]:
         """Returns the sentences of a kind by the field of the config that they are about; the last one of a field."""
-        return {remark.field: remark.text for remark in self.warnings if remark.kind == kind}
+        return {warning.field: warning.text for warning in self.warnings if warning.kind == kind}
 
     @property
     def is_head_zero(self) -> bool:
@@ -211,7 +211,7 @@ class Plan:
         Reads the head; ValueError if it is damaged, OSError if the file cannot be read.
         """
         order = {"note": 0, "unknown": 1, "assumed": 2}
-        found = [remark.text for remark in sorted(self.warnings, key=lambda remark: order[remark.kind])]
+        found = [warning.text for warning in sorted(self.warnings, key=lambda warning: order[warning.kind])]
         if self.unused:
             example = printable(repr(self.unused[0]), 200)
             found.append(f"{len(self.unused)} arrays beside the model are not part of it, such as {example}")
@@ -450,15 +450,15 @@ def find_like(name: Any) -> Like:
     return Like(variant, config)
 
 
-def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source: str) -> None:
-    """Raises ValueError where a variant has other sizes, parts or `stated` fields than the config of a file."""
+def check_like(config: ModelConfig, like: Like, extra: tuple[str, ...], source: str) -> None:
+    """Raises ValueError where a variant has other sizes, parts or `extra` fields than the config of a file."""
     # A name of timm's, which has no config, passes.
     known, image_model = like.config, getattr(config, "backbone", config)
     if known is None:
         return
     if not isinstance(image_model, ViTConfig):
         raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} is not: leave it out.")
-    compared = [field for field in (*_SIZES, *_PARTS, *stated) if getattr(image_model, field) != getattr(known, field)]
+    compared = [field for field in (*_SIZES, *_PARTS, *extra) if getattr(image_model, field) != getattr(known, field)]
     theirs = [f"{field}={getattr(image_model, field)!r}" for field in compared]
     ours = [f"{field}={getattr(known, field)!r}" for field in compared]
     if (image_model.layer_scale is None) != (known.layer_scale is None):
@@ -470,29 +470,29 @@ def check_like(config: ModelConfig, like: Like, stated: tuple[str, ...], source:
         )
 
 
-def settle(plan: Plan, like: Like, source: str) -> Plan:
+def apply_like(plan: Plan, like: Like, source: str) -> Plan:
     """Returns the plan in which the fields that neither arrays nor JSON files tell have the values of `like`."""
     # A name of timm has been read by the layout; the plan stays as it is then, and for layouts that leave nothing open.
-    if plan.layout.settled_by is None:
+    if plan.layout.advice is None:
         if like.config is None:
             raise ValueError(f"{source} is of the layout {plan.layout.name!r}: leave like={like.name!r} out.")
         check_like(plan.stored, like, COMPUTATION, source)
         return plan
     if like.config is None:  # a name of timm's, which the layout has read
         return plan
-    open_fields = {remark.field for remark in plan.warnings if remark.kind != "note"}
+    open_fields = {warning.field for warning in plan.warnings if warning.kind != "note"}
     is_bare = bool(open_fields & {*COMPUTATION})
-    check_like(plan.stored, like, () if is_bare else STATED, source)
+    check_like(plan.stored, like, () if is_bare else METADATA_FIELDS, source)
     fields = [*COMPUTATION] if is_bare else []
     if "crop_ratio" in open_fields:
         fields += PREPROCESSING
     if "pooling" in open_fields:
         fields.append("pooling")
-    if any(remark.field == "image_size" and remark.kind == "note" for remark in plan.warnings):  # a guess
+    if any(warning.field == "image_size" and warning.kind == "note" for warning in plan.warnings):  # a guess
         fields.append("image_size")
     known: Any = like.config
     return dataclasses.replace(
         plan,
         stored=plan.stored.replace(**{field: getattr(known, field) for field in fields}),
-        warnings=[remark for remark in plan.warnings if remark.field not in fields],
+        warnings=[warning for warning in plan.warnings if warning.field not in fields],
     )

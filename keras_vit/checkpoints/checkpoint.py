@@ -16,14 +16,14 @@ from keras_vit._terminal import PlainData, ProgressBar, megabytes
 from keras_vit.checkpoints.accounting import (
     TABLE,
     Layout,
+    Notice,
     Plan,
-    Remark,
+    apply_like,
     check_arrays,
     check_like,
     fill,
     find_like,
     listed,
-    settle,
 )
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
@@ -85,21 +85,21 @@ def open_checkpoint(
     """
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
-    stated: dict[str, Any] = {"like": None if like is None else find_like(like)}
-    stated["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
-    stated["image_size"] = None if image_size is None else pair("image_size", image_size)
+    options: dict[str, Any] = {"like": None if like is None else find_like(like)}
+    options["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
+    options["image_size"] = None if image_size is None else pair("image_size", image_size)
     if state is not None and not isinstance(state, str):
         raise TypeError(f"state must be a string, the name of a dict in the file, but {state!r} was given.")
     if head is None:
-        return _plan(path, numerics, state, max_depth=max_depth, **stated)
-    backbone = _plan(path, None, state, **stated)
-    return _plan(head, None, image_size=stated["image_size"], max_depth=max_depth, backbone=backbone)
+        return _plan(path, numerics, state, max_depth=max_depth, **options)
+    backbone = _plan(path, None, state, **options)
+    return _plan(head, None, image_size=options["image_size"], max_depth=max_depth, backbone=backbone)
 
 
-def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **stated: Any) -> Plan:
+def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **options: Any) -> Plan:
     """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note."""
     file = open_file(path, state)
-    sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **stated)
+    sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **options)
     return plan_of(file, sidecars, numerics)
 
 
@@ -135,7 +135,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     except ValueError as error:
         raise ValueError(f"{source} is not a model of the layout {layout.name!r}: {error}") from error
     if sidecars.like is not None:
-        plan = settle(plan, sidecars.like, source)
+        plan = apply_like(plan, sidecars.like, source)
     plan = _with_averages(_with_outside(plan, file), [*file, *file.outside], file.container)
     if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
         grid_at_size = plan.stored.replace(image_size=sidecars.image_size).grid_size
@@ -161,22 +161,22 @@ def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
 
 
 def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
-    """Returns the plan with the arrays outside of the dict that holds the model as unused, and a remark about them."""
+    """Returns the plan with the arrays outside of the dict that holds the model as unused, and a warning about them."""
     if not file.outside:
         return plan
     example = printable(repr(file.outside[0]), 200)
-    remark = Remark(f"{len(file.outside)} arrays outside of {file.container!r} are not part of it: {example}")
-    return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, remark])
+    warning = Notice(f"{len(file.outside)} arrays outside of {file.container!r} are not part of it: {example}")
+    return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, warning])
 
 
 def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
-    """Returns the plan with a remark where averages of weights were taken, and raw weights stand beside them."""
+    """Returns the plan with a warning where averages of weights were taken, and raw weights stand beside them."""
     taken = container.partition(".")[0] or plan.prefix.partition(".")[0]
     raw = {name.partition(".")[0] for name in names} & {*RAW}
     if taken not in AVERAGES or not raw:
         return plan
     text = f"the averages in {taken!r} were taken, and not the weights in {min(raw)!r} (state={min(raw)!r} takes these)"
-    return dataclasses.replace(plan, warnings=[*plan.warnings, Remark(text, "", "assumed")])
+    return dataclasses.replace(plan, warnings=[*plan.warnings, Notice(text, "", "assumed")])
 
 
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
@@ -266,13 +266,13 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
     """Warns of the plan's assumptions, and raises ValueError for what it does not know."""
     published = plan.config
     kept = [r for r in plan.warnings if getattr(config, r.field, None) == getattr(published, r.field, None)]
-    unknown = [remark.text for remark in kept if remark.kind == "unknown"]
-    assumed = [remark.text for remark in kept if remark.kind == "assumed"]
+    unknown = [warning.text for warning in kept if warning.kind == "unknown"]
+    assumed = [warning.text for warning in kept if warning.kind == "assumed"]
     if unknown:
         raise ValueError(f"{source}: {'; '.join(unknown)}.")
     if assumed:
         words = f"{source} does not tell all that its model computes: {'; '.join(assumed)}"
-        warn_caller(f"{words}. Another choice gives other numbers. {plan.layout.settled_by}")
+        warn_caller(f"{words}. Another choice gives other numbers. {plan.layout.advice}")
 
 
 # Writing: a layout has a place for a model if reading its file gives the model back
@@ -355,8 +355,8 @@ def _read_back(
     check_arrays(plan, "it")
     if plan.layout.name != layout.name:
         raise ValueError(f"it would be read as {plan.layout.name!r}.")
-    if plan.remarks("unknown") or not plan.is_grid_known:
-        open_ = ", ".join(plan.remarks("unknown")) or "image_size"
+    if plan.warnings_of("unknown") or not plan.is_grid_known:
+        open_ = ", ".join(plan.warnings_of("unknown")) or "image_size"
         raise ValueError(f"its file does not contain its {open_}.")
     return stored, plan.config
 
@@ -490,8 +490,8 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
             problems.append(str(error))
     if len(problems) == 2:
         raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
-    remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
-    return dataclasses.replace(plan, stored=config, image_size=None, warnings=remarks)
+    warnings = [warning for warning in plan.warnings if warning.kind != "assumed" or warning.field not in OFFICIAL]
+    return dataclasses.replace(plan, stored=config, image_size=None, warnings=warnings)
 
 
 def _with_metas_numbers(plan: Plan, source: str) -> Plan:
@@ -503,8 +503,8 @@ def _with_metas_numbers(plan: Plan, source: str) -> Plan:
             f"{stored.rotary_grid}, and has patches in one of {stored.grid_size}."
         )
     official = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
-    remarks = [remark for remark in plan.warnings if remark.kind != "assumed" or remark.field not in OFFICIAL]
-    return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=remarks)
+    warnings = [warning for warning in plan.warnings if warning.kind != "assumed" or warning.field not in OFFICIAL]
+    return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=warnings)
 
 
 def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
@@ -517,9 +517,9 @@ def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
             f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, "
             f"but {rows} x {columns} was given."
         )
-    remarks = [remark for remark in plan.warnings if (remark.kind, remark.field) != ("note", "image_size")]
+    warnings = [warning for warning in plan.warnings if (warning.kind, warning.field) != ("note", "image_size")]
     stored = config.replace(image_size=config.image_size_of((rows, columns)))
-    return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=remarks)
+    return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=warnings)
 
 
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:

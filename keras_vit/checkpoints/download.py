@@ -204,7 +204,7 @@ def fetch(source: Entry | str) -> pathlib.Path:
     sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in wanted.in_mirror]
     sources += [(url, wanted.bytes) for url in wanted.urls]
     with (
-        ProgressBar(f"Downloading {name}{wanted.remark}", in_bytes=True, stays=True) as bar,
+        ProgressBar(f"Downloading {name}{wanted.note}", in_bytes=True, stays=True) as bar,
         contextlib.ExitStack() as stack,
     ):
         waiting = f"Another process downloads {name}; waiting for it."
@@ -238,7 +238,7 @@ class _Wanted:
     urls: tuple[str, ...]
     is_npz: bool
     bytes: float | None
-    remark: str = ""  # what is said of it where it is downloaded
+    note: str = ""  # what is said of it where it is downloaded
 
 
 def _wanted(source: Entry | str) -> _Wanted:
@@ -249,8 +249,8 @@ def _wanted(source: Entry | str) -> _Wanted:
     in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
     is_alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
     in_mirror = (in_cache, bare) if is_alone else (in_cache,)
-    remark = f" (for {source.image_size} pixels; image_size= resizes it)" if source.image_size else ""
-    return _Wanted(source.name, in_cache, in_mirror, source.urls, True, source.bytes, remark)
+    note = f" (for {source.image_size} pixels; image_size= resizes it)" if source.image_size else ""
+    return _Wanted(source.name, in_cache, in_mirror, source.urls, True, source.bytes, note)
 
 
 def _mirror() -> tuple[pathlib.Path | None, str | None]:

@@ -213,7 +213,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("resize", "crop_ratio", "crop_rounding", "filter", "trim"), ()),
     # Kernels are standardised, or the patch embedding is scaled, which cannot be undone.
     **dict.fromkeys(("folded", "stem_folded", "preprocessing_folded", "class_token_only"), ()),
-    # From "none", to "map", and to or from "token_avg": see `layers_to_start_anew`.
+    # From "none", to "map", and to or from "token_avg": see `layers_to_reinitialise`.
     **dict.fromkeys(("final_norm", "pooling", "map_prefix", "class_names"), ()),
     **dict.fromkeys(("projection", "projection_bias"), ("projection", "pre_logits", "head")),
     "representation_size": ("pre_logits", "head"),
@@ -318,7 +318,7 @@ def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
         )
 
 
-def layers_to_start_anew(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
+def layers_to_reinitialise(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
     """Returns the layers of `new` whose weights a change from `old` cannot keep, and those of `fresh`."""
     if isinstance(new, DenseConfig):
         return set(fresh)

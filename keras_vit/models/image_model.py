@@ -38,7 +38,7 @@ from keras_vit.models.changes import (
     copy_state,
     has_adapters,
     inference_steps,
-    layers_to_start_anew,
+    layers_to_reinitialise,
     packable_kernels,
     restore_training,
     training_config,
@@ -480,21 +480,21 @@ class ImageModel(ConfiguredModel):
         """
         config = changed_config(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
-        anew = layers_to_start_anew(self._config, config, fresh)
+        reinitialised = layers_to_reinitialise(self._config, config, fresh)
         policies = quantized_policies(self)
         changed = {*changed_fields(self._config, config)} - {*config.SETTINGS}
-        if policies is not None and (anew or changed or dtype is not None):
+        if policies is not None and (reinitialised or changed or dtype is not None):
             raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
         options = {"name": name or self.name, "dtype": dtype or policies or self._policy, "trainable": self.trainable}
         # Other weights are assigned afterwards, and heads start with zeros in any case.
-        draws = bool({*anew} - {"head", "head_dist"})
+        draws = bool({*reinitialised} - {"head", "head_dist"})
         with contextlib.nullcontext() if draws else skip_initialization():
             model = type(self)(config, **options)
         unknown = sorted(fresh - {layer.name for layer in model.layers})
         if unknown:
             names = ", ".join(layer.name for layer in model.layers if layer.weights)
             raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
-        copy_state(self, model, anew)
+        copy_state(self, model, reinitialised)
         return model
 
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:

@@ -496,7 +496,7 @@ def load_image_text(
     kind = official or _kind_of(plan.dialect, sidecars, images, bias is not None)
     words = tokenizers.AUTHORS_WORDS if official == tokenizers.TIPS else tokenizers.WORDS
     made, note = tokenizers.find_tokenizer(Path(path), tokenizer, config, sidecars, kind, words)
-    notes = [remark.text for remark in plan.warnings] + ([note] if note else [])
+    notes = [warning.text for warning in plan.warnings] + ([note] if note else [])
     if sidecars.config and sidecars.open_clip:
         notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
     averaging = kind if kind in AVERAGINGS else "openai"

@@ -234,7 +234,7 @@ def open_detector(
         words, note = tokenizers.clip_tokenizer(texts.stored, False), None
     else:
         words, note = tokenizers.find_tokenizer(path, tokenizer, texts.stored, sidecars, "hf_clip", tokenizers.WORDS)
-    notes = [remark.text for remark in (*images.warnings, *texts.warnings)] + ([note] if note else [])
+    notes = [warning.text for warning in (*images.warnings, *texts.warnings)] + ([note] if note else [])
     extras = {n: a.read_stored() for n, a in file.items() if n.removeprefix(f"{images.dialect}.") in owl.EXTRAS}
     return OpenVocabularyDetector(detector, text_encoder, words, extras=extras, lowers=official, notes=notes)
 

@@ -214,11 +214,11 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         words = _from_merges(path) if path.name == VOCABULARY else library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
         raise ValueError(f"{path} is not a tokenizer that can be read: {printable(error, 200)}.") from error
-    stated = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
+    metadata = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
 
     def id_of(role: str, default: str) -> int:
         """Returns the id of a special token; ValueError if the vocabulary lacks it."""
-        word = stated.get(role, default)
+        word = metadata.get(role, default)
         word = word.get("content") if isinstance(word, dict) else word
         number = words.token_to_id(word) if isinstance(word, str) else None
         if number is None:
@@ -249,7 +249,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     elif kind not in ("hf_clip", TIPS):
         clean_text = _siglip_cleaned
     files = [path, path.with_name(MERGES)] if path.name == VOCABULARY else [path]
-    if stated:
+    if metadata:
         files.append(sidecar)
     if kind == TIPS and path.with_name("tokenizer.model").is_file():  # which its authors read
         files.append(path.with_name("tokenizer.model"))

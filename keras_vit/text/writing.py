@@ -276,10 +276,10 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
 def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
     """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
     config = both.text_encoder.config
-    stated = dict(
+    metadata = dict(
         sidecars["open_clip_config.json"] if "open_clip_config.json" in sidecars else _timms_tower(both, sidecars)
     )
-    model = dict(stated["model_cfg"])
+    model = dict(metadata["model_cfg"])
     if config.gelu not in (("quick",) if model.get("quick_gelu") else ("exact", "tanh")):
         raise ValueError(
             f"The layout 'clip' has no place for a text tower with gelu={config.gelu!r} beside an image tower with "
@@ -311,7 +311,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
     if both.logit_bias is not None:
         model["init_logit_bias"] = both.bias
     model |= {"text_cfg": text, "embed_dim": both.text_encoder.output_shape[-1]}
-    return {"open_clip_config.json": stated | {"model_cfg": model}}
+    return {"open_clip_config.json": metadata | {"model_cfg": model}}
 
 
 def _cleaning_of(both: ImageText) -> dict[str, str] | None:

@@ -281,8 +281,8 @@ def test_what_open_clip_leaves_out_of_its_pictures(tmp_path):
     vision = {"image_size": 34, "head_width": 64}
     config = open_checkpoint(write(tmp_path, clip(), open_clip={"model_cfg": {"vision_cfg": vision}})).config
     assert (config.image_size, config.trim) == ((32, 32), (2, 2))
-    stated = LAYOUTS["clip"].sidecars(config)["open_clip_config.json"]["model_cfg"]["vision_cfg"]
-    assert stated["image_size"] == [34, 34]
+    metadata = LAYOUTS["clip"].sidecars(config)["open_clip_config.json"]["model_cfg"]["vision_cfg"]
+    assert metadata["image_size"] == [34, 34]
 
 
 @ASSUMED

@@ -400,7 +400,7 @@ def test_a_variant_stands_for_what_a_bare_file_does_not_tell(tmp_path):
         contents, known = open_checkpoint(path, like=like), models.variant_config(like)
         for field in ("heads", "gelu", "layer_norm_epsilon", "interpolation", "pixel_mean", "crop_ratio", "filter"):
             assert getattr(contents.config, field) == getattr(known, field)
-        assert all(remark.kind == "note" for remark in contents.warnings)
+        assert all(warning.kind == "note" for warning in contents.warnings)
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny_patch16_224"}))
     assert open_checkpoint(path, like="DeiT-Ti/16").config.interpolation == "bicubic"
     with pytest.raises(ValueError, match="it has .gelu='exact'., where ViT-Ti/16 has .gelu='tanh'."):
@@ -611,8 +611,8 @@ PREPARED = {
 
 @pytest.mark.parametrize("name", PREPARED)
 def test_preprocessor_config(tmp_path, name):
-    stated, expected = PREPARED[name]
-    config = opened(write(tmp_path, transformers("vit"), preprocessor=stated)).config
+    metadata, expected = PREPARED[name]
+    config = opened(write(tmp_path, transformers("vit"), preprocessor=metadata)).config
     assert {field: getattr(config, field) for field in expected} == expected
     assert name != "438 pixels" or int(384 / config.crop_ratio) == 438
 
@@ -636,9 +636,9 @@ CANNOT_PREPARE = {
 
 @pytest.mark.parametrize("name", CANNOT_PREPARE)
 def test_pictures_that_cannot_be_prepared_so(tmp_path, name):
-    stated = CANNOT_PREPARE[name]
-    with pytest.raises(ValueError, match=f"says of pictures ({'|'.join(stated).replace('image_', '')})="):
-        inspect_checkpoint(write(tmp_path, transformers("vit"), preprocessor=stated))
+    metadata = CANNOT_PREPARE[name]
+    with pytest.raises(ValueError, match=f"says of pictures ({'|'.join(metadata).replace('image_', '')})="):
+        inspect_checkpoint(write(tmp_path, transformers("vit"), preprocessor=metadata))
 
 
 # Of dense models: what is changed in a preprocessor_config.json, and what is said then, or the fields.
@@ -655,8 +655,8 @@ DENSE = {
 def test_preprocessor_config_of_dense_models(golden, tmp_path, case):
     name, changes, size, means = DENSE[case]
     folder = shutil.copytree(golden(name).folder, tmp_path / "model")
-    stated = json.loads((folder / "preprocessor_config.json").read_text())
-    (folder / "preprocessor_config.json").write_text(json.dumps(stated | changes))
+    metadata = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps(metadata | changes))
     if means is None:
         with pytest.raises(ValueError, match=size):
             open_checkpoint(folder)

@@ -100,9 +100,9 @@ def test_it_is_written_back_in_every_layout(layout, golden, tmp_path):
     first, second = arrays_of(folder / "model.safetensors"), arrays_of(tmp_path / "hf/model.safetensors")
     assert all(np.array_equal(second[f"vision_model.{name}"], array) for name, array in first.items())
     assert len(first) == len(second)
-    stated = json.loads((tmp_path / "hf/config.json").read_text())
+    metadata = json.loads((tmp_path / "hf/config.json").read_text())
     expected = json.loads((folder / "config.json").read_text())
-    assert stated == stated | {
+    assert metadata == metadata | {
         key: expected[key] for key in expected.keys() - {"attention_dropout", "transformers_version"}
     }
 

@@ -187,7 +187,7 @@ def test_both_towers(tmp_path):
         assert (tmp_path / layout / file).is_file()
     for name, values in arrays.items():
         np.testing.assert_array_equal(open_file(tmp_path / "pe")[name].read(), values)
-    stated = json.loads((tmp_path / "clip" / "open_clip_config.json").read_text())["model_cfg"]["vision_cfg"]
-    assert stated["timm_model_name"] == "vit_pe_core_base_patch16_224"
+    metadata = json.loads((tmp_path / "clip" / "open_clip_config.json").read_text())["model_cfg"]["vision_cfg"]
+    assert metadata["timm_model_name"] == "vit_pe_core_base_patch16_224"
     official = keras_vit.load_image_text(tmp_path / "clip", numerics="official").image_encoder.config
     assert official.interpolation == "bilinear" and official.rotary_grid is None

@@ -30,7 +30,7 @@ HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 SQUARE = {"size": {"height": 32, "width": 32}}
 CROP = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
 CROPPED = {"resize": "shortest", "crop_ratio": 32 / 36, "crop_rounding": "floor"}
-STATED = {f"image_{key}": IMAGENET[key] for key in IMAGENET}
+MEANS = {f"image_{key}": IMAGENET[key] for key in IMAGENET}
 # Of transformers: module, class and arguments; then how a model of this package says the same.
 TRANSFORMERS = {
     "ViT": ("vit", "ViTImageProcessor", SQUARE, {**HALF, "filter": "bilinear_pillow"}),
@@ -38,7 +38,7 @@ TRANSFORMERS = {
     "DINOv2": (
         "bit",
         "BitImageProcessor",
-        {**CROP, **STATED, "resample": 3},
+        {**CROP, **MEANS, "resample": 3},
         {**IMAGENET, **CROPPED, "filter": "bicubic"},
     ),
     "SigLIP": ("siglip", "SiglipImageProcessor", {**SQUARE, "resample": 3}, {**HALF, "filter": "bicubic"}),

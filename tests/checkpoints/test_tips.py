@@ -174,7 +174,7 @@ def test_models_that_a_layout_has_no_place_for(tmp_path, layout, fields, message
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("stated", "message"),
+    ("metadata", "message"),
     [
         ({"model_type": "tipsv2_dpt"}, "a TIPS with dense heads, which is not read"),
         ({"model_type": "tipsv2_text_model"}, "one of \\['tipsv2', 'tipsv2_vision_model'\\] was expected"),
@@ -182,11 +182,11 @@ def test_models_that_a_layout_has_no_place_for(tmp_path, layout, fields, message
         ({"vision_config": {"hidden_size": 64}}, "lies beside another file"),
     ],
 )
-def test_configs_that_are_refused(golden, tmp_path, stated, message):
+def test_configs_that_are_refused(golden, tmp_path, metadata, message):
     for file in golden(CASE).folder.iterdir():
         shutil.copy(file, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    vision = {**config["vision_config"], **stated.pop("vision_config", {})}
-    (tmp_path / "config.json").write_text(json.dumps(config | stated | {"vision_config": vision}))
+    vision = {**config["vision_config"], **metadata.pop("vision_config", {})}
+    (tmp_path / "config.json").write_text(json.dumps(config | metadata | {"vision_config": vision}))
     with pytest.raises(ValueError, match=message):
         keras_vit.load(tmp_path)

@@ -96,7 +96,7 @@ def in_the_authors_names(arrays):
 def test_the_authors_names(name, metric, golden, models, written, monkeypatch):
     monkeypatch.setitem(HEADS_OF_SIGLIP, 48, 3)
     path = written(in_the_authors_names(arrays_of(golden(HUB).folder / "model.safetensors")), f"{name}.npz")
-    suggested = "its name has 'vkitti', so its depth is taken to reach 80 m; max_depth=80 or another number settles it"
+    suggested = "its name has 'vkitti', so its depth is taken to reach 80 m; pass max_depth=80 or another number"
     with pytest.warns(UserWarning, match=suggested if metric else "no published model has 4 blocks"):
         model = keras_vit.load(path)
     config, ref = model.config, golden(HUB).ref
@@ -291,7 +291,7 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
     def without(pattern):
         return {name: value for name, value in hub.items() if pattern not in name}
 
-    def stated(**fields):
+    def edited(**fields):
         return {**changed, "config": {**config, **fields}}
 
     def prepared(**fields):
@@ -299,13 +299,13 @@ def test_what_is_no_depth_model_that_is_known(golden, written, dinov2_dpt):
 
     own = {"out_indices": [1, 2, 4]}
     cases = [
-        (hub, "m.npz", stated(model_type="dpt"), None, "model_type=dpt"),
-        (hub, "m.npz", stated(model_type="zoedepth"), None, "model_type=zoedepth"),
+        (hub, "m.npz", edited(model_type="dpt"), None, "model_type=dpt"),
+        (hub, "m.npz", edited(model_type="zoedepth"), None, "model_type=zoedepth"),
         (hub, "m.npz", {}, None, "config.json"),
-        (hub, "m.npz", stated(depth_estimation_type="both"), None, "depth_estimation_type=both"),
-        (hub, "m.npz", stated(max_depth=-3), None, "max_depth=-3"),
-        (hub, "m.npz", stated(reassemble_factors=[8, 4, 2, 1]), None, "reassemble_factors"),
-        (hub, "m.npz", stated(backbone_config={**config["backbone_config"], **own}), None, r"out_indices=\[1, 2, 4\]"),
+        (hub, "m.npz", edited(depth_estimation_type="both"), None, "depth_estimation_type=both"),
+        (hub, "m.npz", edited(max_depth=-3), None, "max_depth=-3"),
+        (hub, "m.npz", edited(reassemble_factors=[8, 4, 2, 1]), None, "reassemble_factors"),
+        (hub, "m.npz", edited(backbone_config={**config["backbone_config"], **own}), None, r"out_indices=\[1, 2, 4\]"),
         (hub, "m.npz", prepared(keep_aspect_ratio=False), None, "keep_aspect_ratio=False"),
         (hub, "m.npz", prepared(ensure_multiple_of=32), None, "ensure_multiple_of=32"),
         (hub, "m.npz", prepared(size={"height": 0, "width": 518}), None, "size="),

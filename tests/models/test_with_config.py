@@ -84,14 +84,14 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
     shared = policies(model).keys() & policies(other).keys()
     assert {name: policies(other)[name] for name in shared} == {name: policies(model)[name] for name in shared}
 
-    anew = {*fresh, *(("head",) if "classes" in changes else ())}
+    reinitialised = {*fresh, *(("head",) if "classes" in changes else ())}
     after = values_of(other)
-    expected = {path for path in after if path.partition("/")[0] in anew or path in trained(model)}
+    expected = {path for path in after if path.partition("/")[0] in reinitialised or path in trained(model)}
     assert trained(other) == expected
     table = {"position_embedding/table"}
     resized = {"image_size": table, "patch_size": table | {"embedding/kernel"}, "channels": {"embedding/kernel"}}
     for path, value in after.items():
-        if path.partition("/")[0] in anew:
+        if path.partition("/")[0] in reinitialised:
             assert path not in before or not np.array_equal(value, before[path])
         elif any(path in resized.get(field, ()) for field in changes) and family != "bit":
             assert value.shape != before[path].shape and np.isfinite(value).all()

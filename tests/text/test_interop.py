@@ -171,8 +171,8 @@ def test_open_clip_on_a_trunk_of_timm(trunk, pool, text, embed, tmp_path):
     arrays = {name: t.contiguous() for name, t in original.state_dict().items()}
     save_file(arrays, tmp_path / "open_clip_model.safetensors")
     prepared = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
-    stated = {"model_cfg": model | CUSTOM, "preprocess_cfg": prepared}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(stated))
+    metadata = {"model_cfg": model | CUSTOM, "preprocess_cfg": prepared}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(metadata))
     both = keras_vit.load_image_text(tmp_path)
     rng = np.random.default_rng(0)
     images = rng.normal(size=(1, 224, 224, 3)).astype("float32")

@@ -203,7 +203,7 @@ def test_halves_of_a_model(golden, tmp_path):
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("stated", "message"),
+    ("metadata", "message"),
     [
         ({"hidden_act": "gelu"}, "hidden_act=gelu; 'relu' was expected"),
         ({"scale_sqrt_depth": False}, "scale_sqrt_depth=False"),
@@ -211,8 +211,8 @@ def test_halves_of_a_model(golden, tmp_path):
         ({"vocab_size": 9}, "vocab_size=9"),
     ],
 )
-def test_texts_that_are_not_computed(config, tmp_path, stated, message):
-    config["text_config"] |= stated
+def test_texts_that_are_not_computed(config, tmp_path, metadata, message):
+    config["text_config"] |= metadata
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         keras_vit.load_image_text(tmp_path)

@@ -1,6 +1,6 @@
 """What the tests of several devices run in a process: `python -m tests.training.distributed eight|mirrored`.
 
-How many devices there are is settled when a framework starts, so that it cannot be changed within the tests' process.
+How many devices there are is fixed when a framework starts, so that it cannot be changed within the tests' process.
 The job prints its figures as JSON on its last line.
 """
 

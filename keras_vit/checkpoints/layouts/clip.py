@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, renamed, shape_of
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
@@ -101,12 +101,12 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an image tower of CLIP is read."""
     found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
     stored, trunk = _config(found.arrays, sidecars)
-    remarks = list(trunk.remarks)
+    warnings = list(trunk.warnings)
     if not (sidecars.open_clip or sidecars.architecture):
         if any(name.rpartition(".")[2] in _OPENAI for name in (*found.arrays, *found.unused)):
-            remarks.append(Remark("it is OpenAI's own, which has QuickGELU"))
+            warnings.append(Notice("it is OpenAI's own, which has QuickGELU"))
         else:
-            remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
+            warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     return pytorch.plan_of(
         found,
         "",
@@ -114,12 +114,12 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         layout=LAYOUT,
         dialect="open_clip" if sidecars.open_clip else "OpenAI",
         stored=stored,
-        warnings=remarks,
+        warnings=warnings,
         is_grid_known=trunk.is_grid_known,
     )
 
 
-def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
+def check_open_clip(metadata: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
     """Raises ValueError where a part of open_clip's config is missing or says other sizes than the tower's arrays."""
     width, hidden = fields["width"], fields["mlp_width"]
     sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
@@ -127,16 +127,16 @@ def check_open_clip(stated: Mapping[str, Any], place: str, fields: Mapping[str, 
         sizes["embed_dim"] = fields["projection"]
     patch = list(fields.get("patch_size", ()))
     if patch:  # open_clip takes one number, or two
-        is_one = patch[0] == patch[1] and not isinstance(stated.get("patch_size"), list)
+        is_one = patch[0] == patch[1] and not isinstance(metadata.get("patch_size"), list)
         sizes["patch_size"] = patch[0] if is_one else patch
-    wrong = {key: size for key, size in sizes.items() if stated.get(key) not in (None, size)}
+    wrong = {key: size for key, size in sizes.items() if metadata.get(key) not in (None, size)}
     # open_clip computes int(width * mlp_ratio).
-    if stated.get("mlp_ratio") is not None and not hidden <= width * number(stated, "mlp_ratio", 4) < hidden + 1:
+    if metadata.get("mlp_ratio") is not None and not hidden <= width * number(metadata, "mlp_ratio", 4) < hidden + 1:
         wrong["mlp_ratio"] = f"{hidden} / {width}"
     for key, size in wrong.items():
         raise ValueError(
             f"The open_clip_config.json beside it belongs to another file: its {place} says "
-            f"{key}={printable(stated[key], 60)}, but the arrays have {size}."
+            f"{key}={printable(metadata[key], 60)}, but the arrays have {size}."
         )
 
 
@@ -204,7 +204,7 @@ LAYOUT = Layout(
     accounting.with_prefix_positions,
     sidecars=_sidecars,
     needs=lambda config: _NEEDS,
-    settled_by="Pass like=..., or put its open_clip_config.json beside it.",
+    advice="Pass like=..., or put its open_clip_config.json beside it.",
 )
 
 
@@ -300,7 +300,7 @@ def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         dialect=PE_FAMILY.title,
         stored=stored,
         unused=[name for name in file if _unwrapped(name) in found.unused],
-        warnings=trunk.remarks,
+        warnings=trunk.warnings,
         is_grid_known=trunk.is_grid_known,
     )
 
@@ -313,5 +313,5 @@ PE = Layout(
     accounting.with_prefix_positions,
     sidecars=lambda config: {},
     needs=lambda config: _NEEDS,
-    settled_by="Pass like=..., such as 'PE-Core-B/16'.",
+    advice="Pass like=..., such as 'PE-Core-B/16'.",
 )

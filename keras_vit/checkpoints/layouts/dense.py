@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, having, shape_of
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, timm
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
@@ -51,11 +51,11 @@ def _with_head(
         title,
         lambda config: [*below.rows(config.backbone), *rows(config)],
         computed=lambda config: below.computed(config.backbone),
-        settled_by="",
+        advice="",
         config_type=type(config),
     )
-    # Remarks on the size at which the backbone is used by itself do not hold here.
-    remarks = [remark for remark in backbone.warnings if remark.field != "image_size"]
+    # Warnings on the size at which the backbone is used by itself do not hold here.
+    warnings = [warning for warning in backbone.warnings if warning.field != "image_size"]
     return dataclasses.replace(
         backbone,
         layout=layout,
@@ -63,7 +63,7 @@ def _with_head(
         stored=config,
         arrays={**kept, **arrays},
         unused=[*backbone.unused, *left, *unused],
-        warnings=[dataclasses.replace(r, kind="note") if r.kind == "assumed" else r for r in remarks],
+        warnings=[dataclasses.replace(r, kind="note") if r.kind == "assumed" else r for r in warnings],
         head=(),
     )
 
@@ -312,36 +312,36 @@ def _dpt_rows(config: DPTConfig, names: DPTNames) -> list[Row]:
 
 def _depth_config(
     arrays: Mapping[str, StoredArray], kind: str, sidecars: Sidecars, vit: ViTConfig
-) -> tuple[DPTConfig | LinearDepthConfig, list[Remark]]:
-    """Returns the config that the arrays of a head and the JSON files tell, and remarks on what was assumed."""
+) -> tuple[DPTConfig | LinearDepthConfig, list[Notice]]:
+    """Returns the config that the arrays of a head and the JSON files tell, and warnings on what was assumed."""
     is_hub, is_dinov2 = kind == "transformers", kind in ("linear", "dinov2")
     if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
         vit = vit.replace(final_norm="none")
     fields: Fields = {"backbone": vit, "pictures": "dinov2" if is_dinov2 else "depth_anything"}
-    remarks: list[Remark] = []
+    warnings: list[Notice] = []
     if is_hub:
         if sidecars.max_depth is not None:
             raise ValueError("its config.json has the largest depth. Leave max_depth=... out, or change the model.")
         pictures = sidecars.preprocessor or {}
         means = means_in(pictures.get("image_mean"), pictures.get("image_std"))
-        fields |= _stated(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
+        fields |= _fields_of_metadata(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
     else:
-        reach, remarks = _range(is_dinov2, sidecars)
+        reach, warnings = _range(is_dinov2, sidecars)
         fields |= reach
     if kind == "linear":
         fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
         if into not in (2 * vit.width, 8 * vit.width):
             raise ValueError(f"its head reads {into} channels, but {2 * vit.width} or {8 * vit.width} were expected.")
         if into == 2 * vit.width:  # it reads the last block alone
-            return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), remarks
+            return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), warnings
     if not is_hub:
         fields["blocks"] = BLOCKS.get(vit.depth)
         if fields["blocks"] is None:
             fields["blocks"] = tuple(vit.depth * n // 4 - 1 for n in (1, 2, 3, 4))
             text = f"no published model has {vit.depth} blocks; its head is taken to read {fields['blocks']}"
-            remarks = [*remarks, Remark(text, "blocks", "assumed")]
+            warnings = [*warnings, Notice(text, "blocks", "assumed")]
     if kind == "linear":
-        return LinearDepthConfig(**fields), remarks
+        return LinearDepthConfig(**fields), warnings
     names = DPT_NAMES[kind]
     shapes = [shape_of(arrays, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
     if shapes[0][1] != vit.width:
@@ -352,7 +352,7 @@ def _depth_config(
         "fusion_width": shape_of(arrays, f"{names.neck.format(i=0, j=1)}.weight", 4)[0],
         "head_width": shape_of(arrays, f"{names.head[1]}.weight", 4)[0],
     }
-    return DPTConfig(**fields), remarks
+    return DPTConfig(**fields), warnings
 
 
 def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
@@ -367,10 +367,10 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     else:
         backbone = sidecars.backbone
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}
-    stored, remarks = _depth_config(arrays, kind, sidecars, _without_top(backbone))
+    stored, warnings = _depth_config(arrays, kind, sidecars, _without_top(backbone))
     rows = _linear_depth_rows if kind == "linear" else functools.partial(_dpt_rows, names=DPT_NAMES[kind])
     made = _with_head(backbone, stored, rows, arrays, f"depth, {kind}")
-    return dataclasses.replace(made, warnings=[*made.warnings, *remarks])
+    return dataclasses.replace(made, warnings=[*made.warnings, *warnings])
 
 
 def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is_hub: bool) -> Plan:
@@ -403,8 +403,8 @@ def _after(start: str, rows: list[Row]) -> list[Row]:
     return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
 
 
-def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
-    """Returns the fields `metric` and `max_depth`, and remarks on what was assumed of them."""
+def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
+    """Returns the fields `metric` and `max_depth`, and warnings on what was assumed of them."""
     given, name = sidecars.max_depth, pathlib.Path(sidecars.name).name.lower()
     relative: Fields = {"metric": False, "max_depth": 1.0}
     if given == "relative" and not is_dinov2:
@@ -418,8 +418,8 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
     if scene is not None:
         metres = RANGES[scene[0]]
         suggested = f"its name has {scene[0]!r}, so its depth is taken to reach {metres:g} m"
-        text = f"{suggested}; max_depth={metres:g} or another number settles it"
-        return {"metric": True, "max_depth": metres}, [Remark(text, "max_depth", "assumed")]
+        text = f"{suggested}; pass max_depth={metres:g} or another number"
+        return {"metric": True, "max_depth": metres}, [Notice(text, "max_depth", "assumed")]
     if is_dinov2:
         raise ValueError(
             "its largest depth is not in the file. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
@@ -427,21 +427,21 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Remark]]:
     if re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
         return relative, []
     unknown = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
-    text = f"{unknown}; max_depth='relative' or a number of metres settles it"
-    return relative, [Remark(text, "metric", "assumed")]
+    text = f"{unknown}; pass max_depth='relative' or a number of metres"
+    return relative, [Notice(text, "metric", "assumed")]
 
 
 # Depth Anything: the JSON files of transformers
 
 # What is computed here of what they may say.
-_STATED = {"reassemble_factors": [4, 2, 1, 0.5], "head_in_index": -1}
+_EXPECTED = {"reassemble_factors": [4, 2, 1, 0.5], "head_in_index": -1}
 _PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "keep_aspect_ratio"), True)
 _PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None, "rescale_factor": 1 / 255}
 
 
-def _stated(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
+def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     """Returns the fields that config.json says of depth, and preprocessor_config.json (`pictures`) of preprocessing."""
-    for key, value in _STATED.items():
+    for key, value in _EXPECTED.items():
         value_in(config, key, [value])
     backbone = mapping(config, "backbone_config")
     for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
@@ -504,7 +504,7 @@ def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
     stages = [block + 1 for block in config.blocks]
     backbone |= {"out_indices": stages, "out_features": [f"stage{n}" for n in stages]}
     backbone |= {"apply_layernorm": True, "reshape_hidden_states": False}
-    stated = {
+    metadata = {
         "architectures": ["DepthAnythingForDepthEstimation"],
         "model_type": "depth_anything",
         "backbone_config": backbone,
@@ -516,7 +516,7 @@ def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
         "reassemble_hidden_size": vit.width,
         "patch_size": vit.patch_size[0],
         "dtype": "float32",
-        **_STATED,
+        **_EXPECTED,
     }
     pictures = {
         "image_processor_type": "DPTImageProcessor",
@@ -526,7 +526,7 @@ def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
         "image_mean": list(vit.pixel_mean),
         "image_std": list(vit.pixel_std),
     }
-    return {"config.json": stated, "preprocessor_config.json": pictures}
+    return {"config.json": metadata, "preprocessor_config.json": pictures}
 
 
 DEPTH = Layout(

@@ -17,7 +17,7 @@ from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
 from keras_vit.checkpoints.layouts.sidecars import (
     IMAGENET,
     Fields,
-    check_stated,
+    check_metadata,
     filter_in,
     image_size_in,
     is_number,
@@ -124,7 +124,7 @@ def _config(
 ) -> tuple[EoMTConfig, Trunk]:
     """Returns the config that arrays and JSON files tell, and the `Trunk` of its backbone with what was assumed."""
     names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
-    stated = sidecars.config
+    metadata = sidecars.config
     backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
     queries, width = shape_of(arrays, names.queries, 2)
     if width != backbone.width:
@@ -136,11 +136,11 @@ def _config(
     stored: Any = EoMTConfig(
         backbone=backbone,
         classes=classes,
-        class_names=huggingface.names_of_classes(stated, classes),
+        class_names=huggingface.names_of_classes(metadata, classes),
         queries=queries,
         query_blocks=shape_of(arrays, names.masking, 1)[0],
         upscale_blocks=bounded(1 + max(map(int, blocks))),
-        activation=_activation(stated),
+        activation=_activation(metadata),
         pictures="eomt_transformers" if family.types else "eomt_authors",
         task="semantic" if (sidecars.preprocessor or {}).get("do_split_image") else None,
     )
@@ -154,7 +154,7 @@ def _config(
         "num_blocks": stored.query_blocks,
         "num_upscale_blocks": stored.upscale_blocks,
     }
-    check_stated(stated, "config.json", sizes)
+    check_metadata(metadata, "config.json", sizes)
     return stored, trunk
 
 
@@ -169,9 +169,9 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     anchor = next((name for name in FAMILIES if name in file), None)
     if anchor is None:
         raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")
-    family, stated = FAMILIES[anchor], sidecars.config
-    if family.types and stated.get("model_type") not in family.types:
-        given = printable(stated.get("model_type"), 60)
+    family, metadata = FAMILIES[anchor], sidecars.config
+    if family.types and metadata.get("model_type") not in family.types:
+        given = printable(metadata.get("model_type"), 60)
         raise ValueError(
             f"a config.json with model_type={family.types[0]!r} has to lie beside it, but {given} was found."
         )
@@ -187,7 +187,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     )
     stored, trunk = _config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
-        layout=_layout(found, names, huggingface.base_of_periods(stated)),
+        layout=_layout(found, names, huggingface.base_of_periods(metadata)),
         dialect=family.title,
         stored=stored,
         arrays={
@@ -196,7 +196,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
             if name != names.masking
         },
         unused=[name for name, array in file.items() if 0 in array.shape],
-        warnings=trunk.remarks,
+        warnings=trunk.warnings,
         is_grid_known=trunk.is_grid_known,
     )
     return pytorch.without_unused(made, _UNUSED)
@@ -220,30 +220,30 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
         )
 
 
-def _preparation(stated: Mapping[str, Any], side: int) -> Fields:
+def _preparation(metadata: Mapping[str, Any], side: int) -> Fields:
     """Returns the means and deviations that preprocessor_config.json says; `side` is the length of the edges."""
-    size = stated.get("size")
+    size = metadata.get("size")
     for key in ("do_resize", "do_rescale", "do_normalize"):
-        if stated.get(key, True) is not True:
-            raise not_done(key, stated[key])
+        if metadata.get(key, True) is not True:
+            raise not_done(key, metadata[key])
     if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
         raise not_done("size", size)
-    factor = stated.get("rescale_factor", 1 / 255)
+    factor = metadata.get("rescale_factor", 1 / 255)
     if not is_number(factor) or abs(255 * factor - 1) > 1e-6:
         raise not_done("rescale_factor", factor)
-    if filter_in("resample", stated.get("resample", 2)) != {"filter": "bilinear_pillow"}:
-        raise not_done("resample", stated["resample"])
-    return means_in(stated.get("image_mean"), stated.get("image_std"))
+    if filter_in("resample", metadata.get("resample", 2)) != {"filter": "bilinear_pillow"}:
+        raise not_done("resample", metadata["resample"])
+    return means_in(metadata.get("image_mean"), metadata.get("image_std"))
 
 
 def _backbone(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[ViTConfig, Trunk]:
     """Returns the config of the Vision Transformer, and its `Trunk` with what was assumed."""
-    stated = sidecars.config
+    metadata = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:
-        size = image_size_in(stated.get("image_size", 640))
+        size = image_size_in(metadata.get("image_size", 640))
     elif is_rotary:
         size = sidecars.image_size
     else:
@@ -253,7 +253,7 @@ def _backbone(
         raise ValueError("the size of its images is not in the file: pass image_size=..., such as 640 (see its name).")
     heads = None if width % 64 else width // 64
     if family.types:
-        heads = stated.get("num_attention_heads", 16)
+        heads = metadata.get("num_attention_heads", 16)
     trunk = pytorch.trunk_of(arrays, sidecars, family, size=size, heads=heads, is_named=True)
     fields: Fields = dict(trunk.fields)
     if sidecars.preprocessor:
@@ -267,10 +267,10 @@ def _backbone(
             f"its position embeddings are of the kind {given!r}, but {position!r} was expected: the array "
             f"{family.positions!r} is missing, or is another model's."
         )
-    activation = _activation(stated)
+    activation = _activation(metadata)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and family.types:
-        value_in(stated, "hidden_act", ["silu"], "gelu")
+        value_in(metadata, "hidden_act", ["silu"], "gelu")
     if not gated and activation not in huggingface.ACTIVATIONS.values():
         raise ValueError(f"its config.json says hidden_act={activation!r}, which the blocks of a ViT do not have here.")
     if not trunk.is_grid_known:
@@ -278,8 +278,8 @@ def _backbone(
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,
-        "layer_norm_epsilon": number(stated, "layer_norm_eps", family.epsilon),
-        "layer_scale": number(stated, "layerscale_value", 1.0),
+        "layer_norm_epsilon": number(metadata, "layer_norm_eps", family.epsilon),
+        "layer_scale": number(metadata, "layerscale_value", 1.0),
         "pooling": "none",
     }
     return ViTConfig(**family.preparation | fields), trunk
@@ -297,7 +297,7 @@ def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = 
         "eomt",
         functools.partial(_rows, family=family, names=names, written=written),
         computed=lambda config: pytorch.computed_periods(config.backbone, theta),
-        settled_by="",
+        advice="",
         config_type=EoMTConfig,
     )
 
@@ -352,8 +352,8 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
     names = {**huggingface.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}
     labels = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
-    stated = huggingface.sidecars_of(backbone)["config.json"]
-    stated |= {
+    metadata = huggingface.sidecars_of(backbone)["config.json"]
+    metadata |= {
         "architectures": [f"{kind.title().replace('_', '')}ForUniversalSegmentation"],
         "model_type": kind,
         "image_size": size,
@@ -372,7 +372,7 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
         **{"image_mean": list(backbone.pixel_mean), "image_std": list(backbone.pixel_std)},
         **{"resample": 2, "rescale_factor": 1 / 255},
     }
-    return {"config.json": stated, "preprocessor_config.json": pictures}
+    return {"config.json": metadata, "preprocessor_config.json": pictures}
 
 
 LAYOUT = Layout(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, mixer_config, renamed, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, mixer_config, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.pytorch import is_naflex, patch_shape, square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -211,7 +211,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
     mixers = _mixer_prefixes(file)
     prefix, arrays = _model_in(file, mixers or _prefixes(file))
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
-    read_as, remarks, is_grid_known = (VIT_JAX if layout == "vit_jax" else BIG_VISION), [], True
+    read_as, warnings, is_grid_known = (VIT_JAX if layout == "vit_jax" else BIG_VISION), [], True
     if mixers:
         stored, is_old = _mixer_config(arrays, sidecars.grid_size)
         if is_old:
@@ -228,7 +228,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
             arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
             is_grid_known = grid[0] == grid[1]
         else:
-            arrays, grid, position, remarks = _big_vision_positions(arrays, sidecars.grid_size)
+            arrays, grid, position, warnings = _big_vision_positions(arrays, sidecars.grid_size)
             stored = _config(arrays, grid, position, of_two)
             is_grid_known = grid[0] == grid[1] or not stored.position_rows
     return Plan(
@@ -238,7 +238,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
         stored=stored,
         arrays=arrays,
         unused=unused,
-        warnings=remarks,
+        warnings=warnings,
         is_grid_known=is_grid_known,
         head=("head/bias", "head/kernel"),
     )
@@ -341,7 +341,7 @@ def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
 
 def _big_vision_positions(
     arrays: Arrays, known: tuple[int, int] | None
-) -> tuple[Arrays, tuple[int, int], str, list[Remark]]:
+) -> tuple[Arrays, tuple[int, int], str, list[Notice]]:
     """Returns what tells the positions of a big_vision model, whose grid of patches the user may know (`known`)."""
     # These are the arrays with the table under today's name, and without a class token's row that no class token has;
     # the grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know.
@@ -355,7 +355,7 @@ def _big_vision_positions(
         grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
         words = "its position embeddings are computed, so the file does not tell the image size"
         guess = f"{grid[0] * height} x {grid[1] * width}"
-        return arrays, grid, "sincos2d", [Remark(f"{words}; {guess} is a guess", "image_size")]
+        return arrays, grid, "sincos2d", [Notice(f"{words}; {guess} is a guess", "image_size")]
     _, rows, width = shape_of(arrays, _POSITION, 3)
     patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
     if known and math.prod(known) in (rows, rows - 1):
@@ -367,7 +367,7 @@ def _big_vision_positions(
         return arrays, grid, "learned", []
     text = "the first row of its position embeddings is of a class token that it has not"
     table = arrays[_POSITION].piece(width, (1, patches, width))
-    return {**arrays, _POSITION: table}, grid, "learned", [Remark(text)]
+    return {**arrays, _POSITION: table}, grid, "learned", [Notice(text)]
 
 
 def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:

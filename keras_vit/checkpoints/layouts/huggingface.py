@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Layout, Plan, Remark, Row, shape_of, with_prefix_positions
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, shape_of, with_prefix_positions
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import pytorch, tips
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear
@@ -21,20 +21,20 @@ from keras_vit.checkpoints.layouts.sidecars import (
     Fields,
     Key,
     as_is,
-    check_stated,
+    check_metadata,
     class_names,
+    fields_in,
     image_size_in,
     mapping,
+    name_codec,
     number,
     positive_in,
     preparation,
-    said,
     transformers_preparation,
     transformers_preprocessor,
     transformers_size,
     used_at,
     value_in,
-    words,
     written,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -76,13 +76,13 @@ _SIZES = (
     Key("depth", "num_hidden_layers"),
     Key("patch_size", "patch_size", pytorch.one_or_two),
 )
-_STATED = (
+_METADATA = (
     Key("heads", "num_attention_heads", read=as_is),
     Key("layer_norm_epsilon", "layer_norm_eps", read=positive_in),
 )
 _LAYER_SCALE = Key("layer_scale", "layerscale_value", read=positive_in)
 ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
-_GELU = Key("gelu", "hidden_act", *words(ACTIVATION_NAMES, ACTIVATIONS))
+_GELU = Key("gelu", "hidden_act", *name_codec(ACTIVATION_NAMES, ACTIVATIONS))
 _MULTI_LABEL = "multi_label_classification"  # a `problem_type`, whose loss is that of a sigmoid
 
 _VIT = Family(
@@ -248,31 +248,31 @@ def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, name: str, family: Family
 ) -> tuple[ViTConfig, Trunk, list[str]]:
     """The config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect."""
-    stated = _stated(sidecars, family)
+    metadata = _metadata(sidecars, family)
     has = arrays.keys().__contains__
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
     if not rotary and not has(family.positions):
         raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
-    known = said((*_STATED, _LAYER_SCALE), stated)
+    known = fields_in((*_METADATA, _LAYER_SCALE), metadata)
     width = shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0]
-    check_stated(stated, "config.json", {"hidden_size": width})
+    check_metadata(metadata, "config.json", {"hidden_size": width})
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
         family,
-        size=image_size_in(stated.get("image_size", 224 if stated and rotary else None)),
-        heads=known.get("heads", family.heads if stated else None),
+        size=image_size_in(metadata.get("image_size", 224 if metadata and rotary else None)),
+        heads=known.get("heads", family.heads if metadata else None),
         is_named=False,
     )
     sizes = {key.key: trunk.fields[key.field] for key in _SIZES}
     if family.linear_patches:
         sizes["num_patches"] = arrays[family.positions].shape[0]
-    check_stated(stated, "config.json", sizes)
-    end, without = _end(arrays, stated, name, family)
+    check_metadata(metadata, "config.json", sizes)
+    end, without = _end(arrays, metadata, name, family)
     fields = {
         **trunk.fields,
         "rotary_embedding": "dinov3" if rotary else None,
-        "gelu": _gelu(sidecars, stated, name, family, trunk.fields["mlp"] == "swiglu"),
+        "gelu": _gelu(sidecars, metadata, name, family, trunk.fields["mlp"] == "swiglu"),
         "layer_norm_epsilon": known.get("layer_norm_epsilon", family.epsilon),
         **end,
     }
@@ -299,12 +299,12 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     width = found.arrays[anchor].shape[:1]
     found = pytorch.with_head(found, (*width, *(2 * n for n in width)), "classifier")
     name = _family_of(found.arrays, file)
-    stated = _stated(sidecars, FAMILIES[name])
-    name = stated["model_type"] if stated.get("model_type") in FAMILIES else name
+    metadata = _metadata(sidecars, FAMILIES[name])
+    name = metadata["model_type"] if metadata.get("model_type") in FAMILIES else name
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
     stored, trunk, unneeded = _config(found.arrays, sidecars, name, family)
-    stored, used_size, size_remarks = used_at(stored, transformers_size(sidecars.preprocessor or {}))
+    stored, used_size, size_warnings = used_at(stored, transformers_size(sidecars.preprocessor or {}))
     # Version 5 of transformers changed the names of blocks and attention, and of CLIP's and SigLIP's module.
     if family.flat:
         is_new = found.module != "vision_model."
@@ -314,12 +314,12 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         found,
         _UNUSED,
         _BESIDE,
-        layout=_layout(family, base_of_periods(stated)),
+        layout=_layout(family, base_of_periods(metadata)),
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
         stored=stored,
         arrays={name: array for name, array in found.arrays.items() if name not in unneeded},
         unused=[*found.unused, *(found.arrays[name].name for name in unneeded)],
-        warnings=[*_assumed(sidecars, stated, family), *trunk.remarks, *size_remarks],
+        warnings=[*_assumed(sidecars, metadata, family), *trunk.warnings, *size_warnings],
         image_size=used_size,
         is_grid_known=trunk.is_grid_known,
         head=("classifier.bias", "classifier.weight"),
@@ -344,61 +344,61 @@ def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
     return "vit_mae" if any(".decoder_embed." in name for name in file) else "vit"
 
 
-def _stated(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
+def _metadata(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     """Returns what config.json says of the image model; empty where there is none."""
-    stated = sidecars.config
-    if sidecars.architecture and (stated or family.title != "CLIP"):
+    metadata = sidecars.config
+    if sidecars.architecture and (metadata or family.title != "CLIP"):
         raise ValueError(
             f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: leave it out, and put the "
             "repository's config.json beside the file."
         )
     # The type of a file with two towers has to fit as well, where it is that of a family.
-    types = [stated.get("model_type")] if stated.get("model_type") in [*FAMILIES] else []
-    vision = stated.get("vision_config")
+    types = [metadata.get("model_type")] if metadata.get("model_type") in [*FAMILIES] else []
+    vision = metadata.get("vision_config")
     if isinstance(vision, dict):  # the names of classes are those of the whole model
-        labels = stated.get("id2label", vision.get("id2label"))
-        problem = stated.get("problem_type", vision.get("problem_type"))
-        stated = {"model_type": stated.get("model_type"), **vision, "id2label": labels, "problem_type": problem}
-    wrong = [name for name in (*types, stated.get("model_type")) if name not in (None, *family.types)]
+        labels = metadata.get("id2label", vision.get("id2label"))
+        problem = metadata.get("problem_type", vision.get("problem_type"))
+        metadata = {"model_type": metadata.get("model_type"), **vision, "id2label": labels, "problem_type": problem}
+    wrong = [name for name in (*types, metadata.get("model_type")) if name not in (None, *family.types)]
     if wrong:
         raise ValueError(
             f"the config.json says that it is of the type {printable(wrong[0], 60)}, but it has the arrays of "
             f"{family.title}; {', '.join(family.types)} were expected."
         )
-    return stated
+    return metadata
 
 
-def _assumed(sidecars: Sidecars, stated: Mapping[str, Any], family: Family) -> list[Remark]:
-    """Returns remarks on what is assumed because JSON files are missing."""
-    remarks, is_clip = [], family.title == "CLIP"
-    if not stated and is_clip and not sidecars.architecture:
-        remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
-    if not stated:
+def _assumed(sidecars: Sidecars, metadata: Mapping[str, Any], family: Family) -> list[Notice]:
+    """Returns warnings on what is assumed because JSON files are missing."""
+    warnings, is_clip = [], family.title == "CLIP"
+    if not metadata and is_clip and not sidecars.architecture:
+        warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
+    if not metadata:
         text = f"GELU ({family.activation}), epsilon ({family.epsilon:g}) and others are assumed as in {family.title}"
         field = "layer_norm_epsilon" if is_clip else "gelu"
-        remarks.append(Remark(f"no config.json is beside it: {text}", field, "assumed"))
+        warnings.append(Notice(f"no config.json is beside it: {text}", field, "assumed"))
     if sidecars.preprocessor is None:
         words = "no preprocessor_config.json says how its pictures are prepared"
-        remarks.append(Remark(f"{words}; its family's usual way is assumed", "crop_ratio", "assumed"))
-    return remarks
+        warnings.append(Notice(f"{words}; its family's usual way is assumed", "crop_ratio", "assumed"))
+    return warnings
 
 
 # Configs
 
 
-def _gelu(sidecars: Sidecars, stated: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
+def _gelu(sidecars: Sidecars, metadata: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
     """Returns which GELU a model computes (a `ViTConfig.gelu`), as `like` or config.json says, else its family's."""
     if sidecars.architecture:  # of a CLIP without config.json
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
     if not gated:
-        return said([_GELU], stated).get("gelu", ACTIVATIONS[family.activation])
+        return fields_in([_GELU], metadata).get("gelu", ACTIVATIONS[family.activation])
     if name == "dinov3_vit":  # other gated MLPs have no GELU either, but DINOv2's config names one
-        value_in(stated, "hidden_act", ["silu"])
+        value_in(metadata, "hidden_act", ["silu"])
     return "exact"
 
 
 def _end(
-    arrays: Mapping[str, StoredArray], stated: Mapping[str, Any], name: str, family: Family
+    arrays: Mapping[str, StoredArray], metadata: Mapping[str, Any], name: str, family: Family
 ) -> tuple[Fields, list[str]]:
     """Returns the fields for what follows the blocks, and the names of arrays that take no part in it."""
     has = arrays.keys().__contains__
@@ -411,8 +411,8 @@ def _end(
         if name == "dinov3_vit":
             raise ValueError("it has a 'classifier', which no published DINOv3 has.")
         classes = shape_of(arrays, f"{head}.weight", 2)[0]
-        fields |= {"classes": classes, "class_names": names_of_classes(stated, classes)}
-        fields["classifier_activation"] = "sigmoid" if stated.get("problem_type") == _MULTI_LABEL else None
+        fields |= {"classes": classes, "class_names": names_of_classes(metadata, classes)}
+        fields["classifier_activation"] = "sigmoid" if metadata.get("problem_type") == _MULTI_LABEL else None
         fields["distillation_head"] = head == "cls_classifier"
         if name.startswith("dinov2"):
             fields["pooling"] = "token_avg"
@@ -425,23 +425,23 @@ def _end(
     if has("visual_projection.weight"):
         fields["projection"] = shape_of(arrays, "visual_projection.weight", 2)[0]
     if pooler and token:
-        value_in(stated, "pooler_act", ["tanh"])
+        value_in(metadata, "pooler_act", ["tanh"])
         return {**fields, "representation_size": shape_of(arrays, "pooler.dense.weight", 2)[0]}, []
     return fields, pooler
 
 
-def names_of_classes(stated: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
+def names_of_classes(metadata: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     """Returns the names of the classes in config.json; None where it has not as many, or only numbers them."""
-    labels = mapping(stated, "id2label")
+    labels = mapping(metadata, "id2label")
     if len(labels) != classes:
         return None
     names = class_names([labels.get(str(i)) for i in range(classes)], classes)
     return None if names == tuple(f"LABEL_{i}" for i in range(classes)) else names
 
 
-def base_of_periods(stated: Mapping[str, Any]) -> float:
+def base_of_periods(metadata: Mapping[str, Any]) -> float:
     """Returns the base of the rotary periods that config.json says, by default 100; ValueError unless above 0."""
-    return number(mapping(stated, "rope_parameters") or stated, "rope_theta", 100.0)  # version 5, version 4
+    return number(mapping(metadata, "rope_parameters") or metadata, "rope_theta", 100.0)  # version 5, version 4
 
 
 # Writing
@@ -497,50 +497,50 @@ def sidecars_of(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """Returns the config.json and preprocessor_config.json for a model that transformers can compute."""
     processor = "Tipsv2ImageProcessor" if tips.is_tips(config) else "CLIPImageProcessor"
     prepared = transformers_preprocessor(config, pytorch.is_naflex(config), processor)
-    return {"config.json": _stated_of(config), "preprocessor_config.json": prepared}
+    return {"config.json": _metadata_of(config), "preprocessor_config.json": prepared}
 
 
 # transformers takes what is missing to be 0; KerasHub's reader asks for it.
 _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def _stated_of(config: ViTConfig) -> dict[str, Any]:
+def _metadata_of(config: ViTConfig) -> dict[str, Any]:
     """Returns the config.json of transformers for a model."""
     family = family_to_write(config)
     flat, name = family in ("clip", "siglip", "siglip2", "tipsv2"), _CLASSES[family]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
     if config.classes:
         ending = "ForImageClassification" + ("WithTeacher" if config.distillation_head else "")
-    stated: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "architectures": [f"{name}{ending}"],
         "model_type": f"{family}_vision_model" if flat else family,
         "image_size": pytorch.one_or_two(config.pipeline.prepared_size),
         "num_channels": config.channels,
-        **written((*_SIZES, *_STATED, _GELU), config),
+        **written((*_SIZES, *_METADATA, _GELU), config),
         "dtype": "float32",
     }
     if family == "siglip2":  # of any size
-        del stated["image_size"]
-        stated |= {"num_patches": config.position_rows, "vision_use_head": True}
-    stated |= _of_family(config, family)
+        del metadata["image_size"]
+        metadata |= {"num_patches": config.position_rows, "vision_use_head": True}
+    metadata |= _of_family(config, family)
     if config.classes and config.classifier_activation == "sigmoid":
-        stated["problem_type"] = _MULTI_LABEL
+        metadata["problem_type"] = _MULTI_LABEL
     if config.projection:
-        stated["projection_dim"] = config.projection
+        metadata["projection_dim"] = config.projection
     if config.classes:
         names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
-        stated["id2label"] = {str(i): name for i, name in enumerate(names)}
+        metadata["id2label"] = {str(i): name for i, name in enumerate(names)}
         if len(set(names)) == len(names):
-            stated["label2id"] = {name: i for i, name in enumerate(names)}
+            metadata["label2id"] = {name: i for i, name in enumerate(names)}
     if family == "siglip" and config.classes:
         # Only the model with two towers has a head, and takes what it says of the image's.
-        stated = {
-            "architectures": stated["architectures"],
+        metadata = {
+            "architectures": metadata["architectures"],
             "model_type": "siglip",
-            "vision_config": {**stated, "vision_use_head": False},
-            **{key: stated[key] for key in ("id2label", "label2id", "problem_type", "dtype") if key in stated},
+            "vision_config": {**metadata, "vision_use_head": False},
+            **{key: metadata[key] for key in ("id2label", "label2id", "problem_type", "dtype") if key in metadata},
         }
-    return stated
+    return metadata
 
 
 def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
@@ -557,9 +557,9 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
             "drop_path_rate": 0.0,
             **_RATES,
         }
-    stated: dict[str, Any] = {"intermediate_size": config.mlp_width}
+    metadata: dict[str, Any] = {"intermediate_size": config.mlp_width}
     if family == "dinov3_vit":
-        stated |= {
+        metadata |= {
             "num_register_tokens": config.register_tokens,
             "use_gated_mlp": gated,
             "query_bias": bias != "none",
@@ -573,12 +573,12 @@ def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
             "drop_path_rate": 0.0,
         }
         if gated:
-            stated["hidden_act"] = "silu"
+            metadata["hidden_act"] = "silu"
     elif family in ("vit", "deit", "ijepa"):
-        stated |= {"qkv_bias": bias == "all", **_RATES}
+        metadata |= {"qkv_bias": bias == "all", **_RATES}
         if config.representation_size:
-            stated |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
-    return stated
+            metadata |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    return metadata
 
 
 def _dinov2_widths(config: ViTConfig) -> dict[int, int]:
@@ -600,7 +600,7 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
         computed=functools.partial(pytorch.computed_periods, base=theta),
         sidecars=sidecars_of,
         needs=needs,
-        settled_by="Pass like=..., or put the repository's config.json and preprocessor_config.json beside it.",
+        advice="Pass like=..., or put the repository's config.json and preprocessor_config.json beside it.",
     )
 
 

@@ -76,17 +76,17 @@ def _as_clip(file: Arrays, sidecars: Sidecars, prefix: str) -> tuple[dict[str, S
     text = {**mapping(sidecars.config, "text_config"), "model_type": "clip_text_model", "eos_token_id": 2}
     vision = {**mapping(sidecars.config, "vision_config"), "model_type": "clip_vision_model"}
     config = {**sidecars.config, "model_type": "clip", "text_config": text, "vision_config": vision}
-    stated = sidecars.preprocessor or {}
-    means = {key: stated[key] for key in ("image_mean", "image_std", "rescale_factor", "do_normalize") if key in stated}
+    given = sidecars.preprocessor or {}
+    means = {key: given[key] for key in ("image_mean", "image_std", "rescale_factor", "do_normalize") if key in given}
     return towers, dataclasses.replace(sidecars, config=config, preprocessor=means or None)
 
 
 def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Sidecars], Any]) -> tuple[Plan, Plan]:
     """Returns the plans of the image tower with the heads, and of the text tower, of a file in transformers' names."""
     kind = "owlv2" if "objectness_head.dense0.weight" in file else "owlvit"
-    stated = sidecars.config.get("model_type", kind)
-    if stated != kind:
-        raise ValueError(f"its config.json says model_type={stated!r:.60}, but it has the arrays of {kind!r}.")
+    model_type = sidecars.config.get("model_type", kind)
+    if model_type != kind:
+        raise ValueError(f"its config.json says model_type={model_type!r:.60}, but it has the arrays of {kind!r}.")
     towers, beside = _as_clip(file, sidecars, kind)
     text, _ = plan_of_text({n: a for n, a in towers.items() if n.startswith("text_")}, beside)
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}
@@ -118,8 +118,8 @@ def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Side
     if left:
         raise ValueError(f"arrays have no place in an OWL: {listed(left)}. Nothing was loaded.")
     arrays = {name: array for name, array in file.items() if name in known}
-    remarks = [*backbone.warnings, *text.warnings]
-    images = Plan(layout=LAYOUT, dialect=kind, stored=config, arrays=arrays, warnings=remarks)
+    warnings = [*backbone.warnings, *text.warnings]
+    images = Plan(layout=LAYOUT, dialect=kind, stored=config, arrays=arrays, warnings=warnings)
     stored = dataclasses.replace(text.stored, pooling="largest_id", end_id=None)
     return images, dataclasses.replace(text, stored=stored)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit._arguments import printable
 from keras_vit.checkpoints import torch_file
-from keras_vit.checkpoints.accounting import TABLE, Plan, Remark, Row, bounded, listed, shape_of, squarest_grid
+from keras_vit.checkpoints.accounting import TABLE, Notice, Plan, Row, bounded, listed, shape_of, squarest_grid
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.sidecars import HALF, Fields, preparation
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -341,12 +341,12 @@ class Trunk:
 
     Attributes:
         fields: Of the config.
-        remarks: What was assumed or is unusual.
+        warnings: What was assumed or is unusual.
         is_grid_known: False where the number of patches is not a square.
     """
 
     fields: Fields
-    remarks: list[Remark]
+    warnings: list[Notice]
     is_grid_known: bool
 
 
@@ -400,7 +400,7 @@ def trunk_of(
         "mlp": ("swiglu" if gated else "plain") + ("_norm" if has(f"{block}{family.mlp_norm}.weight") else ""),
         "interpolation": family.interpolation,
     }
-    return Trunk(fields, [*positions.remarks, *of_heads], positions.is_grid_known)
+    return Trunk(fields, [*positions.warnings, *of_heads], positions.is_grid_known)
 
 
 def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
@@ -442,13 +442,13 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
 
 
 def _heads(
-    sidecars: Sidecars, width: int, stated: Any, by_width: Mapping[int, int], is_named: bool
-) -> tuple[int, list[Remark]]:
+    sidecars: Sidecars, width: int, given: Any, by_width: Mapping[int, int], is_named: bool
+) -> tuple[int, list[Notice]]:
     """Returns the number of attention heads, which no array tells, and what a user should know of it."""
     like = sidecars.like
-    if isinstance(stated, bool) or not isinstance(stated, int | None):
-        raise ValueError(f"Its config says the number of heads is {printable(stated, 60)}, expected an integer.")
-    heads, remarks = stated, []
+    if isinstance(given, bool) or not isinstance(given, int | None):
+        raise ValueError(f"Its config says the number of heads is {printable(given, 60)}, expected an integer.")
+    heads, warnings = given, []
     if heads is None and like is not None and like.config is not None and like.config.width == width:
         return like.config.heads, []
     if heads is None:
@@ -461,15 +461,15 @@ def _heads(
                 "is not a multiple of 64. Pass like=..."
             )
         text = f"no config.json says how many attention heads it has; {heads} are assumed"
-        remarks.append(assumption("heads", text, is_named))
+        warnings.append(assumption("heads", text, is_named))
     if heads < 1 or width % heads:
         raise ValueError(f"It cannot have {heads} attention heads: its width is {width}.")
-    return heads, remarks
+    return heads, warnings
 
 
-def assumption(field: str, text: str, is_named: Any) -> Remark:
-    """Returns a remark on an assumption; loading warns of it unless something tells which model it is."""
-    return Remark(text, field, "note" if is_named else "assumed")
+def assumption(field: str, text: str, is_named: Any) -> Notice:
+    """Returns a warning on an assumption; loading warns of it unless something tells which model it is."""
+    return Notice(text, field, "note" if is_named else "assumed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -478,13 +478,13 @@ class _Positions:
 
     kind: str
     grid: tuple[int, int]
-    remarks: list[Remark]
+    warnings: list[Notice]
     is_grid_known: bool = True
 
 
 def _positions(
     rows: int | None,
-    stated: tuple[int, int] | None,
+    given: tuple[int, int] | None,
     patch: tuple[int, int],
     special: int,
     registers: int,
@@ -495,34 +495,34 @@ def _positions(
     """Returns what the rows of the position embeddings (None: no table) belong to, and the grid of patches."""
     # `registers_first` is for timm's tables, where the class token beside registers has its position in it;
     # `default_size` is assumed without a table and a config.
-    remarks, grid = [], None
-    if stated is not None:
-        grid = (max(stated[0] // patch[0], 1), max(stated[1] // patch[1], 1))
-        size = f"{stated[0]} x {stated[1]} pixels"
-        if stated[0] % patch[0] or stated[1] % patch[1]:
+    warnings, grid = [], None
+    if given is not None:
+        grid = (max(given[0] // patch[0], 1), max(given[1] // patch[1], 1))
+        size = f"{given[0]} x {given[1]} pixels"
+        if given[0] % patch[0] or given[1] % patch[1]:
             words = "are not a whole number of patches; the rest at the right and lower edge has no effect"
-            remarks.append(Remark(f"its images of {size} {words}"))
+            warnings.append(Notice(f"its images of {size} {words}"))
     if rows is None:
         if grid is None:
             grid = (max(round(default_size / patch[0]), 1), max(round(default_size / patch[1]), 1))
             guess = f"{grid[0] * patch[0]} x {grid[1] * patch[1]}"
             text = f"no position embeddings tell the size of its images; {guess} is a guess"
-            remarks.append(Remark(text, "image_size"))
-        return _Positions("none", grid, remarks)
+            warnings.append(Notice(text, "image_size"))
+        return _Positions("none", grid, warnings)
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
     if grid is not None and rows - math.prod(grid) in kinds:
-        return _Positions(kinds[rows - math.prod(grid)], grid, remarks)
+        return _Positions(kinds[rows - math.prod(grid)], grid, warnings)
     first = 0 if registers_first and registers and special else special
     order = [n for n in (first, special + registers, special, 0) if n < rows]
     extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
-    if stated is not None:
+    if given is not None:
         words = f"its {rows} position embeddings are for others, which count"
-        remarks.append(Remark(f"its config says images of {size}, but {words}"))
+        warnings.append(Notice(f"its config says images of {size}, but {words}"))
     is_known = extra is not None
     if extra is None:
         extra = order[0] if order else 0
-    return _Positions(kinds[extra], squarest_grid(rows - extra), remarks, is_known)
+    return _Positions(kinds[extra], squarest_grid(rows - extra), warnings, is_known)
 
 
 def mlp_ratio(hidden: int, width: int) -> float:

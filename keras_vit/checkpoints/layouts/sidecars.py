@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from keras_vit._arguments import is_class_name, printable
-from keras_vit.checkpoints.accounting import Remark
+from keras_vit.checkpoints.accounting import Notice
 from keras_vit.models import ViTConfig
 
 Fields = dict[str, Any]  # of a config
@@ -54,17 +54,15 @@ class Key:
     read: Callable[[str, Any], Any] | None = None
 
 
-def words(ours: Mapping[str, str], theirs: Mapping[str, str] | None = None) -> tuple[Callable, Callable]:
+def name_codec(ours: Mapping[str, str], theirs: Mapping[str, str] | None = None) -> tuple[Callable, Callable]:
     """Returns `Key.write` and `Key.read` for names: theirs by ours, and where they have more of them ours by theirs."""
     known = theirs or {name: value for value, name in ours.items()}
     return ours.__getitem__, lambda key, value: known[value_in({key: value}, key, known)]
 
 
-def said(keys: Iterable[Key], stated: Mapping[str, Any]) -> Fields:
+def fields_in(keys: Iterable[Key], found: Mapping[str, Any]) -> Fields:
     """Returns the fields of a config that a library's JSON says."""
-    return {
-        key.field: key.read(key.key, stated[key.key]) for key in keys if key.read and stated.get(key.key) is not None
-    }
+    return {key.field: key.read(key.key, found[key.key]) for key in keys if key.read and found.get(key.key) is not None}
 
 
 def written(keys: Iterable[Key], config: Any) -> dict[str, Any]:
@@ -97,11 +95,11 @@ def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter
 
 def prepared_by(config: ViTConfig, mode_key: str = "crop_mode") -> Fields:
     """Returns what timm's `pretrained_cfg` or open_clip's `preprocess_cfg` says of pictures: `preparation_in` back."""
-    stated: Fields = {"interpolation": FILTER_NAMES[config.filter]}
-    stated |= {"mean": list(config.pixel_mean), "std": list(config.pixel_std), mode_key: config.resize}
+    metadata: Fields = {"interpolation": FILTER_NAMES[config.filter]}
+    metadata |= {"mean": list(config.pixel_mean), "std": list(config.pixel_std), mode_key: config.resize}
     if mode_key == "crop_mode":
-        stated |= {"crop_pct": config.crop_ratio, mode_key: "squash" if config.resize == "squash" else "center"}
-    return stated
+        metadata |= {"crop_pct": config.crop_ratio, mode_key: "squash" if config.resize == "squash" else "center"}
+    return metadata
 
 
 def preparation_in(
@@ -127,8 +125,8 @@ def preparation_in(
 
 def used_at(
     config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True
-) -> tuple[ViTConfig, tuple[int, int] | None, list[Remark]]:
-    """Returns the config, the size at which the model is used, and remarks; `size` is what the publisher prepares."""
+) -> tuple[ViTConfig, tuple[int, int] | None, list[Notice]]:
+    """Returns the config, the size at which the model is used, and warnings; `size` is what the publisher prepares."""
     if size is None:
         return config, None, []
     patch = config.image_size_of((1, 1))
@@ -139,14 +137,14 @@ def used_at(
         return config, None, []
     prepared = f"its publisher prepares pictures of {size[0]} x {size[1]} pixels"
     trained = f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]}"
-    remarks = [Remark(f"{prepared}, {trained} and are resized; image_size=... takes another size")]
+    warnings = [Notice(f"{prepared}, {trained} and are resized; image_size=... takes another size")]
     if used != size:
         text = (
             f"{prepared}, no whole number of patches, and leaves the rest at the right and lower edge out; here they "
             f"are of {used[0]} x {used[1]}, which differ a little"
         )
-        remarks.append(Remark(text, "image_size", "assumed"))
-    return config, used, remarks
+        warnings.append(Notice(text, "image_size", "assumed"))
+    return config, used, warnings
 
 
 def means_in(mean: Any, std: Any) -> Fields:
@@ -229,15 +227,15 @@ def image_size_in(value: Any) -> tuple[int, int] | None:
     return None
 
 
-def check_stated(stated: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
+def check_metadata(metadata: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
     """Raises ValueError if a JSON file says other sizes than the arrays (`known`)."""
     for key, size in known.items():
         accepted = [None, size]
         if isinstance(size, tuple):
             accepted += [list(size), size[0]] if size[0] == size[1] else [list(size)]
-        if stated.get(key) not in accepted:
+        if metadata.get(key) not in accepted:
             raise ValueError(
-                f"its {file} says {key}={printable(stated[key], 60)}, but the arrays have {size}: it lies beside "
+                f"its {file} says {key}={printable(metadata[key], 60)}, but the arrays have {size}: it lies beside "
                 "another file."
             )
 
@@ -263,31 +261,31 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 
 def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fields:
     """Returns how a preprocessor_config.json prepares images, as fields; `default` for what it leaves out."""
-    name, stated = _processor(config)
+    name, metadata = _processor(config)
     fields = dict(default)
     if name:
         fields["filter"] = "bicubic"
-    fields.update(filter_in("resample", stated.get("resample")))
+    fields.update(filter_in("resample", metadata.get("resample")))
     if name.startswith(RESAMPLE_FLOATS):
         if fields["filter"] != "bilinear_pillow":
-            raise not_done("resample", stated["resample"])
+            raise not_done("resample", metadata["resample"])
         fields["filter"] = "bilinear_antialias"
-    if stated.get("do_normalize") is False:
+    if metadata.get("do_normalize") is False:
         fields.update(means_in(*NONE))
     else:
-        fields.update(means_in(stated.get("image_mean"), stated.get("image_std")))
-    factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale") is not False else 1.0
+        fields.update(means_in(metadata.get("image_mean"), metadata.get("image_std")))
+    factor = metadata.get("rescale_factor", 1 / 255) if metadata.get("do_rescale") is not False else 1.0
     if not is_number(factor) or factor <= 0:
         raise not_done("rescale_factor", factor)
     scale = 255 * float(factor)
     if abs(scale - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
         for key in ("pixel_mean", "pixel_std"):
             fields[key] = tuple(value / scale for value in fields[key])
-    if stated.get("do_resize") is False:
+    if metadata.get("do_resize") is False:
         raise not_done("do_resize", False)
-    if stated.get("do_pad") is True:
+    if metadata.get("do_pad") is True:
         raise not_done("do_pad", True)
-    size, crop = _sizes(stated)
+    size, crop = _sizes(metadata)
     if size is None or crop is None:
         return fields
     fields["resize"] = "shortest" if isinstance(size, int) else "squash"
@@ -297,14 +295,14 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
         ratio = math.nextafter(ratio, 0.0)  # dividing by it has to give the size before again
     again = (math.floor(crop[0] / ratio), math.floor(crop[1] / ratio)) == (height, width)
     if ratio > 1 or not again or (isinstance(size, int) and crop[0] != crop[1]):
-        raise not_done("crop_size", stated["crop_size"])
+        raise not_done("crop_size", metadata["crop_size"])
     fields["crop_ratio"] = ratio
     return fields
 
 
 def transformers_preprocessor(config: ViTConfig, is_naflex: bool, processor: str) -> Fields:
     """Returns the preprocessor_config.json for a model: `transformers_preparation` back."""
-    stated: Fields = {
+    metadata: Fields = {
         "image_processor_type": "Siglip2ImageProcessor" if is_naflex else processor,
         "do_resize": True,
         "resample": FILTER_NUMBERS[config.filter],
@@ -315,13 +313,13 @@ def transformers_preprocessor(config: ViTConfig, is_naflex: bool, processor: str
         "image_std": list(config.pixel_std),
     }
     if is_naflex:
-        return stated | {"patch_size": config.patch_size[0], "max_num_patches": config.position_rows}
+        return metadata | {"patch_size": config.patch_size[0], "max_num_patches": config.position_rows}
     (height, width), resized = config.pipeline.prepared_size, config.pipeline.uncropped_size
     shortest = config.resize == "shortest"
     # The class that resamples floats cannot cut out the centre.
     if config.filter == "bilinear_antialias" and not shortest and config.crop_ratio == 1:
-        stated["image_processor_type"] = RESAMPLE_FLOATS
-    return stated | {
+        metadata["image_processor_type"] = RESAMPLE_FLOATS
+    return metadata | {
         "size": {"shortest_edge": min(resized)} if shortest else {"height": resized[0], "width": resized[1]},
         "do_center_crop": shortest or config.crop_ratio < 1,
         "crop_size": {"height": height, "width": width},
@@ -336,16 +334,16 @@ def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
     return name, {**defaults, **{key: value for key, value in config.items() if value is not None}}
 
 
-def _sizes(stated: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
+def _sizes(metadata: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
     """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out."""
-    crops = stated.get("do_center_crop", False)
+    crops = metadata.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
-    size = edges_in(stated, "size", stated.get("shortest", bool(crops)))
-    crop = edges_in(stated, "crop_size", False) if crops else size
+    size = edges_in(metadata, "size", metadata.get("shortest", bool(crops)))
+    crop = edges_in(metadata, "crop_size", False) if crops else size
     if crops and (size is None or crop is None):
         raise not_done("do_center_crop", crops)
     if isinstance(crop, int):  # as many pixels on the longer edge as the image has
-        raise not_done("size", stated["size"])
+        raise not_done("size", metadata["size"])
     return size, crop
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
-from keras_vit.checkpoints.layouts.sidecars import check_stated, mapping, number, value_in
+from keras_vit.checkpoints.layouts.sidecars import check_metadata, mapping, number, value_in
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig
 
@@ -180,7 +180,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
         stored=TextConfig(**fields),
         arrays=arrays,
         unused=unused,
-        warnings=[] if by_arrays or sidecars.config else [Remark(_NO_CONFIG)],
+        warnings=[] if by_arrays or sidecars.config else [Notice(_NO_CONFIG)],
     )
     return made, names
 
@@ -277,26 +277,26 @@ def _fields(
         fields["projection_bias"] = f"{start}{names.projection}.bias" in arrays
     if names.is_matrix:
         model = mapping(sidecars.open_clip, "model_cfg")
-        stated = mapping(model, "text_cfg")
-        _check_context(stated.get("context_length", context), context)
-        clip.check_open_clip(stated, "text_cfg", fields)
+        metadata = mapping(model, "text_cfg")
+        _check_context(metadata.get("context_length", context), context)
+        clip.check_open_clip(metadata, "text_cfg", fields)
         clip.check_open_clip(model, "model_cfg", fields)
-        return fields | _from_open_clip(model, stated, sidecars, width, gelu)
-    stated = mapping(sidecars.config, "text_config")
-    _check_context(stated.get("max_position_embeddings", context), context)
-    check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
-    check_stated(sidecars.config, "config.json", {"projection_dim": fields["projection"]})
-    return fields | _from_huggingface(sidecars.config, stated, kind)
+        return fields | _from_open_clip(model, metadata, sidecars, width, gelu)
+    metadata = mapping(sidecars.config, "text_config")
+    _check_context(metadata.get("max_position_embeddings", context), context)
+    check_metadata(metadata, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
+    check_metadata(sidecars.config, "config.json", {"projection_dim": fields["projection"]})
+    return fields | _from_huggingface(sidecars.config, metadata, kind)
 
 
-def _check_context(stated: Any, context: int) -> None:
+def _check_context(metadata: Any, context: int) -> None:
     """Raises ValueError if a JSON file says other lengths of texts than the table of positions has."""
-    if stated != context:
-        given = printable(stated, 60)
+    if metadata != context:
+        given = printable(metadata, 60)
         raise ValueError(f"the JSON file beside it says texts of {given} tokens, but its positions are {context}.")
 
 
-def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind: str) -> Fields:
+def _from_huggingface(config: Mapping[str, Any], metadata: Mapping[str, Any], kind: str) -> Fields:
     """Returns the fields that the `text_config` says, or that its class has where it says nothing."""
     types = ("clip", "clip_text_model")
     if kind == "siglip":
@@ -304,13 +304,13 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
     value_in(config, "model_type", types)
     gelu = "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu"
     fields: Fields = {
-        "heads": _whole(stated, "num_attention_heads", 12 if kind == "siglip" else 8),
-        "gelu": ACTIVATIONS[value_in(stated, "hidden_act", ACTIVATIONS, gelu, "text_config")],
-        "layer_norm_epsilon": number(stated, "layer_norm_eps", 1e-6 if kind == "siglip" else 1e-5),
+        "heads": _whole(metadata, "num_attention_heads", 12 if kind == "siglip" else 8),
+        "gelu": ACTIVATIONS[value_in(metadata, "hidden_act", ACTIVATIONS, gelu, "text_config")],
+        "layer_norm_epsilon": number(metadata, "layer_norm_eps", 1e-6 if kind == "siglip" else 1e-5),
     }
     if kind == "siglip":
         return fields
-    end = _whole(stated, "eos_token_id", 49407)
+    end = _whole(metadata, "eos_token_id", 49407)
     if end == 2:  # OpenAI's configs have this wrong id, for which transformers takes the largest one
         return fields | {"causal": True, "pooling": "largest_id"}
     return fields | {"causal": True, "pooling": "end_id", "end_id": end}
@@ -318,27 +318,27 @@ def _from_huggingface(config: Mapping[str, Any], stated: Mapping[str, Any], kind
 
 def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
     """Returns the fields that the `text_config` of a TIPS says, or its authors' where it says nothing."""
-    stated = mapping(sidecars.config, "text_config")
+    metadata = mapping(sidecars.config, "text_config")
     value_in(sidecars.config, "model_type", ["tipsv2"])
-    check_stated(stated, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
+    check_metadata(metadata, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
     for key, value in {"hidden_act": "relu", "pad_token_id": 0, "scale_sqrt_depth": True}.items():
-        value_in(stated, key, [value], file="text_config")
+        value_in(metadata, key, [value], file="text_config")
     width = fields["width"]
     return TIPS | {
-        "context": _whole(stated, "max_position_embeddings", _TIPS_CONTEXT),
-        "heads": _whole(stated, "num_attention_heads", pytorch.HEADS.get(width, max(width // 64, 1))),
-        "layer_norm_epsilon": number(stated, "layer_norm_eps", 1e-5),
+        "context": _whole(metadata, "max_position_embeddings", _TIPS_CONTEXT),
+        "heads": _whole(metadata, "num_attention_heads", pytorch.HEADS.get(width, max(width // 64, 1))),
+        "layer_norm_epsilon": number(metadata, "layer_norm_eps", 1e-5),
     }
 
 
 def _gelu_of_open_clip(
-    model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, known: str | None
+    model: Mapping[str, Any], metadata: Mapping[str, Any], sidecars: Sidecars, known: str | None
 ) -> str:
     """Returns the GELU that open_clip's config says, or where there is none `like`, or else `known`."""
     if model:
         if model.get("quick_gelu"):
             return "quick"
-        return "tanh" if mapping(stated, "act_kwargs").get("approximate") == "tanh" else "exact"
+        return "tanh" if mapping(metadata, "act_kwargs").get("approximate") == "tanh" else "exact"
     if sidecars.architecture:
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
     if sidecars.like is not None and sidecars.like.config is not None:
@@ -349,26 +349,26 @@ def _gelu_of_open_clip(
 
 
 def _from_open_clip(
-    model: Mapping[str, Any], stated: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
+    model: Mapping[str, Any], metadata: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
-    """Returns the fields that open_clip's `text_cfg` (`stated`) in its `model_cfg` says, or has by default."""
-    unknown = [key for key, value in stated.items() if key not in _TEXT_CFG and value]
-    tokens = mapping(stated, "tokenizer_kwargs")
+    """Returns the fields that open_clip's `text_cfg` (`metadata`) in its `model_cfg` says, or has by default."""
+    unknown = [key for key, value in metadata.items() if key not in _TEXT_CFG and value]
+    tokens = mapping(metadata, "tokenizer_kwargs")
     unknown += [f"tokenizer_kwargs.{key}" for key, value in tokens.items() if key not in _TOKENIZER_KEYS and value]
     if "multimodal_cfg" in model or unknown:
         key = unknown[0] if unknown else "multimodal_cfg"
-        value = printable(tokens.get(key.partition(".")[2], stated.get(key, model.get(key))), 60)
+        value = printable(tokens.get(key.partition(".")[2], metadata.get(key, model.get(key))), 60)
         raise ValueError(f"its open_clip_config.json says {key}={value} of the text tower, which is not computed here.")
     if tokens.get("strip_sep_token"):
         raise ValueError("its open_clip_config.json is of a CLIPA, whose tokenizer is not known here.")
-    pooling = OPEN_CLIP_POOLINGS[value_in(stated, "pool_type", OPEN_CLIP_POOLINGS, file="open_clip_config.json")]
+    pooling = OPEN_CLIP_POOLINGS[value_in(metadata, "pool_type", OPEN_CLIP_POOLINGS, file="open_clip_config.json")]
     return {
-        "heads": _whole(stated, "heads", 8 if model else max(width // 64, 1)),
-        "gelu": _gelu_of_open_clip(model, stated, sidecars, known),
-        "layer_norm_epsilon": number(mapping(stated, "norm_kwargs"), "eps", 1e-5),
-        "causal": not stated.get("no_causal_mask", False),
+        "heads": _whole(metadata, "heads", 8 if model else max(width // 64, 1)),
+        "gelu": _gelu_of_open_clip(model, metadata, sidecars, known),
+        "layer_norm_epsilon": number(mapping(metadata, "norm_kwargs"), "eps", 1e-5),
+        "causal": not metadata.get("no_causal_mask", False),
         "pooling": pooling,
-        "end_id": _whole(stated, "eos_id", 2) if pooling == "end_id" else None,
+        "end_id": _whole(metadata, "eos_id", 2) if pooling == "end_id" else None,
     }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Remark, Row, bounded, mixer_config, renamed, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, mixer_config, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
@@ -31,14 +31,14 @@ from keras_vit.checkpoints.layouts.timm_json import (
     NAFLEX,
     POOLINGS,
     PREPARATIONS,
-    TimmStated,
+    TimmMetadata,
     check_arguments,
     first,
     is_eva,
     known_by,
     needs,
     preparation_of,
-    timm_stated,
+    timm_metadata,
 )
 from keras_vit.checkpoints.layouts.timm_json import sidecars as sidecars_of
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -172,18 +172,18 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 
 def _config(
-    arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family, of_text: bool
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: TimmMetadata, family: Family, of_text: bool
 ) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that arrays and JSON files tell, and its `Trunk` with remarks on all that was assumed."""
-    _refuse(arrays, family, stated.architecture)
-    trunk = _trunk(arrays, sidecars, stated, family)
-    end, of_end = _end(arrays, stated, family, trunk.fields, of_text)
-    default = _default_preparation(stated.architecture, trunk.fields, family)
-    is_tested = stated.test_size is not None and stated.image_size is None
-    prepared, of_pictures = preparation_of(stated, default, "test_crop_pct" if is_tested else "crop_pct")
-    check_arguments(stated.arguments, trunk.fields)
-    remarks = [*trunk.remarks, *of_end, *of_pictures]
-    return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, remarks=remarks)
+    """Returns the config that arrays and JSON files tell, and its `Trunk` with warnings on all that was assumed."""
+    _refuse(arrays, family, metadata.architecture)
+    trunk = _trunk(arrays, sidecars, metadata, family)
+    end, of_end = _end(arrays, metadata, family, trunk.fields, of_text)
+    default = _default_preparation(metadata.architecture, trunk.fields, family)
+    is_tested = metadata.test_size is not None and metadata.image_size is None
+    prepared, of_pictures = preparation_of(metadata, default, "test_crop_pct" if is_tested else "crop_pct")
+    check_arguments(metadata.arguments, trunk.fields)
+    warnings = [*trunk.warnings, *of_end, *of_pictures]
+    return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, warnings=warnings)
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
@@ -197,18 +197,18 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     arrays = renamed(arrays, lambda name: name.replace(f"{_PROJECTION}.", "head."))
     kernel = arrays[_NAFLEX_ANCHOR if is_naflex else _ANCHOR]
     found = pytorch.with_head(dataclasses.replace(found, arrays=arrays), kernel.shape[:1], "head")
-    arrays, stated = found.arrays, timm_stated(sidecars, found.module == _TRUNK)
+    arrays, metadata = found.arrays, timm_metadata(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
     family = _NAFLEX if is_naflex else _family({*arrays, *found.unused}, container)
-    if is_naflex and not stated.architecture:  # its arrays tell it
-        stated = dataclasses.replace(stated, architecture=NAFLEX)
-    stored, trunk = _config(arrays, sidecars, stated, family, of_text)
+    if is_naflex and not metadata.architecture:  # its arrays tell it
+        metadata = dataclasses.replace(metadata, architecture=NAFLEX)
+    stored, trunk = _config(arrays, sidecars, metadata, family, of_text)
     if not is_naflex:  # which has no size of its own
-        stored, *_ = used_at(stored, stated.input_size or stated.image_size, is_size=False)
-    size, patch, used, of_size = stated.test_size, stored.image_size_of((1, 1)), None, []
+        stored, *_ = used_at(stored, metadata.input_size or metadata.image_size, is_size=False)
+    size, patch, used, of_size = metadata.test_size, stored.image_size_of((1, 1)), None, []
     is_whole = size is not None and not (size[0] % patch[0] or size[1] % patch[1])
-    if is_whole and size != stored.image_size and stated.image_size is None:
+    if is_whole and size != stored.image_size and metadata.image_size is None:
         stored, used, of_size = used_at(stored, size)
     return pytorch.plan_of(
         found,
@@ -218,7 +218,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         dialect=family.title,
         stored=stored,
         arrays=arrays,
-        warnings=[*stated.remarks, *trunk.remarks, *of_size],
+        warnings=[*metadata.warnings, *trunk.warnings, *of_size],
         image_size=used,
         is_grid_known=trunk.is_grid_known,
         head=("head.bias", "head.weight"),
@@ -230,14 +230,14 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
     width = shape_of(found.arrays, "stem.proj.weight", 4)[0]
     found = pytorch.with_head(found, [width], "head")
-    arrays, stated = found.arrays, timm_stated(sidecars, False)
-    if stated.architecture and "mixer" not in stated.architecture:
-        name = printable(stated.architecture, 100)
+    arrays, metadata = found.arrays, timm_metadata(sidecars, False)
+    if metadata.architecture and "mixer" not in metadata.architecture:
+        name = printable(metadata.architecture, 100)
         raise ValueError(f"{name} is not an MLP-Mixer, but the file has the arrays of one.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
-    prepared, remarks = preparation_of(stated, first(PREPARATIONS, stated.architecture or "mixer_"), "crop_pct")
+    prepared, warnings = preparation_of(metadata, first(PREPARATIONS, metadata.architecture or "mixer_"), "crop_pct")
     fields = {
         "patch_size": tuple(patch),
         "channels": channels,
@@ -245,14 +245,14 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         "mlp_width": shape_of(arrays, "blocks.0.mlp_channels.fc1.weight", 2)[0],
         "tokens_mlp_width": mixed,
         "classes": classes,
-        "class_names": class_names(stated.labels, classes or 0) or None,
-        "gelu": known_by(stated, width)["gelu"],
+        "class_names": class_names(metadata.labels, classes or 0) or None,
+        "gelu": known_by(metadata, width)["gelu"],
         "interpolation": "bicubic",
         **prepared,
     }
     stored = mixer_config(arrays, r"^blocks\.(\d+)\.", tokens, fields)
-    stored = stored.replace(pooling=_pooling(stated, ("avg", "")) or "avg")
-    size = stated.image_size or stated.input_size
+    stored = stored.replace(pooling=_pooling(metadata, ("avg", "")) or "avg")
+    size = metadata.image_size or metadata.input_size
     grid = (0, 0) if size is None else (size[0] // patch[0], size[1] // patch[1])
     if math.prod(grid) == tokens:
         stored = stored.replace(image_size=stored.image_size_of(grid))
@@ -263,7 +263,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         layout=LAYOUT,
         dialect="timm",
         stored=stored,
-        warnings=[*stated.remarks, *remarks],
+        warnings=[*metadata.warnings, *warnings],
         is_grid_known=math.prod(grid) == tokens or stored.grid_size[0] == stored.grid_size[1],
         head=("head.bias", "head.weight"),
     )
@@ -357,14 +357,14 @@ def _is_perception_encoder(arrays: Collection[str], architecture: str) -> bool:
     return "norm_pre.weight" in arrays and ("attn_pool.latent" in arrays or not has_norm)
 
 
-def _pe_fields(arrays: Mapping[str, StoredArray], stated: TimmStated, known: Fields, fields: Fields) -> Fields:
+def _pe_fields(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, known: Fields, fields: Fields) -> Fields:
     """Returns what timm computes in a Perception Encoder; `known` is what JSON files say, `fields` what arrays tell."""
     # Places are counted in cells of `ref_feat_shape` at any size. timm's class takes no other activation and epsilon.
-    heads = None if "attn_pool_num_heads" in stated.arguments else clip.PE_POOLING_HEADS  # as many as the blocks
+    heads = None if "attn_pool_num_heads" in metadata.arguments else clip.PE_POOLING_HEADS  # as many as the blocks
     grid = tuple(n // patch for n, patch in zip(fields["image_size"], fields["patch_size"], strict=True))
     found: Fields = {
         **clip.PE_COMPUTES,
-        "rotary_grid": known.get("rotary_grid") or first(_PE_GRIDS, stated.architecture) or grid,
+        "rotary_grid": known.get("rotary_grid") or first(_PE_GRIDS, metadata.architecture) or grid,
         "pooling_heads": known.get("pooling_heads", heads),
     }
     if "attn_pool.latent" in arrays:
@@ -373,12 +373,12 @@ def _pe_fields(arrays: Mapping[str, StoredArray], stated: TimmStated, known: Fie
     return found
 
 
-def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmStated, family: Family) -> Trunk:
+def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: TimmMetadata, family: Family) -> Trunk:
     """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation."""
     has = arrays.keys().__contains__
-    architecture, arguments, is_timms = stated.architecture, stated.arguments, family.title == "timm"
+    architecture, arguments, is_timms = metadata.architecture, metadata.arguments, family.title == "timm"
     stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays, architecture)
-    known = known_by(stated, shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0])
+    known = known_by(metadata, shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0])
     has_registers_alone = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
     dinov3 = family.periods or "dinov3" in architecture or has_registers_alone
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
@@ -395,7 +395,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         arrays,
         sidecars,
         family,
-        size=stated.image_size or stated.input_size,
+        size=metadata.image_size or metadata.input_size,
         heads=known["heads"],
         is_named=bool(architecture) or is_pe,
         cell=4 * 2 ** max(len(stem["stem_stages"]) - 1, 0) if stem else 1,
@@ -417,19 +417,19 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, stated: TimmSt
         is_large = fields["pre_norm"] or fields["mlp"] == "plain_norm"
     fields["layer_norm_epsilon"] = 1e-5 if dinov3 or is_large else 1e-6
     if is_pe:
-        fields |= _pe_fields(arrays, stated, known, fields)
+        fields |= _pe_fields(arrays, metadata, known, fields)
     if has(f"blocks.0.{family.scales[0]}"):
         value = known.get("layer_scale")
         fields["layer_scale"] = pytorch.LAYER_SCALE if value is None else value
     if eva02 and known.get("rotary_grid"):
         fields["rotary_grid"] = known["rotary_grid"]
-    remarks = list(trunk.remarks)
+    warnings = list(trunk.warnings)
     if not (architecture or gated) and fields["pre_norm"] and not is_pe:
-        remarks.append(Remark(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
+        warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     elif not (architecture or gated or is_pe):
         text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
-        remarks.append(Remark(text, "gelu", "assumed"))
-    return Trunk(fields, remarks, trunk.is_grid_known)
+        warnings.append(Notice(text, "gelu", "assumed"))
+    return Trunk(fields, warnings, trunk.is_grid_known)
 
 
 def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
@@ -458,18 +458,18 @@ def _interpolation(architecture: str, family: Family, registers: bool) -> str:
 
 
 def _end(
-    arrays: Mapping[str, StoredArray], stated: TimmStated, family: Family, trunk: Fields, of_text: bool
-) -> tuple[Fields, list[Remark]]:
-    """Returns the fields for what follows the blocks (`trunk` are the others), and remarks on what was assumed."""
-    has, pooling = arrays.keys().__contains__, _pooling(stated, POOLINGS)
+    arrays: Mapping[str, StoredArray], metadata: TimmMetadata, family: Family, trunk: Fields, of_text: bool
+) -> tuple[Fields, list[Notice]]:
+    """Returns the fields for what follows the blocks (`trunk` are the others), and warnings on what was assumed."""
+    has, pooling = arrays.keys().__contains__, _pooling(metadata, POOLINGS)
     special = has("cls_token") or trunk["register_tokens"] > 0
-    pools_all = stated.arguments.get("pool_include_prefix") is True
+    pools_all = metadata.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
-    remarks: list[Remark] = []
+    warnings: list[Notice] = []
     if has("attn_pool.latent"):
         pooling = "map"
         if special:
-            is_test_vit3 = stated.architecture.startswith("test_vit3")
+            is_test_vit3 = metadata.architecture.startswith("test_vit3")
             fields["map_prefix"] = trunk["rotary_embedding"] == "pe" or pools_all or is_test_vit3
     elif pooling is None:
         averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
@@ -478,7 +478,7 @@ def _end(
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
             text = f"no config.json says what it answers with; {what} is assumed"
-            remarks.append(pytorch.assumption("pooling", text, stated.architecture))
+            warnings.append(pytorch.assumption("pooling", text, metadata.architecture))
     if pooling == "token" and has("dist_token") and not has("head.weight"):
         pooling = "token_dist"
     if pooling == "avg" and special and pools_all:
@@ -488,28 +488,28 @@ def _end(
         fields["final_norm"] = "none"
     elif pooling == "none":
         fields["final_norm"] = "tokens"  # which is the same
-    head, of_head = _head(arrays, stated, of_text) if has("head.weight") else ({}, [])
-    return {**fields, **head}, [*remarks, *of_head]
+    head, of_head = _head(arrays, metadata, of_text) if has("head.weight") else ({}, [])
+    return {**fields, **head}, [*warnings, *of_head]
 
 
-def _pooling(stated: TimmStated, known: Collection[str]) -> str | None:
+def _pooling(metadata: TimmMetadata, known: Collection[str]) -> str | None:
     """Returns the pooling that JSON files say, in our words, None for none; ValueError if it is not `known`."""
-    kind = stated.pooling
+    kind = metadata.pooling
     if kind not in (None, *known):
         raise ValueError(f"its config says that it pools by {printable(kind, 60)}, which is not known here.")
     return None if kind is None else POOLINGS[kind]
 
 
-def _head(arrays: Mapping[str, StoredArray], stated: TimmStated, of_text: bool) -> tuple[Fields, list[Remark]]:
-    """Returns the fields that the array `head.weight` tells, of classes or a projection for texts; remarks."""
+def _head(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, of_text: bool) -> tuple[Fields, list[Notice]]:
+    """Returns the fields that the array `head.weight` tells, of classes or a projection for texts; warnings."""
     out = shape_of(arrays, "head.weight", 2)[0]
     bias = arrays.get("head.bias")
     biased = bias is not None and bool(bias.read().any())
-    if of_text or stated.preprocess is not None or ("norm_pre.weight" in arrays and bias is not None and not biased):
+    if of_text or metadata.preprocess is not None or ("norm_pre.weight" in arrays and bias is not None and not biased):
         text = f"its head is a projection to {out} numbers, the text's space"
-        return {"projection": out, "projection_bias": biased}, [Remark(text)]
+        return {"projection": out, "projection_bias": biased}, [Notice(text)]
     distilled = "head_dist.weight" in arrays
-    return {"classes": out, "class_names": class_names(stated.labels, out), "distillation_head": distilled}, []
+    return {"classes": out, "class_names": class_names(metadata.labels, out), "distillation_head": distilled}, []
 
 
 def _default_preparation(architecture: str, fields: Fields, family: Family) -> Fields:
@@ -552,7 +552,7 @@ def _layout(family: Family | None = None, bare: bool = False) -> Layout:
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
         sidecars=sidecars_of,
         needs=needs,
-        settled_by="Pass like=..., a variant or timm's name of the model, or put its config.json beside it.",
+        advice="Pass like=..., a variant or timm's name of the model, or put its config.json beside it.",
     )
 
 

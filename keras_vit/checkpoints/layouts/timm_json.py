@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Remark
+from keras_vit.checkpoints.accounting import Notice
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.pytorch import UNPREPARED, assumption, is_naflex, mlp_ratio, one_or_two
 from keras_vit.checkpoints.layouts.sidecars import (
@@ -17,23 +17,23 @@ from keras_vit.checkpoints.layouts.sidecars import (
     Fields,
     Key,
     as_is,
+    fields_in,
     image_size_in,
     integer_in,
     is_number,
     mapping,
+    name_codec,
     preparation,
     preparation_in,
     prepared_by,
-    said,
     value_in,
-    words,
 )
 from keras_vit.models import ViTConfig
 
 # What `model_args` say and no array tells.
 ARGUMENTS = (
     Key("heads", "num_heads", read=as_is),
-    Key("gelu", "act_layer", *words({"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"})),
+    Key("gelu", "act_layer", *name_codec({"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"})),
     Key(
         "layer_scale",
         "init_values",
@@ -87,7 +87,7 @@ _MIXERS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TimmStated:
+class TimmMetadata:
     """What the JSON files beside a file say, and the user.
 
     Attributes:
@@ -98,7 +98,7 @@ class TimmStated:
         pooling: What timm calls it.
         labels: The names of the classes.
         image_size, input_size, test_size: Of the model, and what its publisher prepares images to.
-        remarks: What a user should know of them.
+        warnings: What a user should know of them.
     """
 
     architecture: str
@@ -110,7 +110,7 @@ class TimmStated:
     image_size: tuple[int, int] | None = None
     input_size: tuple[int, int] | None = None
     test_size: tuple[int, int] | None = None
-    remarks: tuple[Remark, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
 
 def plain_architecture(name: Any) -> str:
@@ -118,39 +118,39 @@ def plain_architecture(name: Any) -> str:
     return str(name).rpartition("/")[2].partition(".")[0]
 
 
-def timm_stated(sidecars: Sidecars, is_trunk: bool) -> TimmStated:
+def timm_metadata(sidecars: Sidecars, is_trunk: bool) -> TimmMetadata:
     """Returns what the JSON files beside a file say, and `like`; `is_trunk` is for timm's tower in open_clip's file."""
     given = sidecars.architecture
     if is_trunk and sidecars.open_clip:
         vision = mapping(sidecars.open_clip, "model_cfg", "vision_cfg")
-        return TimmStated(
+        return TimmMetadata(
             architecture=plain_architecture(given or vision.get("timm_model_name", "")),
             arguments=mapping(vision, "timm_model_kwargs"),
             preprocess=mapping(sidecars.open_clip, "preprocess_cfg"),
             pooling=vision.get("timm_pool") or None,
             image_size=image_size_in(vision.get("image_size")),
         )
-    stated, remarks = sidecars.config, ()
-    if stated and "architecture" not in stated:
-        remarks = (Remark("the config.json beside it is not timm's and is left out"),)
-        stated = {}
-    if given and stated and plain_architecture(given) != plain_architecture(stated["architecture"]):
-        name = printable(stated["architecture"], 60)
+    metadata, warnings = sidecars.config, ()
+    if metadata and "architecture" not in metadata:
+        warnings = (Notice("the config.json beside it is not timm's and is left out"),)
+        metadata = {}
+    if given and metadata and plain_architecture(given) != plain_architecture(metadata["architecture"]):
+        name = printable(metadata["architecture"], 60)
         raise ValueError(f"its config.json says architecture={name}, but like={given!r} was given: leave it out.")
-    arguments = mapping(stated, "model_args")
-    published = mapping(stated, "pretrained_cfg") or stated  # older files have it all on one level
+    arguments = mapping(metadata, "model_args")
+    published = mapping(metadata, "pretrained_cfg") or metadata  # older files have it all on one level
     sizes = [published.get(key) for key in ("input_size", "test_input_size")]
     input_size, test_size = (image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
-    return TimmStated(
-        architecture=plain_architecture(given or stated.get("architecture", "")),
+    return TimmMetadata(
+        architecture=plain_architecture(given or metadata.get("architecture", "")),
         arguments=arguments,
         published=published,
-        pooling=stated.get("global_pool", arguments.get("global_pool")),
-        labels=stated.get("label_names"),
+        pooling=metadata.get("global_pool", arguments.get("global_pool")),
+        labels=metadata.get("label_names"),
         image_size=image_size_in(arguments.get("img_size")),
         input_size=input_size,
         test_size=test_size,
-        remarks=remarks,
+        warnings=warnings,
     )
 
 
@@ -171,12 +171,12 @@ _GELUS = {
 _HEAD_SIZES = {r"^test_vit": 32, r"^vit_base_patch16_gap_": {768: 48}, r"_radio_": {1536: 64}, r"giantopt": {1536: 96}}
 
 
-def known_by(stated: TimmStated, width: int) -> Fields:
+def known_by(metadata: TimmMetadata, width: int) -> Fields:
     """Returns the fields that `model_args` say, or else the name: heads (None where it does not tell them) and GELU."""
-    size = first(_HEAD_SIZES, stated.architecture)
+    size = first(_HEAD_SIZES, metadata.architecture)
     size = size.get(width) if isinstance(size, dict) else size
-    default = {"heads": width // size if size else None, "gelu": first(_GELUS, stated.architecture)}
-    return default | said(READ, stated.arguments)
+    default = {"heads": width // size if size else None, "gelu": first(_GELUS, metadata.architecture)}
+    return default | fields_in(READ, metadata.arguments)
 
 
 def check_arguments(arguments: Mapping[str, Any], trunk: Fields) -> None:
@@ -210,14 +210,14 @@ PREPARATIONS = {
 }
 
 
-def preparation_of(stated: TimmStated, default: Fields, crop_key: str) -> tuple[Fields, list[Remark]]:
-    """Returns how images are prepared, and remarks on what was assumed; `crop_key` is that of timm's share to crop."""
-    if stated.preprocess:
-        return preparation_in(stated.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
-    remarks = []
-    if not stated.published.get("mean"):
-        remarks.append(assumption("crop_ratio", UNPREPARED, stated.architecture))
-    return preparation_in(stated.published, default, crop_key=crop_key), remarks
+def preparation_of(metadata: TimmMetadata, default: Fields, crop_key: str) -> tuple[Fields, list[Notice]]:
+    """Returns how images are prepared, and warnings on what was assumed; `crop_key` is that of timm's share to crop."""
+    if metadata.preprocess:
+        return preparation_in(metadata.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
+    warnings = []
+    if not metadata.published.get("mean"):
+        warnings.append(assumption("crop_ratio", UNPREPARED, metadata.architecture))
+    return preparation_in(metadata.published, default, crop_key=crop_key), warnings
 
 
 # Writing
@@ -268,7 +268,7 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         "first_conv": conv,
         "classifier": ["head", "head_dist"] if config.distillation_head else "head",
     }
-    stated = {
+    metadata = {
         "architecture": architecture,
         "num_classes": outputs,
         "num_features": config.width,
@@ -278,8 +278,8 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
         **({"label_names": list(config.class_names)} if config.class_names else {}),
     }
     if architecture == NAFLEX:  # of any size
-        del stated["model_args"]["img_size"]
-    return {"config.json": stated}
+        del metadata["model_args"]["img_size"]
+    return {"config.json": metadata}
 
 
 def _made_with(config: ViTConfig) -> tuple[str, dict[str, Any], str]:

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from keras_vit.checkpoints.accounting import (
     TABLE,
     Layout,
+    Notice,
     Plan,
-    Remark,
     Row,
     bounded,
     having,
@@ -26,7 +26,7 @@ from keras_vit.checkpoints.layouts import flax, pytorch
 from keras_vit.checkpoints.layouts.pytorch import Family
 from keras_vit.checkpoints.layouts.sidecars import (
     NONE,
-    check_stated,
+    check_metadata,
     image_size_in,
     number,
     preparation,
@@ -133,36 +133,36 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     named = AUTHORS if pytorch.prefixes_of(file, f"{AUTHORS.patches}.weight") else _TRANSFORMERS
     found = pytorch.collect(file, f"{named.patches}.weight", _MODULES, _BESIDE)
     arrays, family = found.arrays, named.as_in(found.arrays, _CHOICES)
-    stated = sidecars.config
-    if isinstance(stated.get("vision_config"), dict):
-        stated = {**stated["vision_config"], "model_type": stated.get("model_type")}
-    if stated.get("model_type") is not None:
-        value_in(stated, "model_type", TYPES)
+    metadata = sidecars.config
+    if isinstance(metadata.get("vision_config"), dict):
+        metadata = {**metadata["vision_config"], "model_type": metadata.get("model_type")}
+    if metadata.get("model_type") is not None:
+        value_in(metadata, "model_type", TYPES)
     for token in (family.class_token, family.register_tokens):
         if shape_of(arrays, token, 3)[1] != 1:
             raise ValueError(f"{token!r} has the shape {arrays[token].shape}; a TIPS has one class token there.")
-    size = image_size_in(stated.get("image_size"))
+    size = image_size_in(metadata.get("image_size"))
     trunk = pytorch.trunk_of(
-        arrays, sidecars, family, size=size, heads=stated.get("num_attention_heads"), is_named=True
+        arrays, sidecars, family, size=size, heads=metadata.get("num_attention_heads"), is_named=True
     )
     gated = trunk.fields["mlp"] == "swiglu"
     if not gated:
-        value_in(stated, "hidden_act", ["gelu"])
+        value_in(metadata, "hidden_act", ["gelu"])
     sizes = {"hidden_size": "width", "num_hidden_layers": "depth", "patch_size": "patch_size"}
-    check_stated(stated, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
+    check_metadata(metadata, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
     prepared = family.preparation
     if sidecars.preprocessor is not None:
         prepared = transformers_preparation(sidecars.preprocessor, prepared)
     stored = ViTConfig(
         **trunk.fields,
         gelu="exact",
-        layer_norm_epsilon=number(stated, "layer_norm_eps", 1e-6),
-        layer_scale=number(stated, "layerscale_value", 1.0),
+        layer_norm_epsilon=number(metadata, "layer_norm_eps", 1e-6),
+        layer_scale=number(metadata, "layerscale_value", 1.0),
         pooling="token",
         **prepared,
     )
     stored, used, of_size = used_at(stored, transformers_size(sidecars.preprocessor or {}))
-    is_hub = bool(found.module) or bool(stated)
+    is_hub = bool(found.module) or bool(metadata)
     return pytorch.plan_of(
         found,
         _UNUSED,
@@ -170,7 +170,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         layout=dataclasses.replace(HUGGINGFACE if is_hub else LAYOUT, rows=functools.partial(rows, family=family)),
         dialect="TIPS" if named is AUTHORS else "transformers",
         stored=stored,
-        warnings=[*trunk.remarks, *of_size],
+        warnings=[*trunk.warnings, *of_size],
         image_size=used,
         is_grid_known=trunk.is_grid_known,
     )
@@ -200,14 +200,14 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         interpolation=AUTHORS.interpolation,
         **_SCENIC_PREPARATION,
     )
-    remark = Remark(f"its positions are a table of {grid_rows} x {columns}, which other image sizes resize")
+    warning = Notice(f"its positions are a table of {grid_rows} x {columns}, which other image sizes resize")
     return Plan(
         layout=SCENIC,
         dialect="Scenic",
         stored=stored,
         arrays=arrays,
         unused=sorted(file.keys() - arrays.keys()),
-        warnings=[remark],
+        warnings=[warning],
     )
 
 
