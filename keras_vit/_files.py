@@ -20,7 +20,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, getattr(errno, "EOPNOTSUPP", errno.ENOS
 _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with four bytes each, file systems take it
 
 
-def at_home(path: Any) -> Any:
+def expanded_path(path: Any) -> Any:
     """Returns a path with its `~` expanded, at every door, and anything else as it is."""
     return os.path.expanduser(path) if isinstance(path, (str, os.PathLike)) else path
 
@@ -31,7 +31,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on
     # the disk before it gets its name, so that a power cut cannot leave half of it either. A process that is killed
     # leaves its temporary file behind (`.part-*`).
-    path = at_home(path)
+    path = expanded_path(path)
     path = Path(os.path.realpath(path) if os.path.islink(path) else path)  # a link stays; what it leads to is replaced
     temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
     try:
@@ -55,7 +55,7 @@ def write_npy(path: str | os.PathLike[str], values: np.ndarray) -> None:
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raises FileNotFoundError where neither a folder nor the one that it would lie in is there."""
-    folder = Path(at_home(folder))
+    folder = Path(expanded_path(folder))
     if not os.path.exists(folder) and not os.path.exists(folder.parent):
         raise FileNotFoundError(f"There is no folder {folder.parent}: check the path, or make that folder first.")
 
@@ -63,7 +63,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 def make_folder(folder: str | os.PathLike[str]) -> None:
     """Makes a folder where it is missing; FileNotFoundError if the one that it would lie in is missing as well."""
     check_folder(folder)
-    Path(at_home(folder)).mkdir(exist_ok=True)
+    Path(expanded_path(folder)).mkdir(exist_ok=True)
 
 
 def check_room(path: str | os.PathLike[str], size: int) -> None:

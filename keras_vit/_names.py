@@ -186,7 +186,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "sample_image"
         ),
         "keras_vit.preprocessing.images": (
-            "Pipeline RESIZES bring_to_size check_mode check_pixels is_file load_image naflex_size resize_images"
+            "Pipeline RESIZES resize_and_crop check_mode check_pixels is_file load_image naflex_size resize_images"
         ),
         "keras_vit.interpolation": "FILTERS",
     },

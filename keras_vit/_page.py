@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages
-from keras_vit._files import at_home, write_text
+from keras_vit._files import expanded_path, write_text
 from keras_vit._pictures import FORMATS, need_matplotlib
 
 _TEMPLATE = Path(__file__).parent / "_page.html"
@@ -83,7 +83,7 @@ def check_page_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a page; ValueError unless it ends with `.html` or `.htm`."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
-    return Path(at_home(path))
+    return Path(expanded_path(path))
 
 
 def check_sheet_path(path: str | os.PathLike[str]) -> None:

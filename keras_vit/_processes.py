@@ -410,7 +410,7 @@ def tensorflow_has_only_cpus() -> bool:
     return all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
 
 
-def keras_leaves_xla_out(model: keras.Model) -> bool:
+def may_use_xla(model: keras.Model) -> bool:
     """Whether XLA would suit a model that Keras 3.15 compiles without it: on TensorFlow's CPUs, with batches whole."""
     return tensorflow_has_only_cpus() and batch_shares(model) == 1
 

@@ -97,7 +97,7 @@ class Layout:
         recognise: Whether a file is of this layout, by the names of its arrays and what lies beside it.
         plan: Reads the config off the arrays and what lies beside them, and returns how the file is read. Raises
             ValueError for a model that is not computed here.
-        restate: Takes the config of a model and a function that reads a weight by its path. Returns the config
+        rewritten: Takes the config of a model and a function that reads a weight by its path. Returns the config
             of a model that computes the same and has rows for everything, and by path the weights that differ.
         stacked: The name of the array that holds the arrays of all blocks, stacked; None where they are not stacked.
         computed: The weights of a model that are computed and not stored, by path.
@@ -113,7 +113,7 @@ class Layout:
     rows: Callable[[Any], list[Row]]
     recognise: Callable[[Collection[str], Sidecars], bool] = lambda names, sidecars: False
     plan: "Callable[[Mapping[str, StoredArray], Sidecars], Plan]" = lambda file, sidecars: _not_read()
-    restate: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
+    rewritten: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
     stacked: Callable[[str], str] | None = None
     computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
@@ -323,7 +323,7 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
 
     if stack and layout.stacked is None:
         raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
-    config, changed = layout.restate(config, read)
+    config, changed = layout.rewritten(config, read)
     rows, computed = layout.rows(config), layout.computed(config)
     strange = weights.keys() - computed.keys() - {row.path for row in rows}
     if strange:

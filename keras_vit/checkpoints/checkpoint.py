@@ -295,14 +295,14 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
             note["grid_size"] = list(config.grid_size)
         for fill_value in (1.0, 0.0):  # a bias of zeros tells what another one does not
             stored, back = _read_back(config, layout, note, fill_value)
-            ours, theirs = decisive(stored), decisive(back)
+            ours, theirs = decisive_fields(stored), decisive_fields(back)
             lost = [name for name in ours if theirs.get(name, getattr(back, name)) != ours[name]]
             instead |= {name: getattr(back, name) for name in lost}
     except ValueError as error:
         raise ValueError(
             f"The layout {layout.name!r} has no place for this model: {error} Save it as .keras."
         ) from None
-    noted = _noted(config, layout, has_json)
+    noted = _fields_of_note(config, layout, has_json)
     wrong = [name for name in instead if name not in noted]
     if wrong:
         found = ", ".join(f"{name}={instead[name]!r} instead of {getattr(config, name)!r}" for name in wrong)
@@ -318,7 +318,7 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
     return note | {name: said[name] for name in instead}
 
 
-def _noted(config: Any, layout: Layout, has_json: bool) -> set[str]:
+def _fields_of_note(config: Any, layout: Layout, has_json: bool) -> set[str]:
     """Returns the fields that a note may say: other programs compute the same, whatever they make of these."""
     paths = {row.path for row in layout.rows(config)}
     noted = {"class_names", "classifier_activation", "interpolation", *PICTURES, *layout.noted}
@@ -339,7 +339,7 @@ def _read_back(
 ) -> tuple[ModelConfig, ModelConfig]:
     """Returns the config that is stored, and what reading tells of its file: by shapes, JSON files and the note."""
     rows = getattr(config, "position_rows", 0)
-    stored, _ = layout.restate(config, lambda path: np.zeros((1, rows if path == TABLE else 1, 1), np.float32))
+    stored, _ = layout.rewritten(config, lambda path: np.zeros((1, rows if path == TABLE else 1, 1), np.float32))
 
     def load(value: float) -> Callable[[int, int], np.ndarray]:
         return lambda offset, size: np.full(size // 4, value, np.float32).view(np.uint8)
@@ -361,7 +361,7 @@ def _read_back(
     return stored, plan.config
 
 
-def decisive(config: ModelConfig) -> dict[str, Any]:
+def decisive_fields(config: ModelConfig) -> dict[str, Any]:
     """Returns the fields that decide what a model computes, each said in one way."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     without = [*CHOSEN]

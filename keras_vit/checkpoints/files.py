@@ -22,7 +22,7 @@ import numpy as np
 from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
 from keras_vit.checkpoints import stored_array
-from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape, kind_of, what_it_is
+from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, guess_type, is_shape, kind_of
 from keras_vit.checkpoints.torch_file import read_torch
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
 
     arrays, comment = stored_array.read_members(path, "an .npz file", name_of, _describe_npy)
     if not arrays:
-        raise ValueError(f"{path} is a zip archive without arrays (.npy): {what_it_is(path)}.")
+        raise ValueError(f"{path} is a zip archive without arrays (.npy): {guess_type(path)}.")
     return ArrayFile(path, arrays, _note_in(comment))
 
 
@@ -175,7 +175,7 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
     from safetensors import SafetensorError, safe_open
 
     if kind_of(path) != "safetensors":
-        raise ValueError(f"{path} is not a .safetensors file: {what_it_is(path)}.")
+        raise ValueError(f"{path} is not a .safetensors file: {guess_type(path)}.")
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         text = file.read(min(header, LONGEST))

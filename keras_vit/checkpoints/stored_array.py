@@ -239,7 +239,7 @@ def read_members(
         try:
             archive = zipfile.ZipFile(file)
         except Exception:  # `zipfile` and NumPy raise what the wrong bytes lead them to
-            raise ValueError(f"{path} is not {kind}: {what_it_is(path)}.") from None
+            raise ValueError(f"{path} is not {kind}: {guess_type(path)}.") from None
         with archive:
             try:
                 for member in archive.infolist():
@@ -290,7 +290,7 @@ def kind_of(path: pathlib.Path) -> str | None:
     return "safetensors" if head[8:9] == b"{" else None
 
 
-def what_it_is(path: pathlib.Path) -> str:
+def guess_type(path: pathlib.Path) -> str:
     """Returns a sentence that guesses what a file is, for messages; OSError if it cannot be read."""
     head, kind = _head(path), kind_of(path)
     cut_off = "its end is missing or it holds something else. It was probably not fetched completely"

@@ -114,7 +114,7 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
 
     extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, describe)
     if "data.pkl" not in extents:
-        raise ValueError(f"{path} is not a file of torch.save: {stored_array.what_it_is(path)}.")
+        raise ValueError(f"{path} is not a file of torch.save: {stored_array.guess_type(path)}.")
     order, pickled = extents.pop("byteorder", None), extents.pop("data.pkl")
     if order is not None and order.read(0, min(order.size, 10)).tobytes() == b"big":
         raise ValueError(f"{path} {_ORDER}")

@@ -17,7 +17,7 @@ import numpy as np
 from keras_vit._arguments import whole_number
 from keras_vit._options import FROM_0, GIVEN, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
 from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
-from keras_vit.preprocessing import Pipeline, bring_to_size
+from keras_vit.preprocessing import Pipeline, resize_and_crop
 
 CROPS = ("inception", "random", "resize")
 
@@ -172,7 +172,7 @@ def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str
     """A test image `(height, width, channels)` at a size, float32: what `load_image` returns for such a file."""
     if isinstance(resize, Pipeline):
         return dataclasses.replace(resize, image_size=size).resized(pixels, pixels.shape[-1])[0]
-    return bring_to_size(pixels, size, resize)
+    return resize_and_crop(pixels, size, resize)
 
 
 def erased(image: np.ndarray, augmentation: Augmentation, generator: np.random.Generator) -> np.ndarray:

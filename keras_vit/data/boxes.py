@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from keras_vit._arguments import Source, check_class_names, did_you_mean, listing, printable, to_numpy, whole_number
-from keras_vit._files import at_home, fingerprint
+from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import OneOf, Options, Part, Share
 from keras_vit.data.augmentation import IMAGE, Draw, Transform, inception_box
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
@@ -152,7 +152,7 @@ def open_boxes(
         >>> data.open_boxes(table).class_names
         ('cat',)
     """
-    source, annotations = at_home(source), at_home(annotations)
+    source, annotations = expanded_path(source), expanded_path(annotations)
     given, count = check_class_names(class_names, classes)
     names, count = None if given is None else tuple(given), None if count is None else whole_number("classes", count, 1)
     is_path = isinstance(source, (str, os.PathLike))

@@ -25,7 +25,7 @@ from keras_vit._arguments import (
     to_numpy,
     whole_number,
 )
-from keras_vit._files import at_home, contents_of, fingerprint
+from keras_vit._files import contents_of, expanded_path, fingerprint
 from keras_vit._terminal import PlainData, ProgressBar
 from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
@@ -487,7 +487,7 @@ def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> boo
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
         (True, False)
     """
-    source = at_home(source)
+    source = expanded_path(source)
     if isinstance(source, Mapping):
         return "test" in _splits(source, "data")
     if isinstance(source, str) and source.startswith("tfds:"):
@@ -529,7 +529,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 
 def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
     """Returns the name of a split in a folder or a dict, such as `"val"`; None without it, and for other data."""
-    source = at_home(source)
+    source = expanded_path(source)
     if isinstance(source, Mapping):
         name = _splits(source, "data").get(split)
         return None if name is None else str(name)
@@ -561,7 +561,7 @@ def good_files(
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
     if reading.looks:
-        faults, converted = _look_at_all(paths, reading.check == "decode")
+        faults, converted = _check_files(paths, reading.check == "decode")
     if faults and not reading.skip:
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
@@ -589,7 +589,7 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
         >>> len(data.image_files("photos/train"))
         4
     """
-    folder = at_home(folder)
+    folder = expanded_path(folder)
     return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
 
 
@@ -609,7 +609,7 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
     return images
 
 
-def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
+def _check_files(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
     """Why image files cannot be read, by the positions of those that cannot; and the images that are not RGB."""
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
@@ -618,7 +618,7 @@ def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
         ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
         ProgressBar(text, len(paths), shown=shown) as bar,
     ):
-        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _look_at(path, decode), paths))):
+        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _check_file(path, decode), paths))):
             if fault:
                 faults[i] = fault
             elif mode != "RGB":
@@ -626,7 +626,7 @@ def _look_at_all(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
     return faults, converted
 
 
-def _look_at(path: Path, decode: bool) -> tuple[str | None, str]:
+def _check_file(path: Path, decode: bool) -> tuple[str | None, str]:
     """Returns why an image file cannot be read, None if it can, and its mode, `""` if it cannot."""
     require_packages("An image folder", ("PIL",), "images")
     from PIL import Image

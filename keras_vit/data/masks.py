@@ -19,7 +19,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home, fingerprint
+from keras_vit._files import expanded_path, fingerprint
 from keras_vit._terminal import ProgressBar
 from keras_vit.data.examples import (
     Examples,
@@ -290,7 +290,7 @@ def open_masks(
         >>> batch.shape, labels.shape
         ((2, 32, 32, 3), (2, 32, 32))
     """
-    ignore, source = whole_number("ignore", ignore, -1), at_home(source)
+    ignore, source = whole_number("ignore", ignore, -1), expanded_path(source)
     check_flag("reduce_zero_label", reduce_zero_label)
     names, classes = check_class_names(class_names, classes)
     classes = None if classes is None else whole_number("classes", classes, 1)
@@ -410,7 +410,7 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
 
 def names_beside(source: Any) -> list[str] | None:
     """Returns the names of classes, one a line in `classes.txt` of a folder; None where there is none, or no folder."""
-    file = Path(at_home(source), CLASSES) if isinstance(source, (str, os.PathLike)) else None
+    file = Path(expanded_path(source), CLASSES) if isinstance(source, (str, os.PathLike)) else None
     if file is None or not file.exists():
         return None
     names = file.read_text(encoding="utf-8-sig").rstrip().splitlines()

@@ -25,7 +25,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home, fingerprint
+from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import check_shard
 from keras_vit.data.augmentation import HOLDOUT, ORDER, Augmentation, ImageTransform, Transform
 from keras_vit.data.boxes import PLAIN_BOXES, BoxAugmentation, BoxTransform
@@ -173,7 +173,7 @@ def open_data(
         raise ValueError("augmentation is for shuffled training data: leave it out.")
     if sampling is not None and not shuffle:
         raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
-    part, source = "train" if holdout is not None else split, at_home(source)
+    part, source = "train" if holdout is not None else split, expanded_path(source)
     source = pick_split(source, part) if isinstance(source, Mapping) else source
     names, classes = check_class_names(class_names, classes)
     classes = None if classes is None else whole_number("classes", classes, 1)

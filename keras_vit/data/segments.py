@@ -23,7 +23,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home, fingerprint
+from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import option, refuse
 from keras_vit.data.coco import (
     instance_targets,
@@ -251,7 +251,7 @@ def open_segments(
         >>> data.open_segments(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).task
         'instance'
     """
-    source, annotations = at_home(source), at_home(annotations)
+    source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)
     names, count = None if names is None else tuple(names), None if count is None else whole_number("classes", count, 1)
     check_choice("split", split, tuple(SPLITS))

@@ -20,7 +20,7 @@ from keras_vit._arguments import (
     require_packages,
     warn_caller,
 )
-from keras_vit._files import at_home, fingerprint
+from keras_vit._files import expanded_path, fingerprint
 from keras_vit.data.examples import (
     IN_PLACE_OF,
     LARGEST,
@@ -302,7 +302,7 @@ def _spelled_alike(classes: Sequence[str]) -> list[str]:
 def read_columns(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
     """Returns the columns of a table by name, what it is called, the number of its first row, and its folder."""
     if isinstance(source, (str, os.PathLike)):
-        path = Path(at_home(source))
+        path = Path(expanded_path(source))
         if path.suffix.lower() == ".parquet":
             require_packages("A Parquet file", ("pyarrow",), "tables")
             from pyarrow import parquet

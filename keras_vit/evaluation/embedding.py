@@ -27,7 +27,7 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import at_home, fingerprint, replacing, write_text
+from keras_vit._files import expanded_path, fingerprint, replacing, write_text
 from keras_vit._options import check_shard
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
 from keras_vit._terminal import ProgressBar
@@ -124,7 +124,7 @@ def embed(
     if processes.count > 1:
         shard = processes.shard
         output = output.with_name(f"{output.stem}-{processes.index}-of-{processes.count}.npz")
-    images = at_home(images)
+    images = expanded_path(images)
     whole_folder = isinstance(images, (str, os.PathLike)) and os.path.isdir(images)
     origin = {
         "model": os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
@@ -292,7 +292,7 @@ def _features(
 
 def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
     """Returns what a file of `embed` has under these names: arrays, and dicts for `settings` and `origin`."""
-    path = at_home(os.fspath(path))
+    path = expanded_path(os.fspath(path))
     try:
         with open(path, "rb") as stream, np.load(stream) as file:
             found = {name: file[name] for name in names}
@@ -335,7 +335,7 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
 
 def check_output(output: str | os.PathLike[str]) -> Path:
     """Returns the path of an `.npz` file to write."""
-    path = Path(at_home(output))
+    path = Path(expanded_path(output))
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
     if not path.absolute().parent.is_dir():
@@ -368,7 +368,7 @@ def _find(images: Any) -> dict[str, Path]:
         raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")
     found: list[tuple[str, Path]] = []
     others: list[str] = []
-    for path in map(Path, map(at_home, [images] if alone else images)):
+    for path in map(Path, map(expanded_path, [images] if alone else images)):
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {printable(path)}.")
         inside = image_files(path, others) if path.is_dir() else [path]

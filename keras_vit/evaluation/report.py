@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit._arguments import whole_number
-from keras_vit._files import at_home, write_text
+from keras_vit._files import expanded_path, write_text
 from keras_vit._page import html_table, html_tiles, image_address, tag, thumbnail, write_page
 from keras_vit._pictures import BAD, GOOD, INK, MUTED, block_maxima, figure_for, need_matplotlib, rgb, tile_axes
 from keras_vit._terminal import TableResult
@@ -243,7 +243,7 @@ def write_files(result: Any, folder: str | os.PathLike[str]) -> list[Path]:
         >>> [path.name for path in evaluation.write_files(result, "results")]
         ['evaluation.json', 'confusion.png']
     """
-    folder = Path(at_home(folder))
+    folder = Path(expanded_path(folder))
     files = [folder / "evaluation.json"]
     files[0].parent.mkdir(parents=True, exist_ok=True)
     write_text(files[0], json.dumps(result.to_dict(), indent=2) + "\n")

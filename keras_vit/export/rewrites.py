@@ -238,7 +238,7 @@ def calls_for(signature: "Signature", format: str) -> Calls:
     )
 
 
-def apart(answers: dict[str, Any]) -> dict[str, Any]:
+def separate_outputs(answers: dict[str, Any]) -> dict[str, Any]:
     """Answers that no operator reads: of a sum that is read as well, LiteRT's accelerator returns one of its parts."""
     # A maximum with the least number: the converter removes whatever else changes nothing.
     return {name: ops.maximum(x, -3.4e38) for name, x in answers.items()} if len(answers) > 1 else answers

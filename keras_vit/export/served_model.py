@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
-from keras_vit._files import at_home
+from keras_vit._files import expanded_path
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, LabelTable, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import is_pipeline, split_folders
@@ -474,7 +474,7 @@ def labelled_pictures(
     folder: str | os.PathLike[str], model: VisionTransformer | BiT | DenseModel, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`."""
-    folder = at_home(folder)
+    folder = expanded_path(folder)
     if Path(folder).is_dir() and has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
     paths = _picture_files(folder)

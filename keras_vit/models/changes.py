@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit._arguments import DType, ImageSize, Source, Tensor, did_you_mean
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit._options import as_python
-from keras_vit._processes import ONEDNN, XLA, keras_leaves_xla_out, switched_on, tensorflow_has_only_cpus
+from keras_vit._processes import ONEDNN, XLA, may_use_xla, switched_on, tensorflow_has_only_cpus
 from keras_vit.layers import StdConv2D, resize_patch_kernel, resize_table, skip_initialization
 from keras_vit.layers.base import Dense, has_adapters, layers_by_path, weights_by_path
 from keras_vit.layers.fast.torch import takes_onednn
@@ -444,7 +444,7 @@ def inference_steps(model: Any) -> list[InferenceStep]:
             ),
         ]
     steps = [step._replace(obstacle="done before") if getattr(config, step.name) else step for step in steps]
-    if keras_leaves_xla_out(model):  # Keras 3.15 does where TensorFlow sees CPUs only (docs/speed.md)
+    if may_use_xla(model):  # Keras 3.15 does where TensorFlow sees CPUs only (docs/speed.md)
         slow = None
         if config.dynamic:
             slow = "images of each size would be compiled again"

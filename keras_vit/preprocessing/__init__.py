@@ -17,12 +17,12 @@ from keras_vit.preprocessing.applications import preprocess_input as preprocess_
 from keras_vit.preprocessing.applications import sample_image as sample_image
 from keras_vit.preprocessing.images import RESIZES as RESIZES
 from keras_vit.preprocessing.images import Pipeline as Pipeline
-from keras_vit.preprocessing.images import bring_to_size as bring_to_size
 from keras_vit.preprocessing.images import check_mode as check_mode
 from keras_vit.preprocessing.images import check_pixels as check_pixels
 from keras_vit.preprocessing.images import is_file as is_file
 from keras_vit.preprocessing.images import load_image as load_image
 from keras_vit.preprocessing.images import naflex_size as naflex_size
+from keras_vit.preprocessing.images import resize_and_crop as resize_and_crop
 from keras_vit.preprocessing.images import resize_images as resize_images
 
 __getattr__ = lazy_names(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller, whole_number
-from keras_vit._files import at_home
+from keras_vit._files import expanded_path
 from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def load_image(
     if size is None and (resize, interpolation) != ("squash", "bilinear"):
         raise ValueError(f"resize={resize!r} and interpolation={interpolation!r} are for a size: give image_size.")
     pixels = _read_rgb(file, orient)
-    return pixels if size is None else bring_to_size(pixels, size, resize, interpolation, crop_fraction)
+    return pixels if size is None else resize_and_crop(pixels, size, resize, interpolation, crop_fraction)
 
 
 def is_file(source: Any) -> bool:
@@ -242,7 +242,7 @@ def _opened(file: Any) -> Iterator[Any]:
     if is_path and "://" in str(file):
         raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
-    with open(at_home(file), "rb") if is_path else contextlib.nullcontext(file) as source:
+    with open(expanded_path(file), "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
             yield source
         except (MemoryError, ImportError):
@@ -558,7 +558,7 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
     return resampled(images, pair("image_size", image_size), interpolation)
 
 
-def bring_to_size(
+def resize_and_crop(
     pixels: np.ndarray,
     size: tuple[int, int],
     resize: str = "squash",

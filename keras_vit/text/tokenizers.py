@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages, warn_caller
-from keras_vit._files import at_home, weights_folder
+from keras_vit._files import expanded_path, weights_folder
 from keras_vit.checkpoints.files import Sidecars, parse_json
 from keras_vit.checkpoints.layouts.sidecars import mapping
 from keras_vit.models import TextConfig
@@ -336,7 +336,7 @@ def find_tokenizer(
     else:
         if not isinstance(given, (str, os.PathLike)):
             raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
-        found = Path(at_home(given))
+        found = Path(expanded_path(given))
         if not (found.is_file() and found.suffix in (".json", ".model")):
             found = _tokenizer_file(found, words)
         if found is None:

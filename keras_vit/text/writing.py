@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import check_choice
-from keras_vit._files import at_home, replacing
+from keras_vit._files import expanded_path, replacing
 from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
@@ -75,9 +75,9 @@ def save_image_text(
     if isinstance(both, OpenVocabularyDetector):
         check_choice("layout", layout, ("huggingface", "scenic"))
         check_fits_float32(both.detector, both.text_encoder)
-        save_detector(both, at_home(path), layout, overwrite)
+        save_detector(both, expanded_path(path), layout, overwrite)
         return
-    names, path = _text_names(both, layout), at_home(path)
+    names, path = _text_names(both, layout), expanded_path(path)
     check_fits_float32(both.image_encoder, both.text_encoder)
     if layout in _PAIRS:
         _write_pair(both, Path(path), layout, names, overwrite)

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import require_packages
-from keras_vit._files import at_home
+from keras_vit._files import expanded_path
 from keras_vit._keras import layers_inside
 from keras_vit._processes import (
     ALONE,
@@ -210,7 +210,7 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     Example:
         >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX, with keras-vit-zoo[orbax]
     """
-    checkpoint, path = _orbax(), Path(at_home(path)).absolute()
+    checkpoint, path = _orbax(), Path(expanded_path(path)).absolute()
     if path.exists():
         raise FileExistsError(f"{path} exists. Choose another folder, or remove it.")
     checkpoint.save(path, [variable.value for variable in state_of(model)])
@@ -234,7 +234,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
         >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit-zoo[orbax]
         >>> training.load_sharded(keras_vit.VisionTransformer(config), "checkpoints/step-2000")
     """
-    checkpoint, path = _orbax(), Path(at_home(path)).absolute()
+    checkpoint, path = _orbax(), Path(expanded_path(path)).absolute()
     import jax
 
     if not path.is_dir():

@@ -241,7 +241,7 @@ class EoMTSegmentation(Task):
             config = model.config.replace(classes=images.classes, class_names=names)
             changed = EoMT(config, name=model.name, dtype=model.backbone.dtype_policy)
             copy_state(model, changed, {"class_head"})
-            start_as_the_authors(changed, ("class_head",))
+            reinitialise_layers(changed, ("class_head",))
             return changed
         if not isinstance(source, VisionTransformer):
             raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
@@ -312,11 +312,11 @@ def new_eomt(
     )
     model = EoMT(config, name=backbone.name, dtype=backbone.dtype_policy)
     copy_state(backbone, model.backbone)
-    start_as_the_authors(model, ("queries", "mask_head", "class_head", "upscale_*"))
+    reinitialise_layers(model, ("queries", "mask_head", "class_head", "upscale_*"))
     return model
 
 
-def start_as_the_authors(model: EoMT, layers: Sequence[str]) -> None:
+def reinitialise_layers(model: EoMT, layers: Sequence[str]) -> None:
     """Draws new values, as PyTorch starts them, for the weights of layers that a pattern fits, but normalisations."""
     width = model.config.backbone.width
     for name, weight in weights_by_path(model).items():

@@ -87,7 +87,7 @@ class Loop:
         with self.folder.locked() if self.folder else contextlib.nullcontext():
             start, finished, log = self.folder.restore(model) if self.folder else (0, False, Table())
             if self.folder and finished:
-                return self._look_again(model, self.folder, start, log)
+                return self._evaluate_finished_run(model, self.folder, start, log)
             if not self.folder:
                 share_state(model, None, self.sharing.processes)
             recorder = _Recorder(self, start, log)
@@ -103,7 +103,7 @@ class Loop:
                 self.folder.save(model, recorder.step, log, finished=True)
         return log
 
-    def _look_again(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
+    def _evaluate_finished_run(self, model: keras.Model, folder: "RunFolder", step: int, log: Table) -> Table:
         """Returns the log of a run that was over, with figures if it had no images to evaluate on and has some now."""
         if self.verbose:
             words = f"was over after {step:,} steps, and is not trained again"

@@ -18,7 +18,7 @@ from keras_vit._arguments import DType, Source, matches, pair, warn_caller
 from keras_vit._files import contents_of, fingerprint, replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._options import Options, check
-from keras_vit._processes import XLA, Processes, keras_leaves_xla_out, scope_of, switched_on
+from keras_vit._processes import XLA, Processes, may_use_xla, scope_of, switched_on
 from keras_vit._terminal import PlainData, Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
 from keras_vit.data import ImageStream, has_test_split
@@ -369,7 +369,7 @@ def compile_model(run: Run) -> keras.Model:
 
 def jit_compile(model: keras.Model, updates: int) -> bool | str:
     """Returns what `compile(jit_compile=...)` takes: True on TensorFlow's CPUs for long runs, unless XLA is off."""
-    if updates < _UPDATES_WORTH_COMPILING or not keras_leaves_xla_out(model) or not switched_on(XLA, True):
+    if updates < _UPDATES_WORTH_COMPILING or not may_use_xla(model) or not switched_on(XLA, True):
         return "auto"
     return True if all(layer.supports_jit for layer in layers_inside(model)) else "auto"
 

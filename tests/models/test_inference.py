@@ -103,7 +103,7 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
         quick.predict(images, verbose=0), model.predict(images, verbose=0), rtol=0, atol=SAME_FUNCTION
     )
     assert not optimized(make(CONFIGS["any size"])).jit_compile
-    monkeypatch.setattr(changes, "keras_leaves_xla_out", lambda model: False)  # with a GPU, Keras chooses
+    monkeypatch.setattr(changes, "may_use_xla", lambda model: False)  # with a GPU, Keras chooses
     optimized(model)
     assert "jit_compile" not in capsys.readouterr().out
 

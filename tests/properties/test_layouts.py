@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import ViTConfig
 from keras_vit.checkpoints import LAYOUTS
-from keras_vit.checkpoints.checkpoint import CHOSEN, decisive, note_of
+from keras_vit.checkpoints.checkpoint import CHOSEN, decisive_fields, note_of
 from tests.properties.random_models import BITS, TIMES, VALUES, VITS, answers, made
 from tests.tolerances import SAME_FUNCTION
 
@@ -88,7 +88,7 @@ def check_read_back(model, path):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not tell all that its model computes")
         again = keras_vit.load(path, image_size=model.config.image_size)
-    wanted, found = decisive(model.config), decisive(again.config)
+    wanted, found = decisive_fields(model.config), decisive_fields(again.config)
     other = {name for name in wanted if found.get(name, getattr(again.config, name)) != wanted[name]}
     assert other <= {"position_embedding"}, other  # rows of zeros are written where a layout has some
     expected = answers(model)["answer"]

@@ -72,7 +72,7 @@ def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTC
     vision = mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
     if size is not None and (type(size) is not int or size < 1):
-        raise _not_known("head_width", size)
+        raise _unsupported_value("head_width", size)
     pixels = image_size_in(vision.get("image_size"))
     trunk = pytorch.trunk_of(
         arrays,
@@ -159,15 +159,15 @@ def _pooling(vision: Mapping[str, Any]) -> str:
     """Returns the pooling that open_clip's `vision_cfg` says; ValueError for what is not computed here."""
     for key, harmless in _HARMLESS.items():
         if vision.get(key, harmless) not in (harmless, None):
-            raise _not_known(key, vision[key])
+            raise _unsupported_value(key, vision[key])
     kind = vision.get("pool_type", "tok")
     after = vision.get("final_ln_after_pool", False)
     if not isinstance(kind, str) or kind not in _POOLINGS or (kind != "tok" and after):
-        raise _not_known("pool_type", kind)
+        raise _unsupported_value("pool_type", kind)
     return _POOLINGS[kind]
 
 
-def _not_known(key: str, value: Any) -> ValueError:
+def _unsupported_value(key: str, value: Any) -> ValueError:
     """Returns the error for a value of open_clip_config.json that is not computed here."""
     return ValueError(f"its open_clip_config.json says {key}={printable(value, 60)}, which is not known here.")
 

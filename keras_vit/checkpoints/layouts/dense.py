@@ -23,8 +23,8 @@ from keras_vit.checkpoints.layouts.sidecars import (
     is_number,
     mapping,
     means_in,
-    not_done,
     number,
+    unsupported_value,
     value_in,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -446,10 +446,10 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     backbone = mapping(config, "backbone_config")
     for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
         if pictures.get(key, value) != value:
-            raise not_done(key, pictures[key])
+            raise unsupported_value(key, pictures[key])
     size = edges_in(pictures, "size", shortest=False) or (518, 518)
     if isinstance(size, int):  # of the shorter edge
-        raise not_done("size", pictures["size"])
+        raise unsupported_value("size", pictures["size"])
     # transformers counts blocks from 1.
     stages = backbone.get("out_indices") or backbone.get("out_features")
     numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
@@ -482,15 +482,15 @@ def depth_to_write(config: Any) -> Layout:
                 "was expected. Save the model as .keras."
             )
 
-    def restate(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
+    def rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
         """Returns the config and the changed weights, those of the backbone's layout."""
-        stored, changed = below.restate(config.backbone, read)
+        stored, changed = below.rewritten(config.backbone, read)
         return config.replace(backbone=stored), changed
 
     return Layout(
         "huggingface",
         lambda config: _after(names.backbone, below.rows(config.backbone)) + _dpt_rows(config, names),
-        restate=restate,
+        rewritten=rewritten,
         sidecars=_depth_sidecars,
         config_type=DPTConfig,
     )

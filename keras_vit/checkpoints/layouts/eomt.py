@@ -22,9 +22,9 @@ from keras_vit.checkpoints.layouts.sidecars import (
     image_size_in,
     is_number,
     means_in,
-    not_done,
     number,
     preparation,
+    unsupported_value,
     value_in,
 )
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -225,14 +225,14 @@ def _preparation(metadata: Mapping[str, Any], side: int) -> Fields:
     size = metadata.get("size")
     for key in ("do_resize", "do_rescale", "do_normalize"):
         if metadata.get(key, True) is not True:
-            raise not_done(key, metadata[key])
+            raise unsupported_value(key, metadata[key])
     if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
-        raise not_done("size", size)
+        raise unsupported_value("size", size)
     factor = metadata.get("rescale_factor", 1 / 255)
     if not is_number(factor) or abs(255 * factor - 1) > 1e-6:
-        raise not_done("rescale_factor", factor)
+        raise unsupported_value("rescale_factor", factor)
     if filter_in("resample", metadata.get("resample", 2)) != {"filter": "bilinear_pillow"}:
-        raise not_done("resample", metadata["resample"])
+        raise unsupported_value("resample", metadata["resample"])
     return means_in(metadata.get("image_mean"), metadata.get("image_std"))
 
 

@@ -409,7 +409,7 @@ def _needs_of_big_vision(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
     return {"stem_stages": (None,), **({"class_token": (False,)} if config.pooling == "map" else {})}
 
 
-def _restate_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
+def _for_big_vision(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Any, dict[str, np.ndarray]]:
     """Returns a config and changed weights whose class token has no position in the table; unchanged where none has."""
     # The position stays where big_vision's loader understands it, with n^2 patches; else it is added to the token.
     if not (config.class_token and config.position_embedding == "learned"):
@@ -428,14 +428,14 @@ _NEEDS = {
 }
 
 
-def _layout(name: str, restate: Any, **functions: Any) -> Layout:
+def _layout(name: str, rewritten: Any, **functions: Any) -> Layout:
     """Returns a layout of ViTs whose functions know its name."""
     return Layout(
         name,
         functools.partial(_rows, layout=name),
         functools.partial(_recognise, layout=name),
         functools.partial(_plan, layout=name),
-        restate,
+        rewritten,
         **functions,
     )
 
@@ -443,7 +443,7 @@ def _layout(name: str, restate: Any, **functions: Any) -> Layout:
 VIT_JAX = _layout("vit_jax", accounting.with_prefix_positions, needs=lambda config: _NEEDS)
 BIG_VISION = _layout(
     "big_vision",
-    _restate_big_vision,
+    _for_big_vision,
     stacked=lambda name: re.sub(rf"^{_BLOCK}\d+/", _STACK, name),
     needs=_needs_of_big_vision,
 )

@@ -109,14 +109,14 @@ def preparation_in(
     # `mode_key` is `"crop_mode"` for timm and `"resize_mode"` for open_clip, whose config has no crop ratio.
     mode = config.get(mode_key)
     if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
-        raise not_done(mode_key, mode)
+        raise unsupported_value(mode_key, mode)
     fields = dict(default)
     fields.update(means_in(config.get("mean"), config.get("std")))
     if mode_key == "crop_mode":
         key = "crop_pct" if config.get(crop_key) is None else crop_key
         crop = config.get(key)
         if crop is not None and not (is_number(crop) and 0 < crop <= 1):
-            raise not_done(key, crop)
+            raise unsupported_value(key, crop)
         fields |= {} if crop is None else {"crop_ratio": crop}
     fields.update(_MODES[mode_key][mode])
     fields.update(filter_in("interpolation", config.get("interpolation")))
@@ -155,7 +155,7 @@ def means_in(mean: Any, std: Any) -> Fields:
         if isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers)):
             fields[f"pixel_{name}"] = tuple(map(float, numbers))
         elif values is not None:
-            raise not_done(name, values)
+            raise unsupported_value(name, values)
     return fields
 
 
@@ -165,10 +165,10 @@ def filter_in(key: str, value: Any) -> Fields:
         return {}
     if isinstance(value, (int, str)) and not isinstance(value, bool) and value in _FILTERS:
         return {"filter": _FILTERS[value]}
-    raise not_done(key, value)
+    raise unsupported_value(key, value)
 
 
-def not_done(key: str, value: Any) -> ValueError:
+def unsupported_value(key: str, value: Any) -> ValueError:
     """Returns the error for what a JSON file says of preparing images and is not done here."""
     advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
     return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
@@ -268,7 +268,7 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
     fields.update(filter_in("resample", metadata.get("resample")))
     if name.startswith(RESAMPLE_FLOATS):
         if fields["filter"] != "bilinear_pillow":
-            raise not_done("resample", metadata["resample"])
+            raise unsupported_value("resample", metadata["resample"])
         fields["filter"] = "bilinear_antialias"
     if metadata.get("do_normalize") is False:
         fields.update(means_in(*NONE))
@@ -276,15 +276,15 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
         fields.update(means_in(metadata.get("image_mean"), metadata.get("image_std")))
     factor = metadata.get("rescale_factor", 1 / 255) if metadata.get("do_rescale") is not False else 1.0
     if not is_number(factor) or factor <= 0:
-        raise not_done("rescale_factor", factor)
+        raise unsupported_value("rescale_factor", factor)
     scale = 255 * float(factor)
     if abs(scale - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
         for key in ("pixel_mean", "pixel_std"):
             fields[key] = tuple(value / scale for value in fields[key])
     if metadata.get("do_resize") is False:
-        raise not_done("do_resize", False)
+        raise unsupported_value("do_resize", False)
     if metadata.get("do_pad") is True:
-        raise not_done("do_pad", True)
+        raise unsupported_value("do_pad", True)
     size, crop = _sizes(metadata)
     if size is None or crop is None:
         return fields
@@ -295,7 +295,7 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
         ratio = math.nextafter(ratio, 0.0)  # dividing by it has to give the size before again
     again = (math.floor(crop[0] / ratio), math.floor(crop[1] / ratio)) == (height, width)
     if ratio > 1 or not again or (isinstance(size, int) and crop[0] != crop[1]):
-        raise not_done("crop_size", metadata["crop_size"])
+        raise unsupported_value("crop_size", metadata["crop_size"])
     fields["crop_ratio"] = ratio
     return fields
 
@@ -341,9 +341,9 @@ def _sizes(metadata: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, t
     size = edges_in(metadata, "size", metadata.get("shortest", bool(crops)))
     crop = edges_in(metadata, "crop_size", False) if crops else size
     if crops and (size is None or crop is None):
-        raise not_done("do_center_crop", crops)
+        raise unsupported_value("do_center_crop", crops)
     if isinstance(crop, int):  # as many pixels on the longer edge as the image has
-        raise not_done("size", metadata["size"])
+        raise unsupported_value("size", metadata["size"])
     return size, crop
 
 
@@ -368,4 +368,4 @@ def edges_in(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple
             return given["shortest_edge"]
         if given.keys() == {"height", "width"}:
             return given["height"], given["width"]
-    raise not_done(key, value)
+    raise unsupported_value(key, value)

@@ -527,7 +527,7 @@ def _default_preparation(architecture: str, fields: Fields, family: Family) -> F
     return preparation(HALF, "shortest", 0.9)
 
 
-def _restate(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
+def _rewritten(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
     """Returns a config and weights whose tokens before the registers have no positions in the table."""
     # timm's models with registers have none: they are added to the tokens.
     if config.position_embedding != "learned_without_registers" or not config.register_tokens:
@@ -548,7 +548,7 @@ def _layout(family: Family | None = None, bare: bool = False) -> Layout:
         functools.partial(_rows, family=family, bare=bare),
         recognise,
         plan,
-        _restate if family is None or family.title == "timm" else lambda config, read: (config, {}),
+        _rewritten if family is None or family.title == "timm" else lambda config, read: (config, {}),
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
         sidecars=sidecars_of,
         needs=needs,

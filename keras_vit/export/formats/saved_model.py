@@ -24,7 +24,7 @@ def tensorflow_module(model: "keras.Model", signature: "Signature", format: str)
 
     def served(images: Any) -> Any:
         answers = serve(model, signature, images)
-        return rewrites.apart(answers) if rewrites.is_for_gpu(signature, format) else answers
+        return rewrites.separate_outputs(answers) if rewrites.is_for_gpu(signature, format) else answers
 
     spec = tf.TensorSpec(signature.shape, signature.dtype, name=INPUT)
     module = tf.Module(name="keras_vit")

@@ -55,7 +55,7 @@ def call_flat(device: str | None, function: Callable[..., Any], *args: Any, **op
         RUNNING.device, RUNNING.found = before
 
 
-def once_a_call(question: Callable[[], Any]) -> Callable[[], Any]:
+def cached_per_call(question: Callable[[], Any]) -> Callable[[], Any]:
     """Decorator of a function whose answer stays the same in a flat call, which asks it once."""
 
     @functools.wraps(question)

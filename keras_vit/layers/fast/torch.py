@@ -24,11 +24,11 @@ from keras_vit._keras import (
     scaled,
 )
 from keras_vit._processes import ONEDNN, switched_on
-from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, faster, once_a_call
+from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, cached_per_call, faster
 
 PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
 FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
-_is_recorded, _has_tangents = once_a_call(is_recorded), once_a_call(has_tangents)
+_is_recorded, _has_tangents = cached_per_call(is_recorded), cached_per_call(has_tangents)
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
 
@@ -130,7 +130,7 @@ def gelu_tanh(x: Any) -> Any:
     # PyTorch's tanh takes three times as long as its exact GELU.
     import torch
 
-    return torch.nn.functional.gelu(x, approximate="tanh") if _pytorch_is_as_quick(x) else _applied(_gelu(), x)
+    return torch.nn.functional.gelu(x, approximate="tanh") if _uses_pytorch_gelu(x) else _applied(_gelu(), x)
 
 
 # 4,841,472 values: 15.0 to 5.64.
@@ -139,7 +139,7 @@ def gelu_tanh_in_place(x: Any) -> Any:
     """Returns `x`, with what `gelu_tanh` returns written over it."""
     if not _may_be_overwritten(x):
         return NotImplemented
-    if _pytorch_is_as_quick(x):
+    if _uses_pytorch_gelu(x):
         return pytorch_gelu_in_place(x)
     for piece in _pieces(x):
         piece.mul_(_gelu_factor(piece.float()))  # computed in at least float32
@@ -191,7 +191,7 @@ def _may_be_overwritten(x: Any) -> bool:
     return x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not _is_recorded()
 
 
-def _pytorch_is_as_quick(x: Any) -> bool:
+def _uses_pytorch_gelu(x: Any) -> bool:
     """Whether PyTorch's GELU is taken: for less than `FEW` values, and dtypes other than float32 and bfloat16."""
     import torch
 
@@ -417,7 +417,7 @@ def is_for_onednn(x: Any, kernel: Any) -> bool:
     return takes and type(kernel) in (torch.Tensor, torch.nn.Parameter)
 
 
-@once_a_call
+@cached_per_call
 def _onednn_may_run() -> tuple[bool, bool]:
     """Whether oneDNN is taken now: for all kernels, and for packed ones. Not by a recorder or autocast."""
     import torch
