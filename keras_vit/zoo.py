@@ -75,7 +75,7 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
     Raises:
         OSError: if there is no such file (FileNotFoundError), it cannot be read or fetched (DownloadError), or a folder
             has no weights (IsADirectoryError).
-        TypeError, ValueError: if the source is none of these, damaged or incomplete, or cannot honour an option.
+        TypeError, ValueError: if the source is of another kind, damaged or incomplete, or cannot honour an option.
 
     Examples:
         >>> keras_vit.load("glyphs", classifier_activation="softmax").output_shape

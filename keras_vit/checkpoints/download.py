@@ -453,7 +453,7 @@ def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | No
         1,000 classes), and for variants, names of the catalogue and addresses.
 
     Raises:
-        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is none of these, a name is unknown,
+        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is of another kind, a name is unknown,
             the file is damaged or of another kind, or a `classes.txt` is not a list of names.
         OSError: if a file cannot be read.
 

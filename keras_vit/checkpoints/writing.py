@@ -47,7 +47,7 @@ def to_checkpoint(
         stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 
     Raises:
-        TypeError: if `model` is none of this package's models of images, or `path` is not a path.
+        TypeError: if `model` is not an image model of this package, or `path` is not a path.
         ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, or no stacked
             blocks where `stack` asks for them; a weight is beyond float32's range, or the class names do not fit into a
             comment (64 KiB).

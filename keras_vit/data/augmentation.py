@@ -48,7 +48,7 @@ OF_CLASSES = {"target": ("class", "multilabel")}  # what mixes images has to mix
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation(Options):
-    """How training images are changed. `Augmentation()` is what the papers fine-tune with.
+    """How training images are changed. The defaults are the papers' settings for fine-tuning.
 
     Args:
         crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and
@@ -66,8 +66,8 @@ class Augmentation(Options):
         erasing: How often a box of an image is erased (arXiv 1708.04896), after all else but mixup and CutMix; boxes
             as in timm's `RandomErasing`, 2 % to a third of the image.
         erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
-        erasing_mean: Mean of the noise, of pixels of 0..1; a number, or one for each channel. It and the deviation are
-            those that the model normalises by, so that it sees standard normal noise, or zeros.
+        erasing_mean: Mean of the noise, of pixels of 0..1; a number, or one for each channel. With the mean and
+            deviation that the model normalises by, it sees standard normal noise, or zeros.
         erasing_std: Standard deviation of the noise.
 
     Raises:
@@ -339,7 +339,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         uint8 `(height, width, 3)`.
 
     Raises:
-        TypeError: if the image is not uint8 array, the generator is none of NumPy's, or the magnitude is not a number.
+        TypeError: if the image is not a uint8 array, the generator is not NumPy's, or the magnitude is not a number.
         ValueError: if the image is not `(height, width, 3)`, there is no layer, or the magnitude is out of its range.
 
     Examples:
@@ -384,7 +384,7 @@ def randaugment_operation(
         uint8 of the same shape, a new array. `Sharpness` returns images with a side under 3 pixels unchanged.
 
     Raises:
-        TypeError: if the image is not uint8 array, the magnitude is not a number, or the centre is of other than
+        TypeError: if the image is not a uint8 array, the magnitude is not a number, or the centre does not have
             integers.
         ValueError: if the name is unknown, the shape or the magnitude is out of its range, the operation has no sign or
             no centre, or `Cutout` has no centre in the image.

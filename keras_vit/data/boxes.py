@@ -30,10 +30,10 @@ class BoxedImages(AnnotatedPictures):
 
     Attributes:
         examples: The pictures, and what their boxes are read from; None of a pipeline.
-        classes: How many there are.
-        class_names: What they are called, in their order; None where they have no names.
-        tests: The pictures that the data has to evaluate on; None where it has none.
-        pipeline: Batches of another library, which go their own way; None for other data.
+        classes: Number of classes.
+        class_names: Names of the classes, in order; None if they have no names.
+        tests: The pictures of the test split; None if there is no such split.
+        pipeline: Batches of another library's pipeline; None for other data.
         target: `"boxes"`.
 
     Examples:
@@ -118,7 +118,7 @@ def open_boxes(
 ) -> BoxedImages:
     """Returns pictures with boxes, to train a `Detector` on or to evaluate one with.
 
-    Boxes are left, top, right and bottom in pixels of the picture, which may have any size, and no box.
+    Boxes are left, top, right and bottom in pixels. Pictures may have any size, and no box.
 
     Args:
         source: One of
@@ -128,12 +128,13 @@ def open_boxes(
             - a table as `open_table` takes it, with a row for each box: the columns `left`, `top`, `right` and `bottom`
               (or `xmin`, `ymin`, `xmax`, `ymax`), and `split` if there is one. A row with nothing in `label` is a
               picture without boxes;
-            - a list of pictures and one of targets `{"boxes": (T, 4), "labels": (T,)}`, with `crowd` `(T,)` where some
-              are of several things and are not trained on, and `areas` `(T,)` in pixels where they are not the boxes';
+            - a list of pictures and one of targets `{"boxes": (T, 4), "labels": (T,)}`, optionally with `crowd` `(T,)`
+              (boxes of several objects, not trained on) and `areas` `(T,)` in pixels;
             - a pipeline of another library that yields such pairs.
         annotations: The JSON file of COCO's form.
-        classes: How many there are, where the data does not say it.
-        class_names: What they are called, in the order of the labels; those of COCO and tables are found by them.
+        classes: Number of classes, if the data does not contain it.
+        class_names: Names of the classes, in the order of the labels. Classes of COCO and of tables are matched by
+            name.
         file: The column of a table with the files.
         label: The column of a table with the names of the classes.
 
@@ -143,8 +144,8 @@ def open_boxes(
     Raises:
         OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
         ImportError: if Pillow is missing for files, or pyarrow for a Parquet file.
-        TypeError, ValueError: if the data has another form, other classes than are given or a box outside of its
-            picture; for an option that it has no use for. Wrong pictures and boxes of files are when read.
+        TypeError, ValueError: if the data has another form, other classes than given or a box outside its picture; for
+            an option that does not apply. Pictures and boxes in files are checked when they are read.
         KeyError: if a target in memory lacks its boxes or labels.
 
     Examples:
@@ -296,10 +297,9 @@ class BoxAugmentation(Options):
 
     Args:
         min_area: The least share of the picture that a crop keeps; 1.0: no crop.
-        kept: The least share of its area that a box keeps in the crop; others are dropped.
+        kept: A box stays if at least this share of its area is in the crop.
         flip: Mirror half of the pictures, left to right.
-        pictures: Whose rules bring crops to the size of the model, as in `keras_vit.DetectorConfig`.
-            `finetune_detection` takes those of the model.
+        pictures: Whose rules resize crops, as in `keras_vit.DetectorConfig`. `finetune_detection` takes the model's.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.

@@ -302,13 +302,13 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
     Args:
         data_names: In the order of the labels.
         model_names: In the order of the outputs.
-        where: What has these classes, for the message.
+        where: Name of the data, for error messages.
 
     Returns:
         int64 `(len(data_names),)`: numbers of the model's outputs.
 
     Raises:
-        ValueError: if the data has names that the model does not have, or that stand for several of its outputs.
+        ValueError: if the model has no output of a name, or several.
 
     Examples:
         >>> data.match_labels(["dog", "cat"], ["bird", "cat", "dog"])
@@ -457,7 +457,7 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
         The data of that split.
 
     Raises:
-        ValueError: if there is none, or the split has two entries.
+        ValueError: if there is no such entry, or the split has two.
 
     Examples:
         >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
@@ -470,17 +470,17 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
 
 
 def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> bool:
-    """Whether data says which of its images are there to test on.
+    """Whether data has images for testing.
 
     Args:
         source: As in `open_data`.
-        class_names: Of a folder: one that is called like one of them is not a split.
+        class_names: For a folder: a folder with one of these names is a class, not a split.
 
     Returns:
         Whether a dict, a folder, a table or masks have a split to test or to validate on; True for `"tfds:NAME"`.
 
     Raises:
-        ValueError: if a split has two entries or folders, or it cannot be told what folders are.
+        ValueError: if a split has two entries or folders, or a folder could be a split or a class.
         OSError: if a folder cannot be read.
 
     Examples:
@@ -572,11 +572,11 @@ def good_files(
 
 
 def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
-    """Returns all image files below a folder, sorted. Hidden files, and what systems leave behind, are none.
+    """Returns all image files below a folder, sorted. Hidden files and leftovers of operating systems are left out.
 
     Args:
         folder: Where to look.
-        others: A list that the files which are not images by their names are added to.
+        others: A list to which files without an image extension are added.
 
     Returns:
         The paths, each beginning with `folder`.

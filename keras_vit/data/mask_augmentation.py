@@ -24,10 +24,9 @@ _GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green 
 
 @dataclasses.dataclass(frozen=True)
 class MaskAugmentation(Options):
-    """How training pictures with masks are changed. `MaskAugmentation()` is what DINOv2 trains its linear head with.
+    """How training pictures with masks are changed. The defaults are DINOv2's settings for its linear head.
 
-    Each change of colours happens to half of the pictures. Pipelines of other libraries have crops and colours of
-    their own, and are left as they are.
+    Each change of colours happens to half of the pictures. Batches of other libraries' pipelines are not changed.
 
     Args:
         scale: The shorter side becomes that of the image size times a number drawn from this range.
@@ -165,14 +164,13 @@ def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
 class SegmentAugmentation(Options):
     """How pictures with segments are changed in training (`datasets/transforms.py` of EoMT).
 
-    In this order: colours, mirroring, a size between two scales of that which fits into the crop, black below and to
-    the right where the picture is smaller than the crop, and a crop. Masks that leave the crop are dropped; where none
-    is left, all is drawn again.
+    In this order: colours, mirroring, resizing, padding with black below and to the right if the picture is smaller
+    than the crop, and a crop. Masks outside the crop are dropped. If no mask is left, everything is drawn again.
 
     Args:
-        scale: The least and the largest size, in relation to that at which the picture fits into the crop.
-        jitter: Whether half of the pictures each get another brightness (times 0.875 to 1.125), contrast and
-            saturation (0.5 to 1.5) and hue (up to a twentieth of the circle).
+        scale: Smallest and largest size, relative to the size at which the picture fits into the crop.
+        jitter: Whether to change brightness (times 0.875 to 1.125), contrast, saturation (0.5 to 1.5) and hue (up to a
+            twentieth of the circle), each in half of the pictures.
         flip: Mirror half of the pictures, left to right.
 
     Raises:
@@ -197,7 +195,7 @@ class SegmentAugmentation(Options):
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
         """Returns random arguments of `augment_masks`, by name, for a picture of a size (height, width).
 
-        `image_size` is that of the crop, whose place is uniform among those in the resized picture.
+        `image_size` is the size of the crop, whose position is uniform in the resized picture.
         """
         colour = self._colours(rng) if self.jitter else []
         flip = self.flip and rng.random() < 0.5

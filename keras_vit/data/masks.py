@@ -49,11 +49,11 @@ class MaskedImages:
 
     Attributes:
         source: A folder, a table, `(images, masks)`, or a dict of these by split; or a pipeline.
-        classes: How many there are.
-        class_names: In the order of the numbers; None where they are not known.
+        classes: Number of classes.
+        class_names: Names in the order of the numbers; None if they are not known.
         ignore: The number in masks that stands for no class.
-        reduce_zero_label: Whether 0 is not a class either, and the others count from 1.
-        numbers: What the classes become, in their order (see `in_order`); None where they stay.
+        reduce_zero_label: Whether 0 also means no class, and classes count from 1.
+        numbers: The new number of each class (see `in_order`); None if they stay.
         target: `"mask"`.
 
     Examples:
@@ -81,7 +81,7 @@ class MaskedImages:
 
     @property
     def pipeline(self) -> Any:
-        """The batches of another library, which go their own way; None for other data."""
+        """The batches of another library's pipeline; None for other data."""
         is_other = isinstance(self.source, (str, os.PathLike, Mapping, LabelTable)) or not is_pipeline(self.source)
         return None if is_other else self.source
 
@@ -96,8 +96,8 @@ class MaskedImages:
     def in_order(self, names: Sequence[str] | None) -> Self:
         """Returns the same masks with classes in the order of a model's names; itself if either has no names.
 
-        Raises ValueError if a class has a name that is none of the model's, or that several of its classes have, or the
-        model has so many that the number for no class is one of them.
+        Raises ValueError if the model has no class of a name, or several, or so many classes that `ignore` is one of
+        them.
         """
         if names is None or self.class_names in (None, tuple(names)):
             return self
@@ -107,7 +107,7 @@ class MaskedImages:
         return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
 
     def pair(self, element: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the pictures and the masks of what a pipeline yields."""
+        """Splits an item of a pipeline into pictures and masks."""
         return image_pair(element, MASK_KEYS)
 
     def check_batch(self, masks: Any, images: np.ndarray, where: str) -> np.ndarray:
@@ -115,14 +115,14 @@ class MaskedImages:
         return self.checked(masks, images.shape[:-1], where)
 
     def annotated(self, note: Any, pixels: np.ndarray, name: str) -> np.ndarray:
-        """Returns the mask of a picture, which `note` is or is the file of."""
+        """Returns the mask of a picture; `note` is the mask or its file."""
         return self.checked(read_mask(note) if isinstance(note, Path) else note, pixels.shape[:2], name)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
         """Returns a mask, or a batch of them, as int32 of a size: the numbers of classes, and `ignore`.
 
-        Raises ValueError, which begins with `name`, for another size, no pixels, or numbers that are not whole or no
-        classes.
+        Raises ValueError, which begins with `name`, for another size, no pixels, or numbers that are not whole or are
+        not classes.
         """
         labels = to_numpy(mask)
         labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
@@ -270,17 +270,16 @@ def open_masks(
             otherwise one more than the largest number in the training masks, all of which are then read.
         class_names: Names of the classes, in the order of the numbers.
         ignore: The number of unlabelled pixels, which count neither in training nor in evaluation.
-        reduce_zero_label: Whether 0 stands for no class as well, and 1 is the first one, as in ADE20K.
+        reduce_zero_label: Whether 0 also means no class, so that class 0 has the number 1, as in ADE20K.
 
     Returns:
         Data for `finetune_segmentation` and `open_data`. Files are read when they are used.
 
     Raises:
-        OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without classes also
-            if it lacks one of the two, or they cannot be read.
-        ValueError, TypeError: if an argument makes no sense, or `classes.txt` is not UTF-8 or has no names of classes;
-            without classes also if a picture has no mask, or a mask is wrong. Otherwise that is reported when they are
-            opened and read.
+        OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without `classes`
+            also if a folder is missing or a mask cannot be read.
+        ValueError, TypeError: if an argument is invalid, or `classes.txt` is not UTF-8 or has no names; without
+            `classes` also for a wrong or missing mask. With `classes`, masks are checked when they are read.
         ImportError: without classes, if Pillow is not installed.
 
     Examples:
@@ -339,8 +338,8 @@ def mask_targets(
         labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
         ignore: The class of pixels that belong to no mask.
         reduce_zero_label: Whether 0 is not a class, and k stands for k - 1, as in ADE20K.
-        segments: What ids mean: `{"id", "label", "crowd"}` each. Pixels of other ids belong to no mask, and crowds are
-            left out, as the authors do in training. None: `labels` are classes, of which each has one mask.
+        segments: `{"id", "label", "crowd"}` for each id. Other ids belong to no mask, and crowds are left out, as the
+            authors do in training. None: `labels` are classes, and each has one mask.
 
     Returns:
         `masks` `(T, height, width)` of booleans and `labels` int32 `(T,)`.
@@ -348,7 +347,7 @@ def mask_targets(
     Raises:
         TypeError: if `labels` are not integers `(height, width)`.
         ValueError: if `ignore` or `reduce_zero_label` is given beside `segments`.
-        KeyError: if one of these lacks its id or its label.
+        KeyError: if a segment lacks its id or its label.
 
     Examples:
         >>> data.mask_targets(np.array([[0, 0], [2, 255]]))["labels"]

@@ -106,52 +106,51 @@ def open_data(
             - a table of image files and labels: `open_table`; pictures with masks: `open_masks`; with segments:
               `open_segments`; with boxes: `open_boxes`.
             - a dict with any of these for `"train"` and `"test"`.
-        image_size: Of the images that come out, an integer or `(height, width)`. None: arrays or a pipeline of what a
-            model takes already, of any shape and unit, to go through once: labels are checked, images are as they are.
+        image_size: Size of the images in a batch, an integer or `(height, width)`. None: arrays or a pipeline of inputs
+            that are ready for a model; labels are checked, images are not changed.
         batch_size: Images in a batch.
-        split: `"train"`, `"test"` or `"validation"`; where there is only one of the last two, it is taken for both.
-        shuffle: `True`: shuffled, without end, every batch full, for training. `False`: in order, once. `None`: as
-            `split` says.
+        split: `"train"`, `"test"` or `"validation"`; if only one of the last two exists, it serves as both.
+        shuffle: `True`: shuffled, endless, all batches full, for training. `False`: in order, once. `None`: `True` for
+            `"train"`.
         augmentation: What is done to training images; `None`: they are scaled to size. A `MaskAugmentation` where there
             are masks, a `SegmentAugmentation` where there are segments, a `BoxAugmentation` where there are boxes; a
             `ViewAugmentation` for the target `"none"`.
         seed: A whole number from 0. The same seed yields the same batches.
-        classes: How many there are, where the data does not say it.
-        class_names: Their names in the order that labels are to have; of arrays and pipelines, in that which they have.
+        classes: Number of classes, if the data does not contain it.
+        class_names: Names of the classes. Labels get this order; labels of arrays and pipelines already have it.
         target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
-            `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age. `"none"`, of any data: they are not read.
-            Pictures may then come without: all those in a folder or its `train/`, an array, a list, a pipeline.
+            `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age. `"none"`: labels are not read and may be
+            missing: all pictures in a folder or its `train/`, an array, a list, a pipeline.
         on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
             it in `stream.bad`. In training, the next good image takes its place.
-        check: What is looked at in a folder before the first step: `"headers"` (opens every file: finds those that are
-            cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
-        resize: How images come to size that come in order, once: as in `load_image`, or the pipeline of a model,
-            `model.config.pipeline`, which crops as its family does. Pixels are not normalised. Pictures with masks or
-            boxes keep their sizes.
+        check: How files of a folder are checked before the first step: `"headers"` (opens every file: finds those that
+            are cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
+        resize: How images are resized without `shuffle`: as in `load_image`, or `model.config.pipeline`, which crops as
+            the model's family does. Pixels are not normalised. Pictures with masks or boxes keep their sizes.
         workers: How many threads or processes read and decode; `None` for one on every core.
-        processes: Whether they are processes, for image files only: many threads of one process wait for each other.
+        processes: Whether workers are processes, for image files only: many threads of one process wait for each other.
             `None`: for training on 8 cores or more.
         prefetch: How many batches, of `batch_size * height * width * 12` bytes, are made ahead while the model trains.
         shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
             they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
             read as a whole by each process, and must yield the same to all of them.
-        holdout: A share of the training images, drawn by the seed, every class alike: `split="train"` has the others,
-            the others have these. None: the data's own splits.
-        sampling: `"balanced"`: in training, each class is drawn as often as any other; `"sqrt"`: as often as the root
-            of its size says; None: each image once an epoch.
-        channels: Of the images: others than three have values of any range, in arrays, grey pictures and TIFFs of 8
-            and 16 bits or floats; such files are not looked at before they are read.
+        holdout: Share of the training images of each class, drawn by the seed, that becomes the validation and test
+            split. None: the data's own splits.
+        sampling: For training. `"balanced"`: draws all classes equally often; `"sqrt"`: in proportion to the square
+            root of their sizes; None: each image once per epoch.
+        channels: Channels of the images. If not three, values may have any range, in arrays, grey pictures and TIFFs of
+            8 and 16 bits or floats; such files are not checked before they are read.
 
     Returns:
         The stream. Close it, or use it in a `with` statement, to end its threads early.
 
     Raises:
-        ValueError, TypeError: if an argument or the data is wrong, or an option is of no use for it; the file or the
-            place is named.
+        ValueError, TypeError: if an argument or the data is wrong, or an option does not apply; the message names the
+            file or the place.
         OSError: if the folder does not exist (FileNotFoundError), or a folder cannot be read.
         ImportError: if a package is missing; it names the extra.
 
-    What a pipeline or tensorflow-datasets raises by itself is raised, too.
+    Errors of a pipeline or of tensorflow-datasets are raised unchanged.
 
     Examples:
         >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
@@ -617,7 +616,7 @@ class Batches(keras.utils.PyDataset):
 
     @contextlib.contextmanager
     def own_errors(self) -> Iterator[None]:
-        """A context for Keras's loops that raises what a batch has raised, of which TensorFlow makes its own errors."""
+        """Context for Keras's loops: raises the error of a batch itself, which TensorFlow would wrap."""
         try:
             yield
         except Exception as error:

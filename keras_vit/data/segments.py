@@ -124,14 +124,14 @@ class SegmentedImages(AnnotatedPictures):
 
     Attributes:
         examples: The pictures, and what their segments are read from; None of a pipeline.
-        classes: How many there are.
-        class_names: What they are called, in their order; None where they have no names.
+        classes: Number of classes.
+        class_names: Names of the classes, in order; None if they have no names.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
-        stuff: Numbers of the classes of which there are no single things, as far as the data says it.
-        tests: The pictures that the data has to evaluate on; None where it has none.
-        pipeline: Batches of another library, which go their own way; None for other data.
+        stuff: Numbers of the classes without single objects (sky, grass), if the data has them.
+        tests: The pictures of the test split; None if there is no such split.
+        pipeline: Batches of another library's pipeline; None for other data.
         masks: The semantic masks that a pipeline's targets are made of; None for targets that are segments already.
-        whole: The pictures, also those without an instance, to evaluate on; None where there are no others.
+        whole: All pictures, with and without instances, for evaluation; None if every picture has one.
         target: `"segments"`.
 
     Examples:
@@ -228,22 +228,22 @@ def open_segments(
             - a list of pictures and one of targets `{"masks": (T, height, width), "labels": (T,)}`;
             - what `open_masks` takes or returns: each class that occurs is one segment.
         annotations: The JSON file of COCO's form.
-        classes: How many there are, where the data does not say it.
-        class_names: What they are called. COCO's categories are found by them. None: what a file `classes.txt` in the
-            folder lists, or else the data.
+        classes: Number of classes, if the data does not contain it.
+        class_names: Names of the classes, by which COCO's categories are found. None: the names in a `classes.txt` of
+            the folder, or in the data.
         ignore: As in `open_masks`.
         reduce_zero_label: As in `open_masks`.
-        split: Of folders and masks that have such, `"train"`, `"test"` or `"validation"`.
+        split: `"train"`, `"test"` or `"validation"`, for folders and masks with splits.
 
     Returns:
-        The pictures that have a segment; of `"train"` with the others as `tests`. COCO's and those in memory
-        without one are evaluated on.
+        The pictures that have a segment; for `"train"` also the test pictures, as `tests`. Pictures of COCO and in
+        memory without a segment are used for evaluation only.
 
     Raises:
         OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
         ImportError: if Pillow is missing for files, or pycocotools for COCO's masks, when they are read.
-        TypeError, ValueError: if the data has another form, other classes than are given, or a class that is unknown;
-            if a text file is not UTF-8; or if it has no use for an option. Wrong pictures and masks are when read.
+        TypeError, ValueError: if the data has another form, other classes than given, or an unknown class; if a text
+            file is not UTF-8; for an option that does not apply. Pictures and masks are checked when they are read.
         KeyError: if a target in memory lacks its masks or labels.
 
     Examples:

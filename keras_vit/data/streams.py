@@ -64,7 +64,7 @@ class Stream(Protocol):
     shard: tuple[int, int]
 
     def batch(self, step: int) -> tuple[Any, ...]:
-        """Returns the inputs and targets of a step; IndexError without such a batch, others as `ImageStream.batch`."""
+        """Returns the inputs and targets of a step; errors as in `ImageStream.batch`."""
         ...
 
     def length(self, step: int) -> int:
@@ -76,7 +76,7 @@ class Stream(Protocol):
         ...
 
     def map(self, function: Callable[..., tuple[Any, ...]]) -> "Stream":
-        """Returns the same stream with other batches: what `function(step, images, labels)` returns of each."""
+        """Returns a stream whose batches are the results of `function(step, images, labels)`."""
         return _Mapped(self, function)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -114,17 +114,17 @@ class ImageStream(Stream):
 
     Attributes:
         class_names: In the order of the labels, or `None` if they have no names.
-        classes: How many there are; 0 of test data that does not say it; 1 for regression.
+        classes: Number of classes; 0 for test data without this information, 1 for regression.
         target: What the labels are, as in `open_data`; also `"mask"`, `"segments"` and `"boxes"`.
         labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
-        name: From an index in the data's order to what the image is called, such as its path; None of pipelines.
+        name: Function from an index in the data's order to the image's name, such as its path; None for pipelines.
         examples: How many there are, or `None` if the data does not say.
-        batch_size: Of full batches.
+        batch_size: Images in a full batch.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
         endless: Whether it is training data: shuffled, augmented, and every batch full.
-        shard: (i, n): of every batch `batch` returns the i-th of n parts. The other figures are those of whole batches.
-        bad: What was left out, with reasons; it grows when a file turns out to be bad later.
-        converted: Images that are not RGB with 8 bits, and what is done with them.
+        shard: (i, n): `batch` returns the i-th of n parts of each batch. All counts are for whole batches.
+        bad: Images that were left out, with reasons; it grows while files are read.
+        converted: Images that are not RGB with 8 bits, and how they are converted.
 
     Examples:
         >>> with data.open_data("photos", image_size=8, batch_size=2) as stream:
@@ -181,8 +181,7 @@ class ImageStream(Stream):
 
         Raises:
             IndexError: if test data has no such batch, or the step is below 0.
-            TypeError: if the step is not an integer, or a pipeline yields what is not numbers; its own errors are
-                raised.
+            TypeError: if the step is not an integer, or a pipeline yields something other than numbers.
             ValueError: if an image or label is bad and bad images are not skipped, single examples of a pipeline differ
                 in shape, or the stream is closed.
             RuntimeError: if a worker process has ended.
@@ -211,11 +210,11 @@ class ImageStream(Stream):
         return self._origin | counts
 
     def contents(self) -> str | None:
-        """Returns a fingerprint of the pictures and their labels; None of pipelines, of which nobody can tell."""
+        """Returns a fingerprint of the pictures and their labels; None for pipelines, which cannot be compared."""
         return None
 
     def close(self) -> None:
-        """Ends what reads ahead, after the batches in work. A stream may be closed more than once."""
+        """Ends the threads and processes that read ahead. A stream may be closed more than once."""
         self._closed = True
         self._threads.shutdown(cancel_futures=True)
         if self._readers is not None:

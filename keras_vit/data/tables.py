@@ -35,7 +35,7 @@ from keras_vit.data.examples import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Labelled images, each a row of a table: `open_table` makes it, and what takes `data` takes it.
+    """Labelled images, each a row of a table, as `open_table` returns them.
 
     Attributes:
         files: The images.
@@ -43,8 +43,8 @@ class LabelTable:
         target: `"class"`, `"multilabel"` or `"number"`.
         class_names: In the order of the labels; the name of the column for regression.
         splits: `"train"`, `"test"` or `"validation"` for each image; None where the table has no splits.
-        rows: What each row is called in messages.
-        source: What the table is called.
+        rows: Name of each row in messages.
+        source: Name of the table.
         masks: With the target `"mask"` the file of each image's mask, for `open_masks`.
 
     Examples:
@@ -67,7 +67,7 @@ class LabelTable:
 
     @property
     def has_test_split(self) -> bool:
-        """Whether rows say that they are there to test or to validate on."""
+        """Whether some rows are for testing or validation."""
         return any(split in IN_PLACE_OF for split in self.splits or ())
 
     def rows_of(self, split: str) -> list[int]:
@@ -82,7 +82,7 @@ class LabelTable:
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
         """Returns the images of a split, in the order of the rows; all rows for each split if the table has none.
 
-        With `class_names` the classes come in that order, and a number is called so.
+        `class_names` gives the order of the classes, or the name of a number.
         """
         if self.masks is not None:
             raise ValueError(f"{self.source} has files of masks: give data.open_masks(table).")
@@ -141,7 +141,7 @@ def open_table(
     separator: str | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> LabelTable:
-    """Returns labelled images from a table with a row for each: what takes data takes it, such as `finetune`.
+    """Returns labelled images from a table with one row per image, for `finetune`, `evaluate` and all that take data.
 
     Args:
         source: A `.csv` (commas, semicolons or tabs, UTF-8), `.tsv` or `.parquet` file (which needs pyarrow), a pandas,
@@ -153,9 +153,9 @@ def open_table(
         target: What the labels are: `"class"`, `"multilabel"`, `"number"` (a quantity such as an age) or `"mask"` (the
             files of masks, one number a pixel: the table is for `open_masks`). None: `"multilabel"` where there are
             several columns, a `separator` or lists in the column, else `"class"`.
-        separator: What stands between the labels of an image in one column, such as `"|"`; an image may have none.
-            None: a cell of text is one label, or none if it is empty.
-        folder: What the files are relative to; None for the table's own folder, or the current one.
+        separator: Separator of several labels in one column, such as `"|"`; a cell may be empty. None: a cell is one
+            label, or none if it is empty.
+        folder: Folder that file paths are relative to; None for the table's own folder, or the current one.
 
     Returns:
         The table. Images are read when they are used.

@@ -156,10 +156,10 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Raises:
         ImportError: if `picture` is a file and Pillow is not installed, or tifffile for a TIFF of other channels than
             three.
-        TypeError: if `model` is not a depth model, `picture` no picture, or `flip` no bool.
+        TypeError: if `model` is not a depth model, `picture` is not a picture, or `flip` is not a bool.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if the picture cannot be decoded, has another shape, no pixels or values that are none, or is
-            prepared at a size that the model does not take, or the model has `include_preprocessing`.
+        ValueError: if the picture cannot be decoded, has another shape, no pixels or values outside 0..255. Also if the
+            model does not take the prepared size, or has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
     `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.
@@ -207,7 +207,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
 
     Raises:
         ImportError: if matplotlib is not installed, or Pillow and `picture` is a file.
-        TypeError: if `result` is no `Depth`, `picture` no picture, or `path` no path.
+        TypeError: if `result` is not a `Depth`, `picture` is not a picture, or `path` is not a path.
         OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
         ValueError: if the picture cannot be decoded, holds values that are not pixels or is of another size, or `path`
             has another ending.

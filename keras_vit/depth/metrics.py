@@ -54,9 +54,9 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         The errors over the pixels that count.
 
     Raises:
-        TypeError: if `result` is no `Depth`, or `least` or `most` no number.
+        TypeError: if `result` is not a `Depth`, or `least` or `most` is not a number.
         ValueError: if sizes differ, the range is empty, no pixel counts, or depth is not finite.
-        TypeError, ValueError: if `truth` holds no numbers.
+        TypeError, ValueError: if `truth` does not contain numbers.
 
     Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
 

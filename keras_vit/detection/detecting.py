@@ -34,7 +34,7 @@ class Detection(PlainData):
         boxes: float32 `(k, 4)`: left, top, right and bottom in pixels of the picture, which they may reach beyond.
         scores: float32 `(k,)`: how likely each is, in 0..1.
         labels: int32 `(k,)`: the class of each.
-        names: What the classes of the boxes are called.
+        names: The name of each box's class.
         objectness: float32 `(k,)`: how likely the patch has an object, whatever its class; None without such a head.
 
     Examples:

@@ -39,7 +39,7 @@ class MeanAPResult(ClassesResult):
         ar_large: `ar100` of large truths.
         per_class: float64 `(classes,)`: `ap` of each; NaN for a class without a truth.
         truths: int64 `(classes,)`: how many there are, without crowds.
-        class_names: What the classes are called, or None.
+        class_names: Names of the classes, or None.
 
     Examples:
         >>> detection.MeanAP(classes=2).result().pictures
@@ -80,9 +80,9 @@ class MeanAP:
     """Adds up detections picture by picture: COCO's average precision and recall of a whole set.
 
     Args:
-        classes: How many there are.
+        classes: Number of classes.
         kind: What to compare: `"boxes"` or `"masks"`.
-        class_names: What the classes are called.
+        class_names: Names of the classes.
 
     Raises:
         TypeError: if `class_names` is not a collection.

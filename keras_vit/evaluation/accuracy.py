@@ -76,7 +76,7 @@ class AccuracyResult(ClassesResult):
         correct_per_class: int64 `(classes,)`: how many of these are right.
         confusion: int64 `(classes, classes)`: rows are what the images show, columns what the model predicts; None for
             more than `CONFUSION_CLASSES` classes.
-        class_names: What the classes are called, or None.
+        class_names: Names of the classes, or None.
         seconds: How long it took, with reading the data.
         mistakes: The worst ones, as many as `evaluate` was to keep.
 
@@ -171,9 +171,9 @@ def evaluate(
         preprocess: Whether the images are pixels of 0..255 in any size. `None`: those of files, of streams and in
             lists of images of different sizes are.
         batch_size: Images per batch, where the data does not come in batches.
-        class_names: What the labels stand for, in their order, where the data has no names (see `open_data`).
-            Where the model knows the names of its outputs, too, labels and outputs are matched by name: the data
-            may have fewer classes than the model, in another order.
+        class_names: Names of the labels, in their order, if the data has no names (see `open_data`). Where the model
+            knows the names of its outputs, too, labels and outputs are matched by name: the data may have fewer classes
+            than the model, in another order.
         target: What the labels are: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: that of a table
             or stream, else `"class"`.
         threshold: For several labels: the probability from which on a class is predicted.
@@ -443,7 +443,7 @@ def batches(
         `(batch, classes)`, for regression `(batch, 1)`.
 
     Raises:
-        TypeError: if `data` is none of these, or its labels are not numbers.
+        TypeError: if `data` is of another kind, or its labels are not numbers.
         ValueError: if `data` is files, there are no images, or not as many as labels, a label does not fit the target,
             rows are not one-hot, or an argument makes no sense.
         OSError, ImportError: if a file of a stream cannot be read, or a package that reads it is missing.

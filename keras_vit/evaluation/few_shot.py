@@ -133,7 +133,7 @@ class FewShotResult(TableResult):
         seeds: What the draws of the examples depend on.
         accuracy: float64 `(shots, l2, seeds)`, on the test images.
         held_out: The same on training images that were not drawn, where there are several strengths; else None.
-        classes: How many there are.
+        classes: Number of classes.
         features: Length of a feature vector.
         train_examples: How many training images there were to draw from.
         test_examples: How many test images there were.

@@ -89,7 +89,7 @@ def draw_confusion(
     Args:
         result: What `evaluate` returned, or counts `(classes, classes)`, rows what the images show.
         path: A `.png` to write; it appears when it is complete. None for none.
-        class_names: What the classes are called; None for the result's names, or numbers.
+        class_names: Names of the classes; None for the result's names, or numbers.
         title: The headline.
 
     Returns:

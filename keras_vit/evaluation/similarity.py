@@ -103,7 +103,7 @@ def knn(
         queries: `(queries, length)`.
         k: How many neighbours vote; DINO has 10, 20, 100 and 200.
         temperature: The lower, the more the nearest count.
-        classes: How many there are; None for the largest label and one.
+        classes: Number of classes; None for the largest label plus one.
 
     Returns:
         float64 `(queries, classes)`; the largest of a row is the answer.

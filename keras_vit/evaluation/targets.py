@@ -134,7 +134,7 @@ class MultilabelResult(ClassesResult):
         best_thresholds: float64 `(classes,)`: the probabilities at which F1 would have been best on these images.
         best_f1: float64 `(classes,)`: F1 there.
         images_per_class: int64 `(classes,)`.
-        class_names: What the classes are called, or None.
+        class_names: Names of the classes, or None.
         seconds: How long it took, with reading the data.
 
     Examples:

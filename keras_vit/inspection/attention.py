@@ -239,7 +239,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
         they explain. Their signs are arbitrary; here the value of largest size is positive.
 
     Raises:
-        TypeError: if the model is none of this package.
+        TypeError: if the model is not of this package.
         ValueError: if `components` is not a positive integer, there are not as many, or several models are inside.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 

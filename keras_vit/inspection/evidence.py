@@ -28,7 +28,7 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         float32 `(batch, classes)`: logits; for a model around a Vision Transformer, its outputs as they are.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are not numbers.
+        TypeError: if the model contains no model of this package, or the images are not numbers.
         ValueError: if it has no head or several models inside, its output is not one number for each class, it does not
             take such images, or `batch_size` is not a positive integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
@@ -57,7 +57,7 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
         the image that the model takes (127.5 grey levels where it is scaled to [-1, 1]).
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are not numbers.
+        TypeError: if the model contains no model of this package, or the images are not numbers.
         ValueError: if the model has no head with one number for each class or several models inside, it does not take
             such images, `classes` are not integers, one or one for each image, there is no such class, or `batch_size`
             is not a positive integer.
@@ -150,7 +150,7 @@ def class_evidence(
         float32 `(batch, rows, columns)`, logits.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are not numbers.
+        TypeError: if the model contains no model of this package, or the images are not numbers.
         ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model has several models
             inside, was optimized for inference or does not take such images, `classes` are not integers, one or one for
             each image, there is no such class, or `batch_size` is not a positive integer.
@@ -259,10 +259,10 @@ def nearest_patches(
         `(count,)`: their cosines.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are not numbers.
+        TypeError: if the model contains no model of this package, or the images are not numbers.
         ValueError: if the model has several models inside or does not take such images, there is no such patch or
             layer, the layer has no places, it lacks patches because the model was optimized for inference, `count` is
-            no positive integer below the number of patches, or `batch_size` is none.
+            not between 1 and the number of patches minus 1, or `batch_size` is not a positive integer.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:
@@ -316,7 +316,7 @@ def feature_map(
         patches do not differ are 0.
 
     Raises:
-        TypeError: if the model has none of this package inside, or the images are not numbers.
+        TypeError: if the model contains no model of this package, or the images are not numbers.
         ValueError: if the model has several models inside or does not take such images, there is no such layer, it has
             no places, it lacks patches because the model was optimized for inference, or `batch_size` is not a positive
             integer.

@@ -85,7 +85,8 @@ def write_page(
         The path.
 
     Raises:
-        TypeError: if `model` is something else, `images` no dict, or one holds no integers or floats.
+        TypeError: if `model` is something else, `images` is not a dict, or an image does not contain integers or
+            floats.
         ValueError: if the path does not end with `.html` or `.htm`, the images are not pixels or not such as the model
             takes, there are images and the model was optimized for inference, or its name is unknown or file damaged.
         ImportError: if Pillow is not installed.

@@ -115,7 +115,7 @@ def plot(
             `"heads"` one of them; of the last three kinds none.
         path: A `.png`, `.svg` or `.pdf` to write; it appears when it is complete. None for none.
         title: The headline; a default where it is empty.
-        class_names: What the class of each image is called, for maps of images.
+        class_names: The name of each image's class, for maps of images.
         cosines: `(count,)`, of `nearest_patches`.
         patch: Of `"nearest"`, the image, the row and the column of the given patch.
         grid_size: Of `"nearest"`, rows and columns of patches (`model.config.grid_size`).

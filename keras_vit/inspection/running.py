@@ -140,8 +140,8 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         uint8 `(batch, height, width, 3)`: the first three channels; of fewer, the first one three times.
 
     Raises:
-        TypeError: if the model has no config of ours, or the images are not numbers.
-        ValueError: if the images are none, no batch, or have other channels than the model takes.
+        TypeError: if the model is not of this package, or the images are not numbers.
+        ValueError: if there are no images, they are not a batch, or the model takes another number of channels.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:

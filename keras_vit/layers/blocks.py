@@ -79,8 +79,8 @@ class MultiHeadAttention(CompositeLayer):
     Output: `(batch, Q, D)`.
 
     Raises:
-        ValueError: if `heads` does not divide D, a name is unknown, the rate is none, or a rotation is passed to a
-            layer that was not made for one, or the other way round.
+        ValueError: if `heads` does not divide D, a name is unknown, the rate is not from 0 to below 1, or a rotation is
+            passed without `rotary_embedding` or missing with it.
 
     Examples:
         >>> tuple(layers.MultiHeadAttention(heads=2)(np.zeros((1, 4, 8), "float32")).shape)
@@ -253,7 +253,7 @@ class MLP(_HiddenLayer):
     Output: as `x`.
 
     Raises:
-        ValueError: if `gelu` is unknown, or the rate is none.
+        ValueError: if `gelu` is unknown, or the rate is not from 0 to below 1.
 
     Examples:
         >>> layers.MLP(width=16)(np.zeros((1, 5, 8), "float32")).shape[-1]
@@ -579,7 +579,8 @@ class MixerBlock(SameShape, ResidualBlock):
     Output: as `x`. All rates apply while training only.
 
     Raises:
-        ValueError: if `gelu` is unknown, a rate is none, or the number of tokens is not known when the layer is built.
+        ValueError: if `gelu` is unknown, a rate is not from 0 to below 1, or the number of tokens is not known when the
+            layer is built.
 
     Examples:
         >>> tuple(layers.MixerBlock(tokens_mlp_width=3, mlp_width=16)(np.zeros((1, 4, 8), "float32")).shape)
@@ -611,7 +612,7 @@ class MixerBlock(SameShape, ResidualBlock):
     def build(self, x_shape: Shape) -> None:
         """Makes both perceptrons and normalisations.
 
-        Raises ValueError if the number of tokens is not known, `gelu` is unknown, or `dropout` no rate.
+        Raises ValueError if the number of tokens is not known, `gelu` is unknown, or `dropout` is not a rate.
         """
         _, tokens, width = x_shape
         if tokens is None:

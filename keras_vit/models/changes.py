@@ -31,8 +31,8 @@ class ModelOptions(TypedDict, total=False):
             position embeddings are resized.
         classes: Outputs of the head. Another number than the source's makes a new, zero-initialised head and drops the
             pre-logits, as the original does. Without the top it has no effect, as in keras.applications.
-        class_names: What the outputs stand for, in order. None for the names in the file, or in a `classes.txt`
-            beside it that has as many lines as the file has classes.
+        class_names: Names of the outputs, in order. None for the names in the file, or in a `classes.txt` beside it
+            that has as many lines as the file has classes.
         include_top: Whether the head is there, and what else comes after pooling.
         pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
             None for the source's; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or

@@ -158,7 +158,7 @@ class ViTConfig(ModelConfig):
         unit_features: Whether what the head reads is divided by its length (zero-shot classifiers).
         classes: Outputs of the head; None for no head.
         distillation_head: Whether the distillation token has a second head; the logits are the mean of both.
-        class_names: What the outputs of the head stand for, in order; None where that is unknown. Files carry them.
+        class_names: Names of the head's outputs, in order; None if they are unknown. Files store them.
         classifier_activation: Name of a Keras activation on top of the head; None for logits.
 
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.

@@ -76,7 +76,7 @@ class DenseModel(ImageModel):
         trainable: Whether training changes the weights.
 
     Raises:
-        TypeError: if `config` is none of this model.
+        TypeError: if `config` is not of this model's class.
         ValueError: if `input_tensor` is not an input for the backbone, `dtype` is unknown, or Keras is set to images
             with channels first.
     """
@@ -408,8 +408,8 @@ class EoMT(DenseModel):
             blocks. With `mask_probability=0` the last is that of a call.
 
         Raises:
-            ValueError: if `draws` is needed and None, there is another number of probabilities than blocks or one that
-                is none, or the images do not fit the model.
+            ValueError: if `draws` is needed and None, the number of probabilities is not the number of blocks, one is
+                outside 0..1, or the images do not fit the model.
 
         Examples:
             >>> len(keras_vit.EoMT(eomt_config).predictions(small_images)) == eomt_config.query_blocks + 1

@@ -88,7 +88,7 @@ class EoMTConfig(NamedClasses):
     Attributes:
         backbone: The Vision Transformer, for images of one size: pooling `"none"`, no classes.
         classes: K, the number of classes, without "no object".
-        class_names: What they stand for, in order; None where that is unknown.
+        class_names: Names of the classes, in order; None if they are unknown.
         queries: Q, the number of queries, each of which predicts a mask and the class of what it shows.
         query_blocks: How many of the last blocks see the queries.
         upscale_blocks: How often the map of patches is doubled before the masks are read from it.
@@ -133,7 +133,7 @@ class LinearSegmenterConfig(NamedClasses):
     Attributes:
         backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
         classes: K, the number of classes.
-        class_names: What they stand for, in order; None where that is unknown.
+        class_names: Names of the classes, in order; None if they are unknown.
         blocks: Numbers of the blocks whose patch tokens are read, from 0; the last block is the last of them. All of
             them take the final norm.
         dropout: Rate at which whole channels are left out while the head trains: 0.1 in DINOv3.
@@ -190,7 +190,7 @@ class DetectorConfig(NamedClasses):
     Attributes:
         backbone: The Vision Transformer that the heads read: pooling `"none"`, no classes, images of one size.
         classes: C, the number of classes.
-        class_names: What they stand for, in order; None where that is unknown.
+        class_names: Names of the classes, in order; None if they are unknown.
         embedding: E, the length of the vector that a patch and a class have.
         objectness: Whether there is a head that says how likely a patch has an object (OWLv2).
         activation: Of the heads of boxes and objectness: `"exact"` (transformers), `"tanh"` (Scenic) or another.

@@ -66,7 +66,7 @@ class TextEncoder(ConfiguredModel):
         trainable: Whether training changes the weights.
 
     Raises:
-        TypeError: if `config` is no `TextConfig`.
+        TypeError: if `config` is not a `TextConfig`.
         ValueError: if `dtype` is unknown; at call time, if the ids are not integers of 0 to `vocabulary - 1`, or not
             `context` of them.
 

@@ -233,7 +233,7 @@ class VisionTransformer(ImageModel):
         trainable: Whether training changes the weights.
 
     Raises:
-        TypeError: if `config` is none of this model.
+        TypeError: if `config` is not a `ViTConfig`.
         ValueError: if `input_tensor` does not fit the config, Keras does not know the dtype or the activation or is set
             to channels first; at call time, if the images do not fit.
 
@@ -282,7 +282,7 @@ class VisionTransformer(ImageModel):
         Args:
             classes: Outputs of the new head; None for no head.
             keep_pre_logits: Whether the tanh layer stays. The original drops it when it fine-tunes.
-            class_names: What the outputs stand for.
+            class_names: Names of the outputs.
 
         Raises:
             TypeError, ValueError: if `classes` is not a positive integer, there are not as many names, the model has

@@ -194,7 +194,7 @@ class LabelSet:
     """The classes of a data set, in the order of the outputs of models.
 
     Attributes:
-        names: What they are called.
+        names: Names of the classes.
         colours: `(red, green, blue)` of each, 0..255, as its publishers draw it.
         stuff: Which of them are not countable things: their segments are one in panoptic maps.
 

@@ -125,8 +125,8 @@ class Pipeline:
         Raises:
             OSError: if a file cannot be opened, such as FileNotFoundError.
             TypeError: for what holds no integers or floats, and symbolic tensors.
-            ValueError: for content that cannot be decoded, another shape or number of channels, values that are no
-                pixels, and arrays of a batch that differ in size.
+            ValueError: for content that cannot be decoded, another shape or number of channels, values outside 0..255,
+                and arrays of a batch that differ in size.
             ImportError: if Pillow, or tifffile for a TIFF of other channels than three, is missing.
         """
         if isinstance(images, (list, tuple)):

@@ -30,7 +30,7 @@ class MeanIoUResult(ClassesResult):
         intersection: int64 `(classes,)`: pixels of a class that are predicted as it.
         predicted: int64 `(classes,)`: pixels that are predicted as a class, of those with a label.
         labelled: int64 `(classes,)`: pixels of a class.
-        class_names: What the classes are called, or None.
+        class_names: Names of the classes, or None.
 
     Examples:
         >>> segmentation.mean_iou([[[0, 1]]], [[[0, 0]]], classes=2).per_class.tolist()
@@ -83,11 +83,11 @@ class MeanIoU:
     Args:
         classes: How many classes there are; labels and predictions are 0 to `classes - 1`.
         ignore: The label of pixels that do not count, whatever is predicted there; None: all count.
-        class_names: What the classes are called.
+        class_names: Names of the classes.
 
     Raises:
-        ValueError: if there are not as many names as classes, `classes` is not an integer of at least 1, or `ignore`
-            none.
+        ValueError: if there are not as many names as classes, `classes` is not an integer of at least 1, or `ignore` is
+            not an integer.
         TypeError: if `class_names` is not a collection.
 
     Examples:
@@ -225,7 +225,7 @@ def evaluate(
         data: What `open_masks` takes or returns, whose test pictures count where it has such; or a stream of them.
             Where both have names of classes, they are matched by name.
         ignore: The value of pixels that have no class and do not count.
-        reduce_zero_label: Whether 0 is not a class and the others are one lower, as in ADE20K's files.
+        reduce_zero_label: Whether 0 means no class and class k has the number k + 1, as in ADE20K's files.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         distribution: None: all processes that the program was started in share the pictures, and each gets the result
             for all. `"alone"`: this process evaluates by itself.

@@ -95,7 +95,7 @@ class PanopticQuality:
     class, is not a mistake; a crowd need not be found. As panopticapi's `evaluation.py`.
 
     Args:
-        classes: How many there are.
+        classes: Number of classes.
         stuff: Which of them are not countable things, for the table.
 
     Raises:

@@ -160,10 +160,10 @@ def plot(
 
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
-        TypeError: if `result` is no `Segmentation`, `picture` no picture, `path` no path, or `colours` no collection.
+        TypeError: if `result` is not a `Segmentation`, or `picture`, `path` or `colours` has another type.
         OSError: if the picture cannot be opened, or the file not written.
         ValueError: if the picture cannot be decoded, has no pixels of 0..255 or another size, a class has no colour,
-            `colours` is not data set, `opacity` is not a number in 0..1, or `path` has another ending.
+            `colours` is not a data set, `opacity` is not a number in 0..1, or `path` has another ending.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")

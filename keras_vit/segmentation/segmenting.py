@@ -77,11 +77,11 @@ def segment(
 
     Raises:
         ImportError: if `picture` is a file and Pillow is missing, or tifffile for a TIFF of other channels than three.
-        TypeError: if `model` is not such a model, `picture` no picture, `scales` no collection, or `flip` no bool.
+        TypeError: if `model`, `picture`, `scales` (a collection) or `flip` (a bool) has another type.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if another argument makes no sense, or the picture cannot be decoded, has no pixels, values that are
-            none, other channels, one side that is more than 50 times as long as the other, or is prepared at a size
-            that the model does not take.
+        ValueError: if another argument is out of its range, or the picture cannot be decoded, has other channels, or
+            has values outside 0..255. Also if one side is more than 50 times as long as the other, or the model does
+            not take the prepared size.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
     of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.

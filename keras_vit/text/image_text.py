@@ -259,7 +259,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             TypeError: for a list or tuple that holds what is neither pixels nor a file, and for bytes.
             ImportError: if there are files and Pillow, or tifffile for a TIFF of other channels than three, is missing.
 
-        What a data set raises by itself is raised, too.
+        Errors of a data set are raised unchanged.
         """
         whole_number("batch_size", batch_size, 1)
         if isinstance(images, (list, tuple, bytes)) or is_file(images):
@@ -298,7 +298,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         normalised embedding of the image (`config.unit_features`).
 
         Args:
-            class_names: What the classes are called; they become `config.class_names`.
+            class_names: Names of the classes; they become `config.class_names`.
             templates: Sentences with a `{}` for the name, or the name of a published list of them: `"openai_80"` and
                 `"openai_7"` (CLIP's notebooks for ImageNet), `"openai_cifar10"` or another of
                 `published_templates()`. A class is the mean of its texts.
@@ -311,7 +311,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.
 
         Raises:
-            TypeError: if names are not strings, or templates neither a string nor several.
+            TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
             ValueError: unless there are two names or more, each a line of text, all different also where the rule drops
                 capitals and punctuation, and templates are strings with one `{}` each; if `averaging` is unknown,
                 `batch_size` is not a positive integer, or there is no tokenizer.
@@ -349,7 +349,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         each the mean of its texts, as in the authors' notebook on segmentation. Nothing of the text tower is kept.
 
         Args:
-            class_names: What the classes are called; they become `config.class_names`.
+            class_names: Names of the classes; they become `config.class_names`.
             templates: As in `zero_shot_classifier`; `"tcl"` has the nine that the authors measure with.
             mode: `"slide"`: crops that overlap, whose shares of classes are averaged; `"whole"`: the picture at once.
             image_size: Pixels of the shorter side of a picture, and of the sides of a crop.

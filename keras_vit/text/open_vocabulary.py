@@ -73,14 +73,14 @@ class OpenVocabularyDetector(WithTexts):
         """Returns a detector of what is named: an ordinary model, which keeps nothing of the text tower.
 
         Args:
-            class_names: What is looked for, one name or more; they become `config.class_names`.
+            class_names: Names of the objects to find; they become `config.class_names`.
             templates: Sentences with a `{}` for the name, or the name of a published list of them. The logit of a class
                 is the mean over its sentences, as in Scenic's evaluation.
             batch_size: How many texts are computed at a time.
             progress: Whether to show a bar.
 
         Raises:
-            TypeError: if names are not strings, or templates neither a string nor several.
+            TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
             ValueError: if there is no name, a name is there twice or empty, templates are not sentences with one `{}`,
                 or there is no tokenizer.
             ImportError: if the tokenizer needs a library of the extra `text`.
@@ -111,7 +111,7 @@ class OpenVocabularyDetector(WithTexts):
             A `Detector`; `patch` is the number of the patch in the example that stands for the class.
 
         Raises:
-            TypeError: if `example` is not a picture, or `box` not four numbers.
+            TypeError: if `example` is not a picture, or `box` is not four numbers.
             ValueError: if the box is empty or outside of the picture.
         """
         model, config = self.detector, self.detector.config

@@ -148,7 +148,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
         From patterns of weights' paths to the axes of the mesh along which they are split.
 
     Raises:
-        TypeError: if `model` is none of these.
+        TypeError: if `model` is of another kind.
         ValueError: for an unknown variant; if the mesh has no axis `"model"`, or its length does not divide a weight
             that would be split.
 

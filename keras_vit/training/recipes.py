@@ -285,7 +285,7 @@ def recipe(name: str) -> Recipe:
 
     Raises:
         TypeError: if `name` is not a string.
-        ValueError: if there is none of that name; the message has those nearest to it.
+        ValueError: if no recipe has that name; the message has the nearest names.
 
     Examples:
         >>> recipe = training.recipe("finetune/imagenet2012")

@@ -47,7 +47,7 @@ class Trained(PlainData):
         log: A row per evaluation: `step`, `loss`, `accuracy`, `val_loss`, `val_accuracy`, `learning_rate`, `seconds`,
             in segmentation `val_mean_iou` or `val_panoptic_quality`, in detection `val_ap` and `val_ap50`, and with
             `keep="best"` whether it is `kept`.
-        class_names: What the outputs of the model stand for; None where the data does not say.
+        class_names: Names of the model's outputs; None if the data has no names.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
 
@@ -145,7 +145,7 @@ def finetune(
         RuntimeError: if another process trains in `output`, processes cannot work together, or one that reads ends.
         ImportError: if a package is missing, such as Pillow for a folder.
 
-    What a pipeline, tensorflow-datasets or a callback raises by itself is raised, too.
+    Errors of a pipeline, tensorflow-datasets or a callback are raised unchanged.
 
     Examples:
         >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
