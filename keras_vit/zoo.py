@@ -5,24 +5,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
-from keras_vit import models
+from keras_vit import checkpoints, models
 from keras_vit._arguments import Source, Tensor, warn_caller
 from keras_vit._options import keywords, refuse_unknown
-from keras_vit.checkpoints import (
-    config_in_file,
-    find_checkpoint,
-    find_recommended,
-    is_copy,
-    is_keras_file,
-    is_variant,
-    load_model,
-    names_beside,
-    open_checkpoint,
-    pair_in,
-    read_keras,
-    recommended_size,
-    resolve_source,
-)
 from keras_vit.checkpoints.catalogue import repositories_called
 from keras_vit.checkpoints.keras_files import check_unpacked
 from keras_vit.models import (
@@ -86,8 +71,12 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
     given = keywords("load", options, LoadOptions)
     if "channels" in given and "input_tensor" in given:
         raise ValueError("channels and input_tensor: call the model with other channels on the tensor instead.")
-    path = find_recommended(str(source)) if is_variant(source) else resolve_source(source)
-    return _load_keras_file(os.path.expanduser(path), given) if is_keras_file(path) else _load_checkpoint(path, given)
+    if checkpoints.is_variant(source):
+        return _load_checkpoint(checkpoints.find_recommended(str(source)), given)
+    path = checkpoints.resolve_source(source)
+    if checkpoints.is_keras_file(path):
+        return _load_keras_file(os.path.expanduser(path), given)
+    return _load_checkpoint(path, given)
 
 
 from_checkpoint = load
@@ -99,7 +88,7 @@ def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
             raise ValueError(f"{path} says all of its model itself: leave {option}={options[option]!r} out.")
-    model = read_keras(path)
+    model = checkpoints.read_keras(path)
     config = _with_names_beside(model.config, path)
     changes = config_changes(config, options, str(path))
     if config is not model.config and changes.get("classes", config.classes) == config.classes:
@@ -112,15 +101,15 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     """Returns the model of a checkpoint: its config is read and changed, then the model is built and filled."""
     reading: dict[str, Any] = {name: options.get(name) for name in OF_SOURCES}
     if "head" in options:
-        head = find_checkpoint(options["head"])
+        head = checkpoints.find_checkpoint(options["head"])
     else:
-        path, head = pair_in(path)
+        path, head = checkpoints.pair_in(path)
     reading["head"] = head
-    given, path = path, find_checkpoint(path)
-    if "numerics" not in options and is_copy(given, path):
+    given, path = path, checkpoints.find_checkpoint(path)
+    if "numerics" not in options and checkpoints.is_copy(given, path):
         reading["numerics"] = "official"
     size = options.get("image_size")
-    plan = open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
+    plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
     config = _with_names_beside(plan.config, path if head is None else head)
     if isinstance(config, DenseConfig) and "numerics" in options:
         raise ValueError(f"{path} has no use for numerics: it is a model of the kind {config.model}. Leave it out.")
@@ -131,7 +120,7 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     new = changed_config(config, changes)
     keep_head = "head" not in layers_to_reinitialise(config, new)
     build = {name: options[name] for name in OF_BUILDING if name in options}
-    model = load_model(path, plan, new, keep_head=keep_head, **build)
+    model = checkpoints.load_model(path, plan, new, keep_head=keep_head, **build)
     return model if channels == new.channels else model.with_config(channels=channels)
 
 
@@ -172,7 +161,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
     if pretrained:
         if weights is not None:
             raise ValueError(f"pretrained=True chooses the weights itself, but weights={weights!r} was given, too.")
-        weights = find_recommended(variant)
+        weights = checkpoints.find_recommended(variant)
     is_ours = weights is not None and os.fspath(weights).endswith(".weights.h5")
     config = variant_config(variant) if weights is None or is_ours else _config_of(weights, variant)
     if given.get("include_top", True) and (given.get("classes") or config.classes):
@@ -195,8 +184,8 @@ def _variant_called(name: str) -> str:
         if not rows:
             raise
     raise ValueError(
-        f"There is no variant {name!r}. Did you mean {rows[0]['variant']!r}, or for its weights "
-        f"keras_vit.load({rows[0]['name']!r})? list_models() shows all."
+        f"There is no variant {name!r}. Did you mean {rows[0].variant!r}, or for its weights "
+        f"keras_vit.load({rows[0].name!r})? list_models() shows all."
     )
 
 
@@ -223,9 +212,9 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     config = changed_config(config, config_changes(config, options, variant))
     if representation_size is not None:
         config = config.replace(representation_size=representation_size)
-    weights = None if weights is None else os.path.expanduser(resolve_source(weights))
+    weights = None if weights is None else os.path.expanduser(checkpoints.resolve_source(weights))
     if weights is not None and config.class_names is None:
-        saved = config_in_file(weights)
+        saved = checkpoints.config_in_file(weights)
         if saved is not None and type(saved) is not type(config):
             raise ValueError(f"{weights} holds a {saved.model}, but {variant} was asked for: keras_vit.load(path).")
         if saved is not None and saved.classes == config.classes:
@@ -241,11 +230,11 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
 
 def _config_of(weights: Source, variant: str) -> Any:
     """Returns the config of a source of weights; ValueError unless it has the layers of the variant."""
-    path = resolve_source(weights)
-    if is_keras_file(path):
-        config = config_in_file(os.path.expanduser(path))
+    path = checkpoints.resolve_source(weights)
+    if checkpoints.is_keras_file(path):
+        config = checkpoints.config_in_file(os.path.expanduser(path))
     else:
-        config = open_checkpoint(find_checkpoint(path)).config
+        config = checkpoints.open_checkpoint(checkpoints.find_checkpoint(path)).config
     if config is None or not has_layers_of(config, variant):
         known = None if config is None else variant_of(config)
         raise ValueError(
@@ -266,7 +255,7 @@ def _with_names_beside(config: Any, path: Source) -> Any:
     if not getattr(config, "classes", None) or config.class_names is not None:
         return config
     try:
-        names = names_beside(path)
+        names = checkpoints.names_beside(path)
         if names is not None and len(names) != config.classes and isinstance(config, DenseConfig):
             raise ValueError(f"{len(names)} stand in classes.txt, but there are {config.classes} classes.")
     except ValueError as error:  # the model is usable, whatever lies beside it
@@ -300,7 +289,7 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
     but = ", except for what a ResNet has no use for" if kind is BiT else ""
     loaded = ""
     with contextlib.suppress(FileNotFoundError):  # where the package was packed without its data
-        size = recommended_size(variant)
+        size = checkpoints.recommended_size(variant)
         if size:
             loaded = f" `pretrained=True` loads weights for images of {size} pixels; `image_size=` resizes them."
     factory.__doc__ = f"""The {variant} of the papers: the options are those of `create_model`{but}.{loaded}

@@ -151,6 +151,15 @@ class Golden:
         return sorted(p.name for p in self.folder.iterdir())
 
 
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A Hugging Face Hub of the test's own, on this machine."""
+    from tests.checkpoints.hub_server import local_hub
+
+    with local_hub(tmp_path, monkeypatch) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def golden():
     """A function from the name of a reference case to the case: `golden("mini_token").ref["logits"]`."""

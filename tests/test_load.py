@@ -29,7 +29,7 @@ OPTIONS = {
     "classes": ({"classes": 5}, {"classes": 5, "representation_size": None}, {"classes": 5}),
     "the same classes": ({"classes": 3}, {}, {}),
     "no classes": ({"classes": 0}, "classes must be a whole number", "classes must be a whole number"),
-    "class_names": ({"class_names": NAMES}, {"class_names": NAMES}, {"class_names": NAMES}),
+    "class_names": 3 * ({"class_names": NAMES},),
     "other names": ({"class_names": ("a",)}, "each of the 3 classes, but has 1", "each of the 3 classes, but has 1"),
     "features": (
         {"include_top": False},
@@ -57,17 +57,9 @@ OPTIONS = {
     "without pre_logits": ({"pre_logits": False}, "needs a new head", {}),
     "pooling": ({"pooling": "avg"}, {"pooling": "avg"}, {}),
     "pooling with weights": ({"pooling": "map"}, "pooling", "pooling must be one of"),
-    "softmax": (
-        {"classifier_activation": "softmax"},
-        {"classifier_activation": "softmax"},
-        {"classifier_activation": "softmax"},
-    ),
+    "softmax": 3 * ({"classifier_activation": "softmax"},),
     "logits": ({"classifier_activation": "linear"}, {}, {}),
-    "pixels": (
-        {"include_preprocessing": True},
-        {"include_preprocessing": True},
-        {"include_preprocessing": True},
-    ),
+    "pixels": 3 * ({"include_preprocessing": True},),
     "interpolation": ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}, "does not use interpolation"),
     "dropout": ({"dropout": 0.1}, {"dropout": 0.1}, "does not use dropout"),
     "no dropout": ({"dropout": 0.0}, {}, {}),
@@ -164,7 +156,7 @@ def test_a_source_without_a_head(tmp_path):
 @pytest.mark.parametrize("source", ["ViT-Ti/16", "vit_ti16", "https://example.org/any.npz", "imagenet21k/ViT-B_16"])
 def test_names_and_addresses_go_the_way_of_files(source, files, monkeypatch):
     asked = []
-    for module in ("zoo", "checkpoints.download"):
+    for module in ("checkpoints", "checkpoints.download"):
         find = f"keras_vit.{module}.find_checkpoint"
         monkeypatch.setattr(find, lambda name: asked.append(name) or files / "vit.npz")
     model = keras_vit.load(source, classes=5, image_size=32, dtype="mixed_bfloat16", name="other", dropout=0.1)
@@ -177,11 +169,6 @@ def test_names_and_addresses_go_the_way_of_files(source, files, monkeypatch):
 def test_a_variant_without_a_recommended_checkpoint():
     with pytest.raises(ValueError, match="No checkpoint of 'ViT-mu/16' is published|No recommended"):
         keras_vit.load("ViT-mu/16")
-
-
-def test_glyphs():
-    model = keras_vit.load("glyphs")
-    assert model.config.classes == 164 and model.config.classifier_activation is None
 
 
 def test_a_file_comes_before_a_variant(files, tmp_path, monkeypatch):

@@ -72,22 +72,19 @@ def test_list_models_and_their_spellings():
 # Factories
 
 
-@pytest.mark.parametrize("name", FACTORIES)
-def test_factory(name, monkeypatch):
-    factory = getattr(keras_vit, name)
+def test_factories(monkeypatch):
+    """Each passes on what it is given. (Building all would take gigabytes; test_counts.py knows what they are.)"""
     assert {name for name in keras_vit.__all__ if "ViT_" in name} == set(FACTORIES)
-    assert name in keras_vit.__all__ and factory.__name__ == factory.__qualname__ == name
-    wanted = list(inspect.signature(keras_vit.create_model).parameters.values())[1:]
-    assert list(inspect.signature(factory).parameters.values()) == wanted
-    assert FACTORIES[name] in factory.__doc__ and "`create_model`" in factory.__doc__
-    assert all(f"    {option}: " in factory.__doc__ for option in keras_vit.CreateOptions.__annotations__)
-
-    # It passes on what it is given. (Building all of them would take gigabytes; test_counts.py knows what they are.)
-    with monkeypatch.context() as patch:
-        seen = []
-        patch.setattr("keras_vit.zoo.create_model", lambda *args, **kwargs: seen.append((args, kwargs)))
+    wanted, seen = list(inspect.signature(keras_vit.create_model).parameters.values())[1:], []
+    monkeypatch.setattr("keras_vit.zoo.create_model", lambda *args, **kwargs: seen.append((args, kwargs)))
+    for name, variant in FACTORIES.items():
+        factory = getattr(keras_vit, name)
+        assert factory.__name__ == factory.__qualname__ == name
+        assert list(inspect.signature(factory).parameters.values()) == wanted
+        assert variant in factory.__doc__ and "`create_model`" in factory.__doc__
+        assert all(f"    {option}: " in factory.__doc__ for option in keras_vit.CreateOptions.__annotations__)
         factory(classes=3, dtype="mixed_bfloat16")
-    assert seen == [((FACTORIES[name],), {"classes": 3, "dtype": "mixed_bfloat16"})]
+        assert seen.pop() == ((variant,), {"classes": 3, "dtype": "mixed_bfloat16"})
 
 
 def test_a_factory_makes_its_variant():
@@ -126,17 +123,13 @@ def test_the_size_where_none_is_given(names):
     ("options", "fields", "shape"),
     [
         ({"classes": 7}, {"classes": 7}, (7,)),
-        ({"image_size": (32, 64)}, {"image_size": (32, 64)}, (1000,)),
         ({"image_size": np.int32(48)}, {"image_size": (48, 48)}, (1000,)),
         ({"image_size": "dynamic"}, {"dynamic": True}, (1000,)),
         ({"include_top": False}, {"classes": None, "pooling": "none"}, (4, 32)),
-        ({"include_top": False, "classes": 5}, {"classes": None, "pooling": "none"}, (4, 32)),  # as keras.applications
-        ({"include_top": False, "pooling": "avg"}, {"classes": None, "pooling": "avg"}, (32,)),
         ({"include_top": False, "pooling": "token", "class_token": True}, {"pooling": "token"}, (32,)),
         ({"class_token": True}, {"class_token": True, "pooling": "token"}, (1000,)),
         ({"class_token": True, "pooling": "avg"}, {"class_token": True, "pooling": "avg"}, (1000,)),
         ({"pooling": "none"}, {"pooling": "none"}, (4, 1000)),
-        ({"classifier_activation": None}, {"classifier_activation": None}, (1000,)),
         ({"representation_size": 24}, {"representation_size": 24}, (1000,)),
         (
             {"dropout": 0.1, "attention_dropout": 0.2, "drop_path": np.float32(0.25), "patch_drop": 0.5, "remat": True},
@@ -195,17 +188,9 @@ def test_new_models_are_random_and_their_heads_are_zero():
     ("options", "error", "message"),
     [
         ({"classes": 0}, ValueError, "classes must be a whole number of at least 1.*include_top=False"),
-        ({"classes": 3.0}, TypeError, "classes must be a whole number of at least 1.*but 3.0"),
         ({"weights": "imagenet"}, ValueError, "weights='imagenet' .*pass pretrained=True"),
-        (
-            {"image_size": 230},
-            ValueError,
-            "multiple of the patch size: height 230 .* of 16.*nearest that fit are 224 or 240",
-        ),
-        ({"image_size": 8}, ValueError, "height 8 is not a multiple of 16.*nearest that fit are 16"),
+        ({"image_size": 230}, ValueError, "patch size: height 230 .* of 16.*nearest that fit are 224 or 240"),
         ({"image_size": "any"}, TypeError, "image_size must be an integer or a pair .*'any'"),
-        ({"image_size": True}, TypeError, "image_size must be an integer or a pair"),
-        ({"pooling": "max"}, ValueError, "pooling must be one of .*'token', 'avg', 'token_avg', 'map', 'none'.*'max'"),
         ({"pooling": "token"}, ValueError, "pooling='token' needs class_token=True"),
         ({"classifier_activation": "softmaxx"}, ValueError, "softmaxx"),
         ({"classifier_activation": len}, TypeError, "classifier_activation must be the name of a Keras activation"),

@@ -40,22 +40,14 @@ _TIMM_NAMES = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A weight and the array that it is stored in.
+    """A weight and the array that it is stored in."""
 
-    Attributes:
-        name: The array's name in the file.
-        path: The weight of the model (see `models.weights_by_path`); None for an array that is zero in every file.
-        shape: The array's shape in the file.
-        axes: The order in which the weight has the array's axes: `(1, 0)` for a transposed matrix; None for the same.
-        part: Which of how many equal parts of the array, along its first axis that is longer than 1, the weight is:
-            `(1, 3)` for the keys in a matrix that queries, keys and values share. Parts that no row names are written
-            as zeros.
-    """
-
-    name: str
-    path: str | None
-    shape: tuple[int, ...]
-    axes: tuple[int, ...] | None = None
+    name: str  # of the array in the file
+    path: str | None  # of the weight (see `models.weights_by_path`); None for an array that is zero in every file
+    shape: tuple[int, ...]  # of the array in the file
+    axes: tuple[int, ...] | None = None  # the order of the array's axes in the weight: (1, 0) for a transposed matrix
+    # Which of how many equal parts of the array, along its first axis that is longer than 1: (1, 3) for the keys in a
+    # matrix that queries, keys and values share. Parts that no row names are written as zeros.
     part: tuple[int, int] = (0, 1)
 
     def stored(self, array: StoredArray) -> StoredArray:
@@ -89,38 +81,26 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How one family of files stores a model. A file is read in three steps: `recognise`, the config, the plan.
+    """How one family of files stores a model. A file is read in three steps: `recognise`, the config, the plan."""
 
-    Attributes:
-        name: What users call it.
-        rows: Lists the arrays of a model with a given config.
-        recognise: Whether a file is of this layout, by the names of its arrays and what lies beside it.
-        plan: Reads the config off the arrays and what lies beside them, and returns how the file is read. Raises
-            ValueError for a model that is not computed here.
-        rewritten: Takes the config of a model and a function that reads a weight by its path. Returns the config
-            of a model that computes the same and has rows for everything, and by path the weights that differ.
-        stacked: The name of the array that holds the arrays of all blocks, stacked; None where they are not stacked.
-        computed: The weights of a model that are computed and not stored, by path.
-        sidecars: The JSON files that say what the arrays do not, by name, for a model with a given config.
-        constants: Arrays that are written beside the weights because other code misses them, by name.
-        noted: Fields that the note of its files may say although others compute what they always do.
-        needs: The values of fields that the code which reads such files computes, where a file would hold others.
-        advice: What a user can do about what its files leave open; None where they leave nothing.
-        config_type: The class of the configs of its models.
-    """
-
-    name: str
-    rows: Callable[[Any], list[Row]]
+    name: str  # what users call it
+    rows: Callable[[Any], list[Row]]  # the arrays of a model with a given config
+    # Whether a file is of this layout, by the names of its arrays and what lies beside it.
     recognise: Callable[[Collection[str], Sidecars], bool] = lambda names, sidecars: False
+    # Reads the config, and returns how the file is read; ValueError for a model that is not computed here.
     plan: "Callable[[Mapping[str, StoredArray], Sidecars], Plan]" = lambda file, sidecars: _not_read()
+    # Of a config and a function that reads a weight by its path: the config of a model that computes the same and has
+    # rows for everything, and by path the weights that differ.
     rewritten: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
-    stacked: Callable[[str], str] | None = None
-    computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
+    stacked: Callable[[str], str] | None = None  # the name of the array that holds those of all blocks; None for none
+    computed: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}  # weights that are not stored, by path
+    # The JSON files that say what the arrays do not, by name.
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
-    constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
-    noted: tuple[str, ...] = ()
+    constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}  # arrays that other code misses, by name
+    noted: tuple[str, ...] = ()  # fields that the note may say although others compute what they always do
+    # The values of fields that the code which reads such files computes, where a file would hold others.
     needs: Callable[[Any], Mapping[str, tuple[Any, ...]]] = lambda config: {}
-    advice: str | None = None
+    advice: str | None = None  # what a user can do about what its files leave open; None where they leave nothing
     config_type: type[Any] = ViTConfig
 
 
@@ -136,49 +116,30 @@ def _not_read() -> "Plan":
 
 @dataclasses.dataclass(frozen=True)
 class Notice:
-    """What a user should know of a file, in a sentence.
-
-    Attributes:
-        text: The sentence.
-        field: The field of the config that it is about; empty for none.
-        kind: `"note"` is only listed; of what is `"assumed"`, loading warns, unless the user has chosen another value
-            of the field; what is `"unknown"` is an error then.
-    """
+    """What a user should know of a file, in a sentence."""
 
     text: str
-    field: str = ""
+    field: str = ""  # the field of the config that it is about; empty for none
+    # A "note" is only listed; of what is "assumed", loading warns, unless the user has chosen another value of the
+    # field; what is "unknown" is an error then.
     kind: Literal["note", "assumed", "unknown"] = "note"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a file is read: the array of each weight, the config of the model, and what a user should know.
-
-    Attributes:
-        layout: Its layout, with the names of this file.
-        dialect: Which of the layout's ways to name arrays it uses.
-        prefix: What stands before every name.
-        stored: The config of the model whose weights these are, with the image size of its position embeddings.
-        arrays: The model's arrays by their names in the layout's rows.
-        unused: Names of arrays beside the model (optimizer state, other towers), deliberately not read.
-        warnings: What was assumed, is unknown or unusual.
-        image_size: The size at which the publisher uses the model, where that is another one.
-        is_grid_known: False where the number of patches is not a square, so that the grid in `stored` is only a guess.
-        head: The names of the head's arrays.
-        unnamed: A sentence where the class names in the file were left out.
-    """
+    """How a file is read: the array of each weight, the config of the model, and what a user should know."""
 
     layout: Layout
-    dialect: str
-    prefix: str = ""
-    stored: Any
-    arrays: Mapping[str, StoredArray]
-    unused: Sequence[str] = ()
-    warnings: Sequence[Notice] = ()
-    image_size: tuple[int, int] | None = None
-    is_grid_known: bool = True
-    head: tuple[str, ...] = ()
-    unnamed: str = ""
+    dialect: str  # which of the layout's ways to name arrays it uses
+    prefix: str = ""  # what stands before every name
+    stored: Any  # the config of the model whose weights these are, with the image size of its position embeddings
+    arrays: Mapping[str, StoredArray]  # by their names in the layout's rows
+    unused: Sequence[str] = ()  # arrays beside the model (optimizer state, other towers), deliberately not read
+    warnings: Sequence[Notice] = ()  # what was assumed, is unknown or unusual
+    image_size: tuple[int, int] | None = None  # at which the publisher uses the model, where that is another one
+    is_grid_known: bool = True  # False where the patches are not a square, so that the grid in `stored` is a guess
+    head: tuple[str, ...] = ()  # the names of the head's arrays
+    unnamed: str = ""  # a sentence where the class names in the file were left out
 
     @property
     def rows(self) -> list[Row]:
@@ -196,20 +157,14 @@ class Plan:
 
     @property
     def is_head_zero(self) -> bool:
-        """Whether there is a head of zeros alone: the file is for fine-tuning.
-
-        Reads it; ValueError if it is damaged, OSError if the file cannot be read.
-        """
+        """Whether there is a head of zeros alone: the file is for fine-tuning. Reads it."""
         # The bias first: it is small, and a trained head has one that is not zero.
         names = [name for name in sorted(self.head) if name in self.arrays]
         return bool(names and self.stored.classes) and not any(self.arrays[name].read().any() for name in names)
 
     @property
     def oddities(self) -> list[str]:
-        """Returns all that a user should know about the file, in sentences.
-
-        Reads the head; ValueError if it is damaged, OSError if the file cannot be read.
-        """
+        """Returns all that a user should know about the file, in sentences. Reads the head."""
         order = {"note": 0, "unknown": 1, "assumed": 2}
         found = [warning.text for warning in sorted(self.warnings, key=lambda warning: order[warning.kind])]
         if self.unused:

@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_vit._arguments import did_you_mean, printable
@@ -37,7 +37,7 @@ class Entry:
     """One published checkpoint, a row of the catalogue. What is not known is None."""
 
     name: str  # folder and name of the file, without `.npz`: what users pass as `weights`
-    layout: str | None  # "vit_jax", "big_vision", "bit" or "tips"; None of a repository of the Hub
+    layout: str | None  # "vit_jax", "big_vision", "bit" or "tips"; None of a repository of somebody else
     variant: str  # the paper's name of the model, such as "ViT-B/16"
     image_size: int | None  # height and width in pixels that it was trained at
     classes: int | None  # outputs of its head; None without a head
@@ -50,25 +50,14 @@ class Entry:
     license: str | None = None  # SPDX name
     notes: tuple[str, ...] = ()  # what is unusual about it
     inferred: tuple[str, ...] = ()  # names of the fields that were deduced and not seen
+    family: str = ""  # what `list_models` calls it
+    task: str | None = None  # of models for masks and depth
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)  # what its publisher measured
 
     @property
     def basename(self) -> str:
         """The name without its folder."""
         return self.name.rpartition("/")[2]
-
-    @property
-    def family(self) -> str:
-        """What `list_models` calls its family."""
-        if self.layout == "bit":
-            return "BiT"
-        names = {
-            "big_vision/siglip2/": "SigLIP2",
-            "big_vision/siglip/": "SigLIP",
-            "big_vision/zoo/deit3/": "DeiT-III",
-            "tips/": "TIPS",
-        }
-        other = "hybrid" if self.variant.startswith("R") else "Mixer" if self.variant.startswith("Mixer") else "ViT"
-        return next((family for folder, family in names.items() if self.name.startswith(folder)), other)
 
     @property
     def bytes(self) -> float | None:
@@ -82,9 +71,14 @@ def published_url(base: str, name: str) -> str:
     return f"{base}{urllib.parse.quote(name)}.npz"
 
 
+def _plain(name: str) -> str:
+    """Returns the letters and digits of a name, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 def plain_variant(name: str) -> str:
     """Returns a variant's name without case, punctuation and `ViT`; `R50_L_32` and `R50+ViT-L/32` have the same."""
-    return re.sub(r"[^a-z0-9]", "", name.lower()).replace("vit", "")
+    return _plain(name).replace("vit", "")
 
 
 def find_entry(name: str) -> Entry:
@@ -100,8 +94,7 @@ def find_entry(name: str) -> Entry:
         return same[0]
     if same:
         raise ValueError(f"{name!r} may be any of {', '.join(repr(entry.name) for entry in same)}. Pass one of these.")
-    rows = [*map(_row, entries.values()), *_repository_rows()]
-    variants = [row["name"] for row in rows if plain_variant(row["variant"]) == plain_variant(stem)]
+    variants = [entry.name for entry in _of_variant(stem)]
     if variants:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
         raise ValueError(
@@ -113,20 +106,23 @@ def find_entry(name: str) -> Entry:
     )
 
 
+def _of_variant(name: str) -> list[Entry]:
+    """Returns all that is published of a variant, in any spelling."""
+    return [entry for entry in _published().values() if plain_variant(entry.variant) == plain_variant(name)]
+
+
 def _suggestion(name: str) -> str:
-    """Returns a sentence with names or a repository like an unknown name, empty for none; OSError without our data."""
-    of_others = [row["name"] for row in repositories_called(name)]
+    """Returns a sentence with names or a repository like an unknown name; empty for none."""
+    of_others = [entry.name for entry in repositories_called(name)]
     if of_others:
         return f" Did you mean {' or '.join(map(repr, of_others[:_NAMES_LISTED]))}?"
     known: dict[str, str] = {}
-    for entry in catalogue().values():
-        known[plain_variant(entry.name)] = known[plain_variant(entry.basename)] = entry.name
-    for row in _repository_rows():
-        known[plain_variant(row["name"].removeprefix("hf://"))] = row["name"]
-    for variant in (*VARIANTS, *BIT_VARIANTS):
-        known[plain_variant(variant)] = variant
-    for shipped in SHIPPED:
-        known[shipped] = shipped
+    for entry in _published().values():
+        own = entry.name.removeprefix("hf://")
+        known |= dict.fromkeys(
+            (plain_variant(own), plain_variant(own if entry.layout is None else entry.basename)), entry.name
+        )
+    known |= {plain_variant(variant): variant for variant in (*VARIANTS, *BIT_VARIANTS, *SHIPPED)}
     similar = "" if name.startswith("hf:") else did_you_mean(plain_variant(name.removesuffix(".npz")), known)
     repository = re.fullmatch(r"(?:hf:/*)?([\w.-]+/[\w.-]+)", name, re.ASCII)
     if similar or not repository:
@@ -134,16 +130,13 @@ def _suggestion(name: str) -> str:
     return f" Did you mean 'hf://{repository[1]}', a repository of the Hugging Face Hub?"
 
 
-def repositories_called(name: str) -> list[dict[str, Any]]:
-    """Returns the repositories that a name of timm or Hugging Face means, the most accurate first, as rows."""
+def repositories_called(name: str) -> list[Entry]:
+    """Returns the repositories that a name of timm or Hugging Face means, the most accurate first."""
     # `vit_base_patch16_224` stands for all of that name, whatever follows a dot: timm takes one of them for it.
-    wanted = _plain_family(name.rpartition("/")[2])
-    found = []
-    for row in _repository_rows():
-        own = row["name"].rpartition("/")[2]
-        if wanted and wanted in (_plain_family(own), _plain_family(own.partition(".")[0])):
-            found.append(row)
-    return sorted(found, key=lambda row: -(row["top1"] or 0))
+    wanted = _plain(name.rpartition("/")[2])
+    others = [entry for entry in _published().values() if entry.layout is None and wanted]
+    found = [entry for entry in others if wanted in (_plain(entry.basename), _plain(entry.basename.partition(".")[0]))]
+    return sorted(found, key=lambda entry: -(entry.top1 or 0))
 
 
 def _augreg_entry(stem: str) -> Entry:
@@ -177,53 +170,37 @@ def _augreg_entry(stem: str) -> Entry:
         dataset=dataset,
         urls=(published_url(_BUCKET, AUGREG + stem),),
         license="Apache-2.0",
+        family="hybrid" if known["models"][model].startswith("R") else "ViT",
         inferred=("classes", "license", *(["name"] if ds == "i21k_30" else [])),  # whose spelling was not seen
     )
 
 
 def recommended(variant: str) -> Entry:
-    """Returns the checkpoint of a variant (in any spelling) that `pretrained=True` loads, also one of the Hub.
-
-    Of the first papers' models it is one for ImageNet-1k: what the official README recommends (AugReg, fine-tuned at
-    384 pixels), or the original where AugReg has none. Of other families it is what their publisher gives, without a
-    head where that has none. ValueError if none is published, with what there is; OSError where the package's data are
-    missing.
-    """
-    choices, plain = _read("catalogue.json")["recommended"], plain_variant(variant)
-    for name in [name for known, name in choices.items() if plain_variant(known) == plain]:
-        return catalogue()[name] if name in catalogue() else _entry_of(name)
-    others = [row for row in (*map(_row, catalogue().values()), *_repository_rows())]
-    others = [row for row in others if plain_variant(row["variant"]) == plain]
+    """Returns the checkpoint of a variant (in any spelling) that `pretrained=True` loads, also one of the Hub."""
+    # Of the first papers' models it is one for ImageNet-1k: what the official README recommends (AugReg, fine-tuned at
+    # 384 pixels), or the original where AugReg has none. Of other families it is what their publisher gives.
+    choices = _read("catalogue.json")["recommended"]
+    for known, name in choices.items():
+        if plain_variant(known) == plain_variant(variant):
+            return _published()[name]
+    others = _of_variant(variant)
     if not others:
         raise ValueError(
             f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. Others: "
             "list_weights() (`keras-vit list`)."
         )
-    others = [row for row in others if row["classes"] != 1000] or others
-    weights = " or ".join(f"weights={row['name']!r}" for row in others[:_NAMES_LISTED])
+    others = [entry for entry in others if entry.classes != 1000] or others
+    weights = " or ".join(f"weights={entry.name!r}" for entry in others[:_NAMES_LISTED])
     raise ValueError(
-        f"No recommended ImageNet-1k checkpoint of {others[0]['variant']} is published, so there is none for "
+        f"No recommended ImageNet-1k checkpoint of {others[0].variant} is published, so there is none for "
         f"pretrained=True. For fine-tuning pass {weights} with classes=..., for features with include_top=False."
     )
 
 
 def recommended_size(variant: str) -> int | None:
-    """Returns the pixels of a side that `pretrained=True` loads weights for; None for a variant that it does not know.
-
-    `variant` is spelled as in `VARIANTS`. Raises OSError where the package's data are missing.
-    """
+    """Returns the pixels of a side that `pretrained=True` loads weights for; None for an unknown variant."""
     name = _read("catalogue.json")["recommended"].get(variant)
-    if name is None:
-        return None
-    return catalogue()[name].image_size if name in catalogue() else _entry_of(name).image_size
-
-
-def _entry_of(name: str) -> Entry:
-    """Returns a repository of the Hub, `hf://owner/name`, as an entry; StopIteration unless it is listed."""
-    row = next(row for row in _repository_rows() if row["name"] == name)
-    fields: dict[str, Any] = {field.name: row[field.name] for field in dataclasses.fields(Entry) if field.name in row}
-    fields |= {"urls": (row["url"],), "notes": tuple(row["notes"]), "inferred": tuple(row["inferred"])}
-    return Entry(**fields)
+    return None if name is None else _published()[name].image_size
 
 
 def repositories(name: str) -> tuple[str, ...]:
@@ -247,6 +224,14 @@ def _read(name: str) -> dict[str, Any]:
     return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
 
 
+def _family_of(name: str, layout: str, variant: str) -> str:
+    """Returns the family of an official checkpoint, by the folder of its file or the name of its variant."""
+    families = {"bit_models/": "BiT", "big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP"}
+    families |= {"big_vision/zoo/deit3/": "DeiT-III", "tips/": "TIPS"}
+    other = "hybrid" if variant.startswith("R") else "Mixer" if variant.startswith("Mixer") else "ViT"
+    return next((family for folder, family in families.items() if name.startswith(folder)), other)
+
+
 @functools.cache
 def catalogue() -> dict[str, Entry]:
     """Returns all listed checkpoints by name; made once, not to be changed. OSError if the data files are missing."""
@@ -259,32 +244,32 @@ def catalogue() -> dict[str, Entry]:
                 fields[field] = (*common.get(field, ()), *row.get(field, ()))
             file, mirrors = fields.pop("file"), fields.pop("mirrors")
             name = group["folder"] + file
-            entries[name] = Entry(name=name, urls=(published_url(group["base"], file), *mirrors), **fields)
+            family = _family_of(name, fields["layout"], fields["variant"])
+            urls = (published_url(group["base"], file), *mirrors)
+            entries[name] = Entry(name=name, urls=urls, family=family, **fields)
     return entries
 
 
 @functools.cache
-def _repository_rows() -> tuple[dict[str, Any], ...]:
-    """Returns the repositories of other people as rows of `list_weights`; made once, not to be changed."""
-    empty = dict.fromkeys(("params", "image_size", "classes", "top1", "license", "size", "layout", "task"))
-    rows = []
+def _published() -> dict[str, Entry]:
+    """Returns all listed checkpoints and then the repositories of other people, by name; made once."""
+    found = dict(catalogue())
     for group in _read("repositories.json")["groups"]:
         for listed in group["repositories"]:
-            empty_lists = {"notes": [], "inferred": [], "mirrors": []}
-            row = {**empty, **empty_lists, "figures": {}, **group["common"], **listed}
-            repository = row.pop("repository")
-            row |= {"name": f"hf://{repository}", "url": f"https://huggingface.co/{repository}"}
-            row["family"] = group["family"]
-            row["top1_source"] = None if row["top1"] is None else "the publisher's table, at its own size"
-            rows.append(row)
-    return tuple(rows)
+            row = {**dict.fromkeys(("image_size", "classes")), **group["common"], **listed}
+            row |= {field: tuple(row.get(field, ())) for field in ("notes", "inferred")}
+            repository, source = row.pop("repository"), "the publisher's table, at its own size"
+            more = {"family": group["family"], "top1_source": None if row.get("top1") is None else source}
+            name, url = f"hf://{repository}", f"https://huggingface.co/{repository}"
+            found[name] = Entry(name=name, layout=None, urls=(url,), **row, **more)
+    return found
 
 
 def _row(entry: Entry) -> dict[str, Any]:
     """Returns an entry as a row of `list_weights`: its fields, tuples as lists, with the first address as `url`."""
     row = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(entry).items()}
     url, *mirrors = row.pop("urls")
-    return {**row, "family": entry.family, "url": url, "mirrors": mirrors, "task": None, "figures": {}}
+    return {**row, "url": url, "mirrors": mirrors}
 
 
 class WeightsTable(Table):
@@ -320,16 +305,16 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
     """
     if not isinstance(query, str | None):
         raise TypeError(f"query must be a variant or part of a name, but {query!r} was given.")
-    rows = [*map(_row, catalogue().values()), *_repository_rows()]
+    entries = [*_published().values()]
     if query is not None:
-        name, variant = query.removesuffix(".npz"), plain_variant(query)
-        rows = (
-            [row for row in rows if row["name"] == name]
-            or [row for row in rows if plain_variant(row["variant"]) == variant]
-            or [row for row in rows if name.lower() in row["name"].lower()]
-            or [_row(find_entry(query))]
+        name = query.removesuffix(".npz")
+        entries = (
+            [entry for entry in entries if entry.name == name]
+            or _of_variant(query)
+            or [entry for entry in entries if name.lower() in entry.name.lower()]
+            or [find_entry(query)]
         )
-    return WeightsTable(_of_family(rows, family))
+    return WeightsTable(_of_family([*map(_row, entries)], family))
 
 
 def list_models(query: str | None = None, family: str | None = None) -> Table:
@@ -356,7 +341,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
         raise TypeError(f"query must be part of a variant's name, but {query!r} was given.")
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:
-        names = [name for name in names if _plain_family(query) in _plain_family(name)] or [find_variant(query)]
+        names = [name for name in names if _plain(query) in _plain(name)] or [find_variant(query)]
     rows = []
     for name in names:
         config = variant_config(name)
@@ -373,16 +358,11 @@ def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str,
         return rows
     if not isinstance(family, str):
         raise TypeError(f"family must be a name such as 'DINOv2', but {family!r} was given.")
-    chosen = [row for row in rows if _plain_family(row["family"]) == _plain_family(family)]
+    chosen = [row for row in rows if _plain(row["family"]) == _plain(family)]
     if not chosen:
         known = ", ".join(dict.fromkeys(row["family"] for row in rows))
         raise ValueError(f"None of them is of the family {family!r}. There are: {known}.")
     return chosen
-
-
-def _plain_family(name: str) -> str:
-    """Returns the letters and digits of a name, in lower case."""
-    return "".join(filter(str.isalnum, name)).lower()
 
 
 # AugReg's index
@@ -392,15 +372,13 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Returns the rows of a copy of AugReg's `index.csv`, one per fine-tuned file of every checkpoint.
 
     Args:
-        path: The file, from `gs://vit_models/augreg/index.csv`. Its columns are described in the official
-            `vit_jax/checkpoint.py`, `get_augreg_df`.
+        path: The file, from `gs://vit_models/augreg/index.csv`; vit_jax's `get_augreg_df` describes it.
 
     Returns:
-        The rows as dicts of texts by column; `final_val` and `adapt_final_val` are accuracies from 0 to 1, or None
-        where the cell has none.
+        The rows as dicts of texts by column; `final_val` and `adapt_final_val` are accuracies from 0 to 1, or None.
 
     Raises:
-        FileNotFoundError, OSError: if there is no such file, or it cannot be read.
+        OSError: if the file is missing or cannot be read.
         ValueError: if it is not that index: not CSV in UTF-8, a column missing or there twice, a line too short.
     """
     try:
@@ -439,8 +417,7 @@ def best_augreg(
     """Returns the best checkpoint of a variant for a data set and an image size, as the official notebook chooses.
 
     The pre-trained file with the highest `final_val`; of its fine-tuned files, the one with the highest
-    `adapt_final_val` (by validation images: test images would flatter the result). Other conditions are a line of
-    Python: `[row for row in index if row["aug"] == "medium1"]`.
+    `adapt_final_val`. Other conditions are a line of Python: `[row for row in index if row["aug"] == "medium1"]`.
 
     Args:
         index: What `augreg_index` returned, or those of its rows that are to be chosen from.
@@ -453,9 +430,7 @@ def best_augreg(
         The row of the index, and under `"weights"` the name to load the file by.
 
     Raises:
-        ValueError: if no row fits, the message says at which condition the last ones were lost; for `resolution`
-            without `adapt_ds`.
-        KeyError: if a row lacks a column.
+        ValueError: if no row fits (the message says which condition lost the last ones); `resolution` needs `adapt_ds`.
     """
     if resolution is not None and adapt_ds is None:
         raise ValueError(f"resolution={resolution} is about fine-tuned files: pass adapt_ds=... as well.")

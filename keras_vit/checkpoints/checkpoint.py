@@ -73,16 +73,10 @@ def open_checkpoint(
     like: str | None = None,
     state: str | None = None,
 ) -> Plan:
-    """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read.
-
-    The arguments are as in `keras_vit.load`, except that `head` is a file. `image_size` is the size of the images that
-    the model was trained on; it gives the grid if the number of patches is not a square. Settings that the arrays do
-    not determine come from the JSON files beside the file, then from `like`, then from the defaults of the family.
-
-    Raises FileNotFoundError or IsADirectoryError if there is no file, another OSError if it cannot be read, and
-    ValueError if it is damaged or its format or layout is unknown. Raises TypeError or ValueError if an argument has a
-    wrong type or value, or does not apply to such a file.
-    """
+    """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read."""
+    # Arguments as in `keras_vit.load`, except that `head` is a file. `image_size` gives the grid if the number of
+    # patches is not a square. What the arrays do not determine comes from the JSON files beside the file, then from
+    # `like`, then from the defaults of the family.
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
     options: dict[str, Any] = {"like": None if like is None else find_like(like)}
@@ -216,16 +210,9 @@ def load_model(
     name: str | None = None,
     dtype: Any = None,
 ) -> "models.VisionTransformer | models.BiT":
-    """Returns a new model of `config`, filled from the file at `path` by its plan, each weight once.
-
-    `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are resized),
-    and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`. Warns of assumptions,
-    of a head of zeros and of class names that were left out.
-
-    Raises ValueError if arrays are missing, damaged or left over, the grid of the position embeddings or what the model
-    computes is not known, `config` has other tokens than a Mixer's file, `input_tensor` does not fit the model or
-    `dtype` is unknown; OSError if the file cannot be read.
-    """
+    """Returns a new model of `config`, filled from the file at `path` by its plan, each weight once."""
+    # `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are resized),
+    # and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
     source = str(path)
     check_arrays(plan, source)
     if not plan.is_grid_known:
@@ -249,11 +236,8 @@ def load_model(
         model = getattr(models, config.model)(config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
-    if total < PROGRESS_FROM:
-        fill(model, plan, source, fresh, convert)
-    else:
-        with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
-            fill(model, plan, source, fresh, convert, bar.advance)
+    with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
+        fill(model, plan, source, fresh, convert, bar.advance)
     if keep_head and plan.head and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing: it is for fine-tuning. {advice}")
@@ -435,6 +419,7 @@ def inspect_checkpoint(
     grid_size: tuple[int, int] | None = None,
     max_depth: float | Literal["relative"] | None = None,
     like: str | None = None,
+    state: str | None = None,
 ) -> CheckpointInfo:
     """Returns what a checkpoint file holds, without loading it.
 
@@ -443,14 +428,14 @@ def inspect_checkpoint(
         grid_size: Rows and columns of its position embeddings, for grids that are not a square.
         max_depth: As in `from_checkpoint`.
         like: A variant, or timm's name of a model, that stands for what a bare file of PyTorch does not tell.
+        state: As in `from_checkpoint`: the name of the dict with the weights in a training state.
 
     Returns:
         A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.
         Printing it shows the facts on one line.
 
     Raises:
-        FileNotFoundError, IsADirectoryError, OSError: if there is no such file, or a folder without one, or it cannot
-            be read.
+        OSError: if there is no such file, or a folder without one, or it cannot be read.
         TypeError, ValueError: if it is damaged, incomplete or of no known layout, or an argument does not fit it.
 
     Examples:
@@ -460,7 +445,7 @@ def inspect_checkpoint(
     """
     if isinstance(path, (str, os.PathLike)):  # `open_checkpoint` refuses others
         path = os.path.expanduser(path)
-    plan = open_checkpoint(path, grid_size, max_depth=max_depth, like=like)
+    plan = open_checkpoint(path, grid_size, max_depth=max_depth, like=like, state=state)
     check_arrays(plan, str(path))
     return CheckpointInfo(
         layout=plan.layout.name,
@@ -477,34 +462,29 @@ def inspect_checkpoint(
 
 def _with_official_numbers(plan: Plan, source: str) -> Plan:
     """Returns the plan with the numerics and image size of vit_jax and big_vision; of a Perception Encoder, of Meta."""
-    if not isinstance(plan.stored, ViTConfig):
+    stored, image_size, problems = plan.stored, plan.image_size, []
+    if not isinstance(stored, ViTConfig):
         return plan
-    if plan.stored.rotary_embedding == "pe":
-        return _with_metas_numbers(plan, source)
-    defaults = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in OFFICIAL}
-    config, problems = plan.stored.replace(**defaults), []
-    for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
-        try:
-            note_of(config, layout)
-        except ValueError as error:
-            problems.append(str(error))
-    if len(problems) == 2:
-        raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
+    if stored.rotary_embedding == "pe":
+        if stored.rotary_grid not in (None, stored.grid_size):
+            problem = (
+                f"it counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}."
+            )
+            raise ValueError(f"numerics='official', but no model of Meta is like {source}: {problem}")
+        numbers = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
+        stored = stored.replace(**numbers | {"crop_rounding": "even"})
+    else:
+        defaults = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in OFFICIAL}
+        stored, image_size = stored.replace(**defaults), None
+        for layout in (LAYOUTS["vit_jax"], LAYOUTS["big_vision"]):
+            try:
+                note_of(stored, layout)
+            except ValueError as error:
+                problems.append(str(error))
+        if len(problems) == 2:
+            raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
     warnings = [warning for warning in plan.warnings if warning.kind != "assumed" or warning.field not in OFFICIAL]
-    return dataclasses.replace(plan, stored=config, image_size=None, warnings=warnings)
-
-
-def _with_metas_numbers(plan: Plan, source: str) -> Plan:
-    """Returns the plan of a Perception Encoder with the numerics of Meta's code."""
-    stored = plan.stored
-    if stored.rotary_grid not in (None, stored.grid_size):
-        raise ValueError(
-            f"numerics='official', but no model of Meta is like {source}: it counts places in a grid of "
-            f"{stored.rotary_grid}, and has patches in one of {stored.grid_size}."
-        )
-    official = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
-    warnings = [warning for warning in plan.warnings if warning.kind != "assumed" or warning.field not in OFFICIAL]
-    return dataclasses.replace(plan, stored=stored.replace(**official, crop_rounding="even"), warnings=warnings)
+    return dataclasses.replace(plan, stored=stored, image_size=image_size, warnings=warnings)
 
 
 def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:

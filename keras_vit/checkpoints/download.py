@@ -13,7 +13,6 @@ Where a file is looked for, in this order:
 """
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import os
@@ -25,7 +24,7 @@ import time
 import urllib.parse
 import zipfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from keras_vit._arguments import Source, printable, warn_caller, without_password
 from keras_vit._files import locked, replacing, weights_folder
@@ -60,13 +59,8 @@ _BUCKETS = "https://storage.googleapis.com/"
 
 
 def resolve_source(source: Source) -> Source:
-    """Returns a path or an address unchanged, and a name as the full name in the catalogue; opens nothing.
-
-    A file has priority over a name, and a variant (its recommended checkpoint) over another name of the catalogue.
-    Raises TypeError if the source is neither text nor a path. Raises FileNotFoundError if there is no file at a path,
-    or the package's data files are missing. Raises ValueError if the name is unknown, if the variant has no recommended
-    checkpoint, or if the address leads to a Keras file.
-    """
+    """Returns a path or an address unchanged, and a name as the full name in the catalogue; opens nothing."""
+    # A file has priority over a name, and a variant (its recommended checkpoint) over another name of the catalogue.
     if not isinstance(source, (str, os.PathLike)):
         hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
         raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
@@ -78,22 +72,11 @@ def resolve_source(source: Source) -> Source:
         )
     if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
         return source
-    if is_variant(source):
-        return recommended(text).name
-    try:
-        if isinstance(source, str):
-            return find_entry(source).name
-    except ValueError:
-        if pathlib.PurePath(text).suffix not in (".h5", ".keras", *ENDINGS) and not text.startswith((".", "~", "/")):
-            raise
-    raise FileNotFoundError(f"There is no file or folder {text}.")
+    return recommended(text).name if is_variant(source) else _entry_called(source).name
 
 
 def is_variant(source: Any) -> bool:
-    """Whether a source is a string that names a variant, no path by its beginning, and no file of that name is there.
-
-    False for other types.
-    """
+    """Whether a source is a string that names a variant, does not begin as a path, and is not a file."""
     # Names are compared without punctuation: "~/vit_b16" would be one.
     if not isinstance(source, str) or source.startswith((".", "~", "/")) or os.path.exists(source):
         return False
@@ -104,22 +87,24 @@ def is_variant(source: Any) -> bool:
     return True
 
 
+def _entry_called(source: Source) -> Entry:
+    """Returns the published checkpoint that a name means; FileNotFoundError for what looks like a path."""
+    text, problem = os.fspath(source), ""
+    try:
+        if isinstance(source, str):
+            return find_entry(source)
+    except ValueError as error:
+        is_path = pathlib.PurePath(text).suffix in (*ENDINGS, ".h5", ".keras", ".csv") or text.startswith(
+            (".", "~", "/")
+        )
+        if not is_path:
+            raise
+        problem = f" As a name: {error}"
+    raise FileNotFoundError(f"There is no file or folder {text}.{problem}")
+
+
 def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathlib.Path:
-    """Returns the file that a user means, which is downloaded if it is not on this machine yet.
-
-    Args:
-        source: A path, or a folder with weights; the name of a checkpoint that comes along or of the catalogue (see
-            `find_entry`), or its entry; an `https`, `http` or `gs` address, or one of the Hub (see `fetch_from_hub`).
-        beside: As in `fetch_from_hub`.
-
-    Returns:
-        Path of the file: the given one, or that in a mirror or in a cache.
-
-    Raises:
-        TypeError, ValueError, FileNotFoundError, IsADirectoryError: if `source` is none of these, or there is no such.
-        DownloadError: if the file cannot be had, or there is no room for it.
-        OSError: if a folder, or a file in the mirror or the cache, cannot be read.
-    """
+    """Returns the file of a path, a folder, a name or an address, downloaded if it is not on this machine yet."""
     if isinstance(source, Entry):
         return _fetch_published(source, beside)
     if not isinstance(source, str | os.PathLike):
@@ -134,24 +119,11 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
         return weights_in(path)
     if text in SHIPPED:
         return weights_folder() / SHIPPED[text]
-    problem = ""
-    try:
-        if isinstance(source, str):
-            return _fetch_published(find_entry(source), beside)
-    except ValueError as error:
-        if path.suffix not in (*ENDINGS, ".h5", ".keras", ".csv") and not text.startswith((".", "~", "/")):
-            raise
-        problem = f" As a name: {error}"
-    raise FileNotFoundError(f"There is no file {text}.{problem}")
+    return _fetch_published(_entry_called(source), beside)
 
 
 def find_recommended(variant: str) -> str:
-    """Returns the name of the checkpoint that `pretrained=True` loads, and fetches it where it is missing.
-
-    The recommended one of the variant; where nobody has that, the most similar one that the Hub has, with a warning.
-    Raises ValueError for a variant without a recommended checkpoint or a bad `KERAS_VIT_MIRROR`, DownloadError if
-    neither can be had, OSError if a file in the mirror or the cache cannot be read.
-    """
+    """Returns the name of the checkpoint that `pretrained=True` loads, or of a similar one that can be had, fetched."""
     entry = recommended(variant)
     try:
         find_checkpoint(entry.name)
@@ -167,90 +139,63 @@ def find_recommended(variant: str) -> str:
 
 
 def is_copy(source: Source, path: pathlib.Path) -> bool:
-    """Whether `find_checkpoint` returned a copy from the Hub for a catalogue name, instead of the official `.npz`.
-
-    False if the source is an address or a path. Raises OSError if the package's data files are missing.
-    """
+    """Whether `find_checkpoint` returned a copy from the Hub for a catalogue name, instead of the official `.npz`."""
     if path.suffix != ".npz" and isinstance(source, str) and "://" not in source and not os.path.exists(source):
         with contextlib.suppress(ValueError):
             return bool(find_entry(source))
     return False
 
 
-def fetch(source: Entry | str) -> pathlib.Path:
+def fetch(entry: Entry) -> pathlib.Path:
     """Returns the path of a published file in a mirror or in the cache, downloading it if it is not there yet."""
-    wanted = _wanted(source)
-    target = cache_folder().absolute() / wanted.in_cache
+    is_address, is_npz = not entry.variant, entry.urls[0].partition("?")[0].endswith(".npz")
+    in_cache = _name_in_cache(entry.urls[0]) if is_address else f"{entry.name}.npz"
+    in_mirror = [] if is_address else [in_cache]
+    if sum(other.basename == entry.basename for other in catalogue().values()) <= 1 and not is_address:
+        in_mirror.append(f"{entry.basename}.npz")
+    target = cache_folder().absolute() / in_cache
     folder, base = _mirror()
-    places = [] if folder is None else [folder / name for name in wanted.in_mirror]
+    places = [] if folder is None else [folder / name for name in in_mirror]
     attempts = []  # what was tried, and why it failed
     for path in [*places, target]:
-        problem = _problem(path, wanted.is_npz)
+        problem = _problem(path, is_npz)
         if problem is None:
             return path
         if path != target or path.exists():
             attempts.append((str(path), problem))
     advice = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
-    if wanted.in_mirror:
-        advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {wanted.in_cache}."
+    if in_mirror:
+        advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {in_cache}."
     if _is_offline():
-        raise DownloadError(
-            f"{wanted.title} is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1).",
-            attempts,
-            advice,
-        )
-    name = wanted.title.rpartition("/")[2]
+        problem = "is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
+        raise DownloadError(f"{entry.name} {problem}", attempts, advice)
+    note = f" (for {entry.image_size} pixels; image_size= resizes it)" if entry.image_size else ""
     # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
-    sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in wanted.in_mirror]
-    sources += [(url, wanted.bytes) for url in wanted.urls]
+    sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in in_mirror]
+    sources += [(url, entry.bytes) for url in entry.urls]
     with (
-        ProgressBar(f"Downloading {name}{wanted.note}", in_bytes=True, stays=True) as bar,
+        ProgressBar(f"Downloading {entry.basename}{note}", in_bytes=True, stays=True) as bar,
         contextlib.ExitStack() as stack,
     ):
-        waiting = f"Another process downloads {name}; waiting for it."
+        waiting = f"Another process downloads {entry.basename}; waiting for it."
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(target.with_name(f"{target.name}.lock"), lambda: bar.say(waiting)))
         except OSError as error:
             raise DownloadError(
-                f"{wanted.title} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
+                f"{entry.name} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
             ) from None
-        if _problem(target, wanted.is_npz) is None:  # another process has fetched it
+        if _problem(target, is_npz) is None:  # another process has fetched it
             return target
         unreachable = False
         for url, size in sources:
-            failure = _try(url, target, wanted.is_npz, size, bar)
+            failure = _try(url, target, is_npz, size, bar)
             if failure is None:
                 return target
-            if not attempts:
-                unreachable = failure.unreachable
-            attempts.append((without_password(url), failure.reason))
-    raise DownloadError(f"{wanted.title} could not be downloaded.", attempts, advice, unreachable)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """A file to have: what messages call it, its path in the cache and its names in a mirror, and where it is."""
-
-    title: str
-    in_cache: str
-    in_mirror: tuple[str, ...]
-    urls: tuple[str, ...]
-    is_npz: bool
-    bytes: float | None
-    note: str = ""  # what is said of it where it is downloaded
-
-
-def _wanted(source: Entry | str) -> _Wanted:
-    """Returns what to look for in mirror and cache, and where to fetch it, for an entry or an address."""
-    if isinstance(source, str):
-        is_npz = source.partition("?")[0].endswith(".npz")
-        return _Wanted(without_password(source), _name_in_cache(source), (), (source,), is_npz, None)
-    in_cache, bare = f"{source.name}.npz", f"{source.basename}.npz"
-    is_alone = sum(entry.basename == source.basename for entry in catalogue().values()) <= 1
-    in_mirror = (in_cache, bare) if is_alone else (in_cache,)
-    note = f" (for {source.image_size} pixels; image_size= resizes it)" if source.image_size else ""
-    return _Wanted(source.name, in_cache, in_mirror, source.urls, True, source.bytes, note)
+            reason, silent = failure
+            unreachable = silent if not attempts else unreachable
+            attempts.append((without_password(url), reason))
+    raise DownloadError(f"{entry.name} could not be downloaded.", attempts, advice, unreachable)
 
 
 def _mirror() -> tuple[pathlib.Path | None, str | None]:
@@ -293,8 +238,8 @@ def _name_in_cache(address: str) -> str:
     return f"{folder}/{mark}/{safe}"
 
 
-def _published(text: str) -> Entry | str:
-    """Returns the entry that is published at an address; if there is none, the address as https or http."""
+def _published(text: str) -> Entry:
+    """Returns the entry that is published at an address; if there is none, one that knows the address alone."""
     scheme, _, rest = text.partition("://")
     text = _BUCKETS + urllib.parse.quote(rest) if scheme.lower() == "gs" else text
     host = None
@@ -310,7 +255,8 @@ def _published(text: str) -> Entry | str:
             entry = find_entry(candidate)
             if urllib.parse.unquote(entry.urls[0]) == plain:
                 return entry
-    return text
+    shown = without_password(text)
+    return Entry(name=shown, layout=None, variant="", image_size=None, classes=None, dataset="", urls=(text,))
 
 
 def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
@@ -358,15 +304,8 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
     return None
 
 
-class _Failure(NamedTuple):
-    """Why an address has not sent a file, and whether that is because it did not answer."""
-
-    reason: str
-    unreachable: bool
-
-
-def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> _Failure | None:
-    """Downloads `url` to `target`, trying again after pauses; returns None, or where it failed why."""
+def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> tuple[str, bool] | None:
+    """Downloads `url`, trying again after pauses; where it failed, returns why, and whether nobody answered."""
     for pause in (*PAUSES, None):
         try:
             _transfer(url, target, npz, size, bar)
@@ -381,16 +320,13 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
             # The libraries pass an error on several times; before them is what failed before this address.
             while cause.__context__ is not None and not isinstance(cause.__context__, DownloadError):
                 cause = cause.__context__
+            reason = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
+            unreachable = response is None and not final
             if response is not None:
-                failure = _Failure(f"answered {response.status_code} {response.reason}", unreachable=False)
-                final = response.status_code not in _BUSY
-            elif final:
-                failure = _Failure(str(error), unreachable=False)
-            else:
-                failure = _Failure(f"did not answer: {str(cause) or type(cause).__name__}", unreachable=True)
+                reason, final = f"answered {response.status_code} {response.reason}", response.status_code not in _BUSY
             final |= isinstance(cause, socket.gaierror)  # no network, or no such host: asking again says the same
         if final or pause is None:
-            return failure._replace(reason=printable(failure.reason.replace(url, without_password(url)), 400))
+            return printable(reason.replace(url, without_password(url)), 400), unreachable
         time.sleep(pause)
 
 
@@ -444,18 +380,16 @@ def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | No
     """Returns the names of a model's outputs. Nothing is downloaded and no weight is read.
 
     Args:
-        source: A model, the name of a checkpoint that comes along, or the path of a file that `keras_vit.load` takes,
-            or of a folder with one.
+        source: A model, the name of a checkpoint that comes along, or the path of a file or folder for `load`.
 
     Returns:
-        The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside an old
-        file that has none. None where nothing names them (`decode_predictions` then takes those of ImageNet-1k for
-        1,000 classes), and for variants, names of the catalogue and addresses.
+        The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside it. None
+        where nothing names them (`decode_predictions` takes those of ImageNet-1k then), and for variants, names of the
+        catalogue and addresses.
 
     Raises:
-        TypeError, FileNotFoundError, IsADirectoryError, ValueError: if `source` is of another kind, a name is unknown,
-            the file is damaged or of another kind, or a `classes.txt` is not a list of names.
-        OSError: if a file cannot be read.
+        TypeError, ValueError: if `source` is of another kind or damaged, or a `classes.txt` is not a list of names.
+        OSError: if a file is missing or cannot be read.
 
     Examples:
         >>> keras_vit.class_names("glyphs")[:3]

@@ -278,14 +278,24 @@ def write_with_sidecars(
     note: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a `.safetensors` file and beside it JSON files, by their names, and copies of other files."""
-    copies = [file for file in copies if file.resolve() != path.with_name(file.name).resolve()]
+    copies = from_elsewhere(copies, path.parent)
     beside = [*sidecars, *(file.name for file in copies)]
     check_absent(path, *(path.with_name(name) for name in beside), overwrite=overwrite)
     write_safetensors(path, arrays, overwrite, note)
     for name, content in sidecars.items():
         write_text(path.with_name(name), f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")
-    for file in copies:
-        with replacing(path.with_name(file.name)) as temporary:
+    copy_files(copies, path.parent)
+
+
+def from_elsewhere(files: Iterable[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files that are not in the folder already."""
+    return [file for file in files if file.resolve() != (folder / file.name).resolve()]
+
+
+def copy_files(files: Iterable[pathlib.Path], folder: pathlib.Path) -> None:
+    """Copies files into a folder, each complete or not at all."""
+    for file in files:
+        with replacing(folder / file.name) as temporary:
             shutil.copyfile(file, temporary)
 
 
@@ -329,11 +339,7 @@ def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
-    """Returns the file of the backbone and that of the head in a folder; for anything else the source and None.
-
-    The folder must have two files of weights with one ending, of which one is called `*_head`. Raises OSError if it
-    cannot be listed.
-    """
+    """Returns the file of the backbone and that of the head (`*_head`) in a folder; for another source it and None."""
     folder = pathlib.Path(os.path.expanduser(source)) if isinstance(source, (str, os.PathLike)) else None
     if folder is None or not folder.is_dir():
         return source, None
@@ -347,43 +353,27 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Like:
-    """A known model, `like=`, which stands for what a file does not tell.
+    """A known model, `like=`, which stands for what a file does not tell."""
 
-    Attributes:
-        name: What the user has called it.
-        config: Its config, where it is a variant of this package; None where it is a name of timm's.
-    """
-
-    name: str
-    config: "ViTConfig | None" = None
+    name: str  # what the user has called it
+    config: "ViTConfig | None" = None  # where it is a variant of this package; None where it is a name of timm's
 
 
 @dataclasses.dataclass(frozen=True)
 class Sidecars:
-    """What is known of a file beside its arrays: the JSON files there, its note, and what the user says in their place.
+    """What is known of a file beside its arrays: JSON files, its note, and what the user says in their place."""
 
-    Attributes:
-        config: The config.json of timm or transformers; empty for none.
-        open_clip: The open_clip_config.json.
-        preprocessor: The preprocessor_config.json; None for none.
-        name: The path of the file.
-        note: What is noted beside the arrays in an `.npz`.
-        container: In a training state of PyTorch, the dict that the arrays were in.
-        like, grid_size, image_size, max_depth: What the user says of a model whose file does not tell it.
-        backbone: How the backbone of a head is read (a `Plan`), which is in another file.
-    """
-
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    open_clip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    preprocessor: Mapping[str, Any] | None = None
-    name: str = ""
-    note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    container: str = ""
-    like: Like | None = None
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # config.json of timm or transformers
+    open_clip: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # open_clip_config.json
+    preprocessor: Mapping[str, Any] | None = None  # preprocessor_config.json
+    name: str = ""  # the path of the file
+    note: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # beside the arrays in the file itself
+    container: str = ""  # in a training state of PyTorch, the dict that the arrays were in
+    like: Like | None = None  # this and the next three: what the user says of a model whose file does not tell it
     grid_size: tuple[int, int] | None = None
     image_size: tuple[int, int] | None = None
     max_depth: float | str | None = None
-    backbone: Any = None
+    backbone: Any = None  # how the backbone of a head is read (a `Plan`), which is in another file
 
     @property
     def architecture(self) -> str:
@@ -400,11 +390,7 @@ def read_sidecars(path: str | os.PathLike[str], **known: Any) -> Sidecars:
 
 
 def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """Returns the lines of the `classes.txt` beside a file, or in a folder; None where there is none.
-
-    Raises ValueError if it is not UTF-8 or longer than `LONGEST`, or a line cannot be the name of a class; OSError if
-    it cannot be read.
-    """
+    """Returns the lines of the `classes.txt` beside a file, or in a folder; None where there is none."""
     file = _folder(path) / CLASSES
     if not file.is_file():
         return None

@@ -11,7 +11,7 @@ import math
 import os
 import pathlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,15 +41,8 @@ if TYPE_CHECKING:
     from keras_vit.models import BiT, VisionTransformer
 
 KERAS_ENDINGS = (".keras", ".weights.h5")
-CONFIG_TYPES: dict[str, type[Any]] = {
-    "VisionTransformer": ViTConfig,
-    "BiT": BiTConfig,
-    "EoMT": EoMTConfig,
-    "LinearSegmenter": LinearSegmenterConfig,
-    "DPT": DPTConfig,
-    "LinearDepth": LinearDepthConfig,
-    "Detector": DetectorConfig,
-}
+_KINDS = (ViTConfig, BiTConfig, EoMTConfig, LinearSegmenterConfig, DPTConfig, LinearDepthConfig, DetectorConfig)
+_CONFIG_TYPES: dict[str, type[Any]] = {kind.model: kind for kind in _KINDS}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16
 _LONGEST_SIDE = 2**24  # pixels of an image
@@ -86,13 +79,9 @@ def write_keras(model: "keras.Model", path: pathlib.Path) -> None:
 
 
 def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
-    """Returns the model in a `.keras` file, not compiled, or in a `.weights.h5` that `save_model` wrote.
-
-    The file must name a model of this package, and its weights must fit that model. The HDF5 library reads them. It has
-    no checksums for them, so damage to a `.weights.h5` may go unnoticed. It is not made for malicious files either: ask
-    for an `.npz` from sources that you do not trust. Raises OSError if the file cannot be opened, ValueError if it is
-    damaged, does not name its model or holds a model of another package.
-    """
+    """Returns the model in a `.keras` file, not compiled, or in a `.weights.h5` that `save_model` wrote."""
+    # HDF5, which reads the weights, has no checksums: damage to a `.weights.h5` may go unnoticed. Nor is it made for
+    # malicious files: ask for an `.npz` from sources that you do not trust.
     import keras
 
     path = pathlib.Path(path)
@@ -107,7 +96,7 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
         raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
     check_size(path, config, size)
     # Keras looks among the classes that have been imported; the program imports none that it has not used yet.
-    getattr(models, next(name for name, kind in CONFIG_TYPES.items() if type(config) is kind))
+    getattr(models, config.model)
     try:
         check_unpacked(path, config)
         with layers.skip_initialization():  # Keras raises where the file does not hold a weight
@@ -125,11 +114,7 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
-    """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package.
-
-    Raises OSError if the file cannot be opened, ValueError if it is damaged, or its config makes no sense or is of a
-    model that is larger than the file.
-    """
+    """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package."""
     path = pathlib.Path(path)
     description, size = _describe(path)
     config = None if description is None else _config_of(path, description)
@@ -165,16 +150,22 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
 
 def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
     """Returns the config in the JSON text that describes the model of a file; None if it is of another package."""
-    try:
+    with _readable(str(path)):
         model = json.loads(text)
         name = model.get("class_name") if isinstance(model, dict) else None
-        if name not in CONFIG_TYPES or model.get("registered_name") != f"keras_vit>{name}":  # Keras goes by both
+        if name not in _CONFIG_TYPES or model.get("registered_name") != f"keras_vit>{name}":  # Keras goes by both
             return None
-        return CONFIG_TYPES[name](**model["config"]["config"])
+        return _CONFIG_TYPES[name](**model["config"]["config"])
+
+
+@contextlib.contextmanager
+def _readable(source: str) -> Iterator[None]:
+    """Raises ValueError where what a file says of its model makes no sense."""
+    try:
+        yield
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise ValueError(
-            f"{path} has a description of its model that cannot be read: {printable(error, 200)}."
-        ) from None
+        reason = printable(error, 200)
+        raise ValueError(f"{source} has a description of its model that cannot be read: {reason}.") from None
 
 
 def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
@@ -230,14 +221,17 @@ def _check_most(path: pathlib.Path, size: int, most: int) -> None:
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an `.npz` with a config in its note is read."""
-    for option in ("head", "grid_size", "like", "max_depth"):
-        if getattr(sidecars, "backbone" if option == "head" else option) is not None:
+    for option, field in {
+        "head": "backbone",
+        "grid_size": "grid_size",
+        "like": "like",
+        "max_depth": "max_depth",
+    }.items():
+        if getattr(sidecars, field) is not None:
             raise ValueError(f"it contains the whole config of its model: leave {option}=... out.")
     note = sidecars.note
-    try:
-        config = CONFIG_TYPES[note["model"]](**note["config"])
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise ValueError(f"the description of its model cannot be read: {printable(error, 200)}.") from None
+    with _readable("it"):
+        config = _CONFIG_TYPES[note["model"]](**note["config"])
     if not isinstance(config, DenseConfig):
         raise ValueError(f"its note names the model {note['model']!r}; a dense model was expected.")
     check_size(sidecars.name, config, sum(array.bytes for array in file.values()))

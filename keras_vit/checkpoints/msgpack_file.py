@@ -1,6 +1,5 @@
 """Flax's msgpack files, as Scenic publishes its models in: arrays by their names, and back."""
 
-import dataclasses
 import math
 import pathlib
 import struct
@@ -12,12 +11,20 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit._files import replacing
 from keras_vit.checkpoints.files import check_absent
-from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray
+from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, is_shape
 
 _MOST_LEVELS = 32  # maps within maps
-_NUMBERS = dict(zip(range(0xCA, 0xD4), (">f", ">d", ">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"), strict=True))
-_LENGTHS = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xC7: ">B", 0xC8: ">H", 0xC9: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
-_LENGTHS |= {0xDC: ">H", 0xDD: ">I", 0xDE: ">H", 0xDF: ">I"}
+# By the first byte of a value: itself, the form of `struct` of a number, or what it is and the form of its length.
+_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
+_NUMBERS = dict(zip(range(0xCA, 0xD4), "fdBHIQbhiq", strict=True))
+_FIRSTS = {
+    "bytes": (0xC4, "BHI"),
+    "array": (0xC7, "BHI"),
+    "text": (0xD9, "BHI"),
+    "list": (0xDC, "HI"),
+    "map": (0xDE, "HI"),
+}
+_LENGTHS = {first + i: (what, form) for what, (first, forms) in _FIRSTS.items() for i, form in enumerate(forms)}
 
 
 def is_msgpack(path: pathlib.Path) -> bool:
@@ -29,52 +36,37 @@ def is_msgpack(path: pathlib.Path) -> bool:
     return bool(head) and (0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF))
 
 
-@dataclasses.dataclass
 class _Reader:
-    """Reads values of msgpack one after the other; arrays are described, not read."""
+    """Reads values of msgpack one after the other; of arrays it notes the places by their names."""
 
-    file: IO[bytes]
-    path: pathlib.Path
-    size: int
+    def __init__(self, file: IO[bytes], path: pathlib.Path) -> None:
+        self.file, self.path, self.size = file, path, path.stat().st_size
+        self.arrays: dict[str, StoredArray] = {}
 
-    def take(self, count: int) -> bytes:
-        """Returns the next bytes."""
-        if count > self.size - self.file.tell():
+    def place(self, length: int) -> int:
+        """Returns where the next bytes begin; ValueError where the file has fewer."""
+        if length > self.size - self.file.tell():
             raise ValueError("it ends too early")
-        return self.file.read(count)
-
-    def skip_to(self, place: int) -> None:
-        """Leaves out what comes before a place."""
-        if place > self.size:
-            raise ValueError("it ends too early")
-        self.file.seek(place)
+        return self.file.tell()
 
     def number(self, form: str) -> Any:
         """Returns the next number of a form of `struct`."""
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        self.place(struct.calcsize(form))
+        return struct.unpack(f">{form}", self.file.read(struct.calcsize(form)))[0]
 
     def value(self, name: str, levels: int = 0) -> Any:
         """Returns the next value; `name` is that of an array."""
         if levels > _MOST_LEVELS:
             raise ValueError("its maps are nested too deeply")
-        kind = self.number(">B")
+        kind = self.number("B")
         if kind <= 0x7F or kind >= 0xE0:
             return kind if kind <= 0x7F else kind - 256
-        if kind in (0xC0, 0xC2, 0xC3):
-            return {0xC0: None, 0xC2: False, 0xC3: True}[kind]
+        if kind in _CONSTANTS:
+            return _CONSTANTS[kind]
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind])
-        if 0xD4 <= kind <= 0xD8:
-            return self.extension(name, 2 ** (kind - 0xD4), levels)
-        if kind <= 0xBF:
-            length = kind & (0x1F if kind >= 0xA0 else 0x0F)
-        elif kind in _LENGTHS:
-            length = self.number(_LENGTHS[kind])
-        else:
-            raise ValueError(f"it has the byte {kind:#x}, which no value begins with")
-        if 0xC7 <= kind <= 0xC9:
-            return self.extension(name, length, levels)
-        if 0x80 <= kind <= 0x8F or kind >= 0xDE:
+        what, length = self.head(kind)
+        if what == "map":
             found: dict[Any, Any] = {}
             for _ in range(length):
                 key = self.value(name, levels + 1)
@@ -82,56 +74,55 @@ class _Reader:
                     raise ValueError(f"it has the key {printable(repr(key), 60)} twice, or as something else than text")
                 found[key] = self.value(f"{name}/{key}" if name else key, levels + 1)
             return found
-        if 0x90 <= kind <= 0x9F or kind >= 0xDC:
+        if what == "list":
             return [self.value(name, levels + 1) for _ in range(length)]
-        if 0xC4 <= kind <= 0xC6:
-            start = self.file.tell()
-            self.skip_to(start + length)
-            return Extent(self.path, start, length, name)
-        return self.take(length).decode("utf-8")
+        if what == "array":
+            return self.array(name, length, levels)
+        start = self.place(length)
+        if what == "text":
+            return self.file.read(length).decode("utf-8")
+        self.file.seek(start + length)
+        return Extent(self.path, start, length, name)
 
-    def extension(self, name: str, length: int, levels: int) -> Any:
-        """Returns the array of an extension of Flax: its shape, the name of its dtype, its bytes."""
-        kind, end = self.number(">b"), self.file.tell() + length
+    def head(self, kind: int) -> tuple[str, int]:
+        """Returns what a value is that begins with a byte, and its length."""
+        for first, bits, what in ((0x80, 0x0F, "map"), (0x90, 0x0F, "list"), (0xA0, 0x1F, "text")):
+            if first <= kind <= first + bits:
+                return what, kind & bits
+        if 0xD4 <= kind <= 0xD8:
+            return "array", 2 ** (kind - 0xD4)
+        if kind not in _LENGTHS:
+            raise ValueError(f"it has the byte {kind:#x}, which no value begins with")
+        what, form = _LENGTHS[kind]
+        return what, self.number(form)
+
+    def array(self, name: str, length: int, levels: int) -> None:
+        """Notes the array of an extension of Flax: its shape, the name of its dtype, its bytes."""
+        kind, end = self.number("b"), self.place(length) + length
         if kind not in (1, 3):
-            self.skip_to(end)
-            return None
+            self.file.seek(end)
+            return
         shape, dtype, data = self.value(name, levels + 1)
         dtype = dtype.decode() if isinstance(dtype, bytes) else dtype
-        is_shape = isinstance(shape, list) and all(isinstance(n, int) and n >= 0 for n in shape)
-        if dtype not in READABLE or not is_shape or not isinstance(data, Extent) or self.file.tell() != end:
-            raise ValueError(f"its array {printable(repr(name), 100)} is not one of Flax's")
-        import ml_dtypes
-
-        known = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-        if math.prod(shape) * known.itemsize != data.size:
+        is_known = dtype in READABLE and isinstance(shape, list) and is_shape((*shape,)) and isinstance(data, Extent)
+        if not is_known or self.file.tell() != end or name in self.arrays:
+            raise ValueError(f"its array {printable(repr(name), 100)} is not one of Flax's, or is there twice")
+        if math.prod(shape) * np.dtype(dtype).itemsize != data.size:
             raise ValueError(f"its array {printable(repr(name), 100)} has another size than its shape says")
-        return StoredArray(name, tuple(shape), known, data.read)
+        self.arrays[name] = StoredArray(name, tuple(shape), np.dtype(dtype), data.read)
 
 
 def read_msgpack(path: pathlib.Path) -> ArrayFile:
     """Returns the arrays of a file by their names, with `/` between the keys of its maps."""
     with path.open("rb") as file:
-        reader = _Reader(file, path, path.stat().st_size)
+        reader = _Reader(file, path)
         try:
-            tree = reader.value("")
+            reader.value("")
             if file.tell() != reader.size:
                 raise ValueError("more bytes follow its end")
         except (ValueError, TypeError, struct.error, MemoryError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a msgpack file of Flax that can be read: {error}.") from error
-    arrays: dict[str, StoredArray] = {}
-
-    def collect(node: Any) -> None:
-        if isinstance(node, StoredArray):
-            if node.name in arrays:
-                raise ValueError(f"{path} has two arrays of the name {printable(repr(node.name), 100)}.")
-            arrays[node.name] = node
-        elif isinstance(node, Mapping):
-            for child in node.values():
-                collect(child)
-
-    collect(tree)
-    return ArrayFile(path, arrays)
+    return ArrayFile(path, reader.arrays)
 
 
 def write_msgpack(path: pathlib.Path, arrays: Mapping[str, np.ndarray], overwrite: bool = False) -> None:
@@ -146,8 +137,7 @@ def write_msgpack(path: pathlib.Path, arrays: Mapping[str, np.ndarray], overwrit
         node[last] = values
 
     def text(value: str) -> bytes:
-        data = value.encode()
-        return struct.pack(">BB", 0xD9, len(data)) + data
+        return struct.pack(">BB", 0xD9, len(value.encode())) + value.encode()
 
     with replacing(path) as temporary, temporary.open("wb") as file:
 

@@ -184,7 +184,7 @@ def is_shape(numbers: Any) -> bool:
     return are_counts(numbers) and len(numbers) <= _MOST_AXES and math.prod(n or 1 for n in numbers) < 2**60
 
 
-class ArrayFile(Mapping[str, StoredArray]):
+class ArrayFile(dict[str, StoredArray]):
     """The arrays of a file by name, whatever its format, and what else it says. No values are read.
 
     `note` is what is noted beside the arrays, as plain data. In a training state of PyTorch, `container` is the name of
@@ -199,18 +199,8 @@ class ArrayFile(Mapping[str, StoredArray]):
         container: str = "",
         outside: Sequence[str] = (),
     ) -> None:
-        """Keeps what was read of a file; its values come later."""
+        super().__init__(arrays)
         self.path, self.note, self.container, self.outside = path, note or {}, container, list(outside)
-        self._arrays = arrays
-
-    def __getitem__(self, name: str) -> StoredArray:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
     @property
     def grid_size(self) -> tuple[int, int] | None:

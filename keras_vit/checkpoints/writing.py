@@ -9,7 +9,7 @@ from keras_vit import models
 from keras_vit._arguments import check_choice, warn_caller
 from keras_vit.checkpoints.accounting import check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
-from keras_vit.checkpoints.files import check_absent, write_npz, write_with_sidecars
+from keras_vit.checkpoints.files import ENDINGS, check_absent, write_npz, write_with_sidecars
 from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
 from keras_vit.checkpoints.layouts import WRITTEN
 
@@ -35,24 +35,21 @@ def to_checkpoint(
     weights in float64 are rounded, with a warning.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for
-            transformers, or with all of its config where `path` ends in `.npz` and `layout` is None.
-        path: Where the file shall be; it appears when it is complete. For the layouts of PyTorch's models a name that
-            ends in `.safetensors`, or a folder, which gets a `model.safetensors`.
+        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for transformers, or with all of its
+            config where `path` ends in `.npz` and `layout` is None.
+        path: Where the file shall be. For the layouts of PyTorch's models a name that ends in `.safetensors`, or a
+            folder, which gets a `model.safetensors`.
         layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"clip"` (OpenAI's names, for open_clip),
-            `"tips"` (the `.npz` of TIPS's authors) or `"tips_scenic"` (Scenic's); for a `BiT`,
-            `"bit_tf"` (the names of the published files) or `"bit_bv"` (big_vision's). None for the layout of the
-            official files.
+            `"tips"` (the `.npz` of TIPS's authors) or `"tips_scenic"` (Scenic's); for a `BiT`, `"bit_tf"` (the names of
+            the published files) or `"bit_bv"` (big_vision's). None for the layout of the official files.
         overwrite: Whether files may be replaced.
         stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
 
     Raises:
         TypeError: if `model` is not an image model of this package, or `path` is not a path.
-        ValueError: if the layout is unknown, has no place for such a model or another ending than `path`, or no stacked
-            blocks where `stack` asks for them; a weight is beyond float32's range, or the class names do not fit into a
-            comment (64 KiB).
-        FileExistsError: if there is a file already and `overwrite` is false.
-        FileNotFoundError, OSError: if the folder above that of `path` is missing; if a file cannot be written.
+        ValueError: if the layout is unknown, has no place for such a model, another ending or no stacked blocks; if a
+            weight is beyond float32's range, or the class names do not fit into a comment (64 KiB).
+        OSError: if there is a file already (FileExistsError), no folder above that of `path`, or no room.
 
     Examples:
         >>> keras_vit.to_checkpoint(model, "back.npz")
@@ -73,19 +70,13 @@ def to_checkpoint(
     if not isinstance(config, LAYOUTS[layout].config_type):
         names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
         raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
-    sidecars = LAYOUTS[layout].sidecars
-    if sidecars is None and pathlib.Path(path).suffix in (".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5"):
-        raise ValueError(
-            f"The layout {layout!r} is .npz, but path={str(path)!r} was given: pass a name that ends in .npz, or "
-            "layout='timm', 'huggingface' or 'clip'."
-        )
-    note = note_of(config, LAYOUTS[layout])
+    target, sidecars = _target(pathlib.Path(path), layout), LAYOUTS[layout].sidecars
+    note, arrays = note_of(config, LAYOUTS[layout]), extract(model, LAYOUTS[layout], stack)
     if sidecars is None:
-        write_npz(path, extract(model, LAYOUTS[layout], stack), note, overwrite)
+        write_npz(target, arrays, note, overwrite)
         return
-    path, arrays = _safetensors(pathlib.Path(path), layout), extract(model, LAYOUTS[layout], stack)
     warn_of_pictures(note, layout)
-    write_with_sidecars(path, arrays, sidecars(config), overwrite=overwrite, note=note)
+    write_with_sidecars(target, arrays, sidecars(config), overwrite=overwrite, note=note)
 
 
 def warn_of_pictures(note: dict[str, Any], layout: str) -> None:
@@ -98,36 +89,35 @@ def warn_of_pictures(note: dict[str, Any], layout: str) -> None:
 
 
 def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
-    """Raises ValueError for an unknown layout, and for a path whose ending is not that of the layout's files.
-
-    Without a layout the ending must be `.npz` (the layout of the official files), `.keras` or `.weights.h5`.
-    """
+    """Raises ValueError for an unknown layout, and for a path whose ending is not that of the layout's files."""
     if layout is not None:
         check_choice("layout", layout, tuple(LAYOUTS))
-    ending = next((end for end in KERAS_ENDINGS if str(path).endswith(end)), pathlib.Path(path).suffix)
-    beside = [name for name, known in LAYOUTS.items() if known.sidecars is not None]
-    if layout is None and ending in (".safetensors", ""):
-        raise ValueError(f"{str(path)!r} can have several layouts: pass layout=... with one of {', '.join(beside)}.")
-    what, kind, expected = f"The layout {layout!r}", "an .npz file", (".npz",)
-    if layout is None:
-        what, expected = "A model", (".npz", *KERAS_ENDINGS)
-        kind = "an .npz, .safetensors, .keras or .weights.h5 file, or a folder"
-    elif layout in beside:
-        kind, expected = "a .safetensors file, or a folder with one", (".safetensors", "")
-    if ending not in expected:
-        raise ValueError(f"{what} is {kind}, but {str(path)!r} was given.")
+        _target(pathlib.Path(path), layout)
+        return
+    if not str(path).endswith((".npz", *KERAS_ENDINGS)):
+        beside = ", ".join(name for name, known in LAYOUTS.items() if known.sidecars is not None)
+        raise ValueError(
+            f"A model is an .npz, .keras or .weights.h5 file, or with layout=... a .safetensors file or a folder "
+            f"({beside}), but {str(path)!r} was given."
+        )
+
+
+def _target(path: pathlib.Path, layout: str) -> pathlib.Path:
+    """Returns the file that a path names in a layout: `model.safetensors` in it where it is a folder's."""
+    is_npz = layout in LAYOUTS and LAYOUTS[layout].sidecars is None
+    own, kind = (".npz", ".npz") if is_npz else (".safetensors", "safetensors")
+    if path.suffix != own and path.suffix in (*ENDINGS, ".keras", ".h5"):
+        advice = "layout='timm', 'huggingface' or 'clip'" if is_npz else "a folder"
+        raise ValueError(
+            f"The layout {layout!r} is {kind}, but path={str(path)!r} was given: pass a name that ends in {own}, or "
+            f"{advice}."
+        )
+    return path if is_npz or path.suffix == own else path / "model.safetensors"
 
 
 def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False) -> None:
-    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`.
-
-    A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it. Keras passes over
-    that note. Where a file cannot be written, what was there before is kept.
-
-    Raises FileExistsError for a file that is there unless `overwrite`; ValueError for another ending, an unknown layout
-    or one without a place for the model, and for weights beyond float32's range; TypeError, except for files of Keras,
-    for a model of another package; OSError for a full disk or a missing folder.
-    """
+    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`."""
+    # A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it.
     check_format(path, layout)
     path = pathlib.Path(path).expanduser()
     if not is_keras_file(path):
@@ -135,16 +125,6 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
         return
     check_absent(path, overwrite=overwrite)
     write_keras(model, path)
-
-
-def _safetensors(path: pathlib.Path, layout: str) -> pathlib.Path:
-    """Returns the `.safetensors` file that a path names, `model.safetensors` in it where it is a folder's."""
-    if path.suffix in (".npz", ".pth", ".pt", ".bin", ".keras", ".h5"):
-        raise ValueError(
-            f"The layout {layout!r} is safetensors, but path={str(path)!r} was given: pass a name that ends in "
-            ".safetensors, or a folder."
-        )
-    return path if path.suffix == ".safetensors" else path / "model.safetensors"
 
 
 def _write_dense(
@@ -162,7 +142,7 @@ def _write_dense(
             f"{known} holds a model of the kind {config.model}. Write it as .npz without a layout, or "
             "as .keras: model.save(...)."
         )
-    target = _safetensors(path, "huggingface")
+    target = _target(path, "huggingface")
     written = to_write(config)
     arrays = itertools.chain(extract(model, written, stack), written.constants(config).items())
     jsons = {} if written.sidecars is None else written.sidecars(config)

@@ -43,13 +43,13 @@ from keras_vit.preprocessing.images import is_file
 from keras_vit.text import tokenizers
 from keras_vit.text.open_vocabulary import OpenVocabularyDetector, open_detector
 from keras_vit.text.templates import AVERAGINGS, Templates, average, checked_names, templates_of, texts_of_classes
-from keras_vit.text.texts import WithTexts
-from keras_vit.text.tokenizers import Tokenizer
+from keras_vit.text.tokenizers import Tokenizer, WithTexts
 from keras_vit.zoo import load
 
 # What a TIPS calls its temperature, by which cosines are divided.
 TEMPERATURES = ("temperature", "temperature_contrastive")
 _LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
+_HALF = "it is half of a model."
 _LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(_LARGEST_NUMBER)
 
 
@@ -95,12 +95,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         temperature_name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Makes the temperature, and a bias where one is given, as weights.
-
-        Raises ValueError for an unknown `averaging`, an image tower that does not return one vector an image, towers
-        whose embeddings differ in length, a `scale` or `temperature` that is not above 0 or that float32 does not hold,
-        or a `bias` that is not finite; TypeError where one of these is not a number.
-        """
+        """Makes the temperature, and a bias where one is given, as weights."""
         super().__init__(**kwargs)
         check_choice("averaging", averaging, tuple(AVERAGINGS))
         lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
@@ -172,9 +167,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         Returns Keras's history; the other arguments are those of Keras's `fit`. The loss compares all images of a batch
         with all texts. On several devices and in several processes of JAX, with `training.data_parallel()`, that is the
         whole batch. Raises ValueError in replicas of `tf.distribute` and in connected processes without a distribution,
-        which would compare their own parts; for unknown token ids, sentences without a tokenizer, and no sentences.
-        Raises TypeError for texts that are not strings, OSError, ValueError or ImportError for image files that cannot
-        be read, ImportError without the library that the tokenizer needs.
+        which would compare their own parts; for unknown token ids, and as `embed_images` and `embed_texts` do.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
         processes = current()
@@ -193,17 +186,13 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return super().fit(self._pair(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Returns the loss and the metrics on what `fit` takes, as Keras's `evaluate` does.
-
-        Raises ValueError, TypeError, OSError or ImportError for data as `fit` does.
-        """
+        """Returns the loss and the metrics on what `fit` takes, as Keras's `evaluate` does; errors as of `fit`."""
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
         """Returns the `logits` of `(images, texts)`, all with all; Keras's would be those of each batch alone.
 
-        `verbose` is there for Keras's callers, and not used. Raises ValueError for anything but such a pair, and
-        TypeError, ValueError, OSError or ImportError as `logits`.
+        `verbose` is there for Keras's callers, and not used. Raises ValueError for anything but such a pair.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
@@ -237,10 +226,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
-        """Returns the model of what `get_config` returned; TypeError or ValueError if it makes no sense, or KeyError.
-
-        `custom_objects` is there for Keras, and not used.
-        """
+        """Returns the model of what `get_config` returned; `custom_objects` is there for Keras, and not used."""
         towers = ("image_encoder", "text_encoder")
         return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in towers})
 
@@ -253,13 +239,9 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             batch_size: How many are computed at a time.
 
         Raises:
-            ValueError: if `batch_size` is not a positive integer, the model does not take such images, a file cannot be
-                decoded, or it is nothing that `predict` takes.
-            OSError: if a file is not there (FileNotFoundError) or cannot be opened.
-            TypeError: for a list or tuple that holds what is neither pixels nor a file, and for bytes.
+            TypeError, ValueError: if `batch_size` is not a positive integer, or the model takes no such images.
+            OSError: if a file is missing (FileNotFoundError) or cannot be opened.
             ImportError: if there are files and Pillow, or tifffile for a TIFF of other channels than three, is missing.
-
-        Errors of a data set are raised unchanged.
         """
         whole_number("batch_size", batch_size, 1)
         if isinstance(images, (list, tuple, bytes)) or is_file(images):
@@ -267,16 +249,12 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
     def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Returns scaled similarities, float32 `(images, texts)`.
-
-        Arguments are those of `embed_images` and `embed_texts`, and so are the errors: TypeError, ValueError, OSError
-        for an image file that cannot be opened, ImportError for a missing package.
-        """
+        """Returns scaled similarities, float32 `(images, texts)`; as `embed_images` and `embed_texts`."""
         similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns probabilities float32 `(images, texts)`; TypeError, ValueError, OSError and ImportError as `logits`.
+        """Returns probabilities float32 `(images, texts)`; errors as of `logits`.
 
         Those of an image add up to 1 with a softmax; with a sigmoid (see `activation`) each text is by itself.
         """
@@ -360,10 +338,8 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             A `LinearSegmenter`, whose logits are cosines.
 
         Raises:
-            TypeError, ValueError: if the model is not a TIPS, another argument is out of its range, or `stride` is
-                above `image_size`; names or templates as in `zero_shot_classifier`; ValueError if there is no
-                tokenizer, or its file is damaged by now.
-            OSError: if the tokenizer's file is gone by now.
+            TypeError, ValueError: if the model is not a TIPS, an argument is out of its range, `stride` is above
+                `image_size`, or there is no tokenizer; names or templates as in `zero_shot_classifier`.
             ImportError: if the tokenizer needs a library of the extra `text`.
 
         Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
@@ -565,60 +541,56 @@ def _numbers_of_logits(
     file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars, source: str
 ) -> tuple[float, float | None, float | None]:
     """Returns the logarithm of what cosines are multiplied with, what is added then or None, a TIPS's temperature."""
+    scales = TEMPERATURES if names.is_tips else (names.scale,)
+    places = [f"{plan.prefix}{name}" for name in (*scales, *([] if names.is_tips else [names.bias]))]
+    beside = [name for name in plan.unused if name not in places]
     if names.is_tips:
-        temperature = _temperature(file, plan, sidecars, source)
-        _beside_text_tower(plan, [f"{plan.prefix}{name}" for name in TEMPERATURES], source)
-        return -math.log(temperature), None, temperature
-    places = [f"{plan.prefix}{names.scale}", f"{plan.prefix}{names.bias}"]
-    scale, bias = (_number_of(file, name, source) for name in places)
-    if scale is None:
-        raise ValueError(
-            f"{source} has no array {places[0]!r}, the logarithm of its temperature: it is half of a model."
-        )
-    if bias is None and plan.dialect == "siglip":
-        raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: it is half of a model.")
+        temperature = _number_of(file, [*places, *TEMPERATURES], source, is_logarithm=False)
+        if temperature is None:
+            temperature = _stated_temperature(sidecars, source)
+        numbers = -math.log(temperature), None, temperature
+    else:
+        scale, bias = (_number_of(file, [name], source) for name in places)
+        if scale is None:
+            raise ValueError(f"{source} has no array {places[0]!r}, the logarithm of its temperature: {_HALF}")
+        if bias is None and plan.dialect == "siglip":
+            raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: {_HALF}")
+        numbers = scale, bias, None
+    if not beside:
+        raise ValueError(f"{source} has a text tower and no image tower: {_HALF}")
     towers = (f"{plan.prefix}img/", f"{plan.prefix}txt/")
-    foreign = [name for name in _beside_text_tower(plan, places, source) if not name.startswith(towers)]
+    foreign = [name for name in beside if not name.startswith(towers)]
     if foreign and plan.dialect == "flax":
         raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
-    return scale, bias, None
+    return numbers
 
 
-def _number_of(file: Mapping[str, StoredArray], name: str, source: str) -> float | None:
-    """Returns the one number of an array, None without the array; ValueError unless it is one number near 0."""
-    if name not in file:
+def _number_of(
+    file: Mapping[str, StoredArray], names: Sequence[str], source: str, is_logarithm: bool = True
+) -> float | None:
+    """Returns the one number of the first of these arrays that is there, None without any: a logarithm, or above 0."""
+    name = next((name for name in names if name in file), None)
+    if name is None:
         return None
     values = file[name].read().reshape(-1)
-    if len(values) != 1 or not abs(float(values[0])) < _LARGEST_NUMBER:
-        raise ValueError(f"The array {name!r} of {source} must be one number near 0, but is {values[:3].tolist()}.")
-    return float(values[0])
+    value = float(values[0]) if len(values) == 1 else math.nan
+    if not (abs(value) < _LARGEST_NUMBER if is_logarithm else _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE):
+        what = "near 0" if is_logarithm else "above 0"
+        raise ValueError(f"The array {name!r} of {source} must be one number {what}, but is {values[:3].tolist()}.")
+    return value
 
 
-def _beside_text_tower(plan: Plan, places: Sequence[str], source: str) -> list[str]:
-    """Returns the names of the image tower's arrays, beside the text tower and `places`; ValueError without any."""
-    beside = [name for name in plan.unused if name not in places]
-    if not beside:
-        raise ValueError(f"{source} has a text tower and no image tower: it is half of a model.")
-    return beside
-
-
-def _temperature(file: Mapping[str, StoredArray], plan: Plan, sidecars: Sidecars, source: str) -> float:
-    """Returns the temperature of a TIPS, of its array or, as in published files of transformers, of config.json."""
-    name = next((found for name in TEMPERATURES for found in (f"{plan.prefix}{name}", name) if found in file), None)
-    if name is None and "temperature_init_value" in sidecars.config:
-        try:
-            value = number(sidecars.config, "temperature_init_value", 1.0)
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from None
-        if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
-            raise ValueError(
-                f"The config beside {source} says temperature_init_value={value!r}; a number near 1 or not far "
-                "below was expected."
-            )
-        return float(np.float32(value))
-    if name is None:
-        raise ValueError(f"{source} has no array 'temperature', by which cosines are divided: it is half of a model.")
-    values = file[name].read().reshape(-1)
-    if len(values) != 1 or not _LEAST_TEMPERATURE < values[0] < _LARGEST_TEMPERATURE:
-        raise ValueError(f"The array {name!r} of {source} must be one number above 0, but is {values[:3].tolist()}.")
-    return float(values[0])
+def _stated_temperature(sidecars: Sidecars, source: str) -> float:
+    """Returns the temperature of a TIPS that config.json says, as in published files of transformers."""
+    if "temperature_init_value" not in sidecars.config:
+        raise ValueError(f"{source} has no array 'temperature', by which cosines are divided: {_HALF}")
+    try:
+        value = number(sidecars.config, "temperature_init_value", 1.0)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+    if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
+        raise ValueError(
+            f"The config beside {source} says temperature_init_value={value!r}; a number near 1 or not far below was "
+            "expected."
+        )
+    return float(np.float32(value))

@@ -25,9 +25,8 @@ from keras_vit.models import Detector, TextEncoder, VisionTransformer, weights_b
 from keras_vit.models.changes import copy_state
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.text import tokenizers
-from keras_vit.text.templates import Templates, templates_of
-from keras_vit.text.texts import WithTexts
-from keras_vit.text.tokenizers import Tokenizer
+from keras_vit.text.templates import Templates, checked_names, templates_of
+from keras_vit.text.tokenizers import Tokenizer, WithTexts
 
 _CANDIDATES = 0.8  # of the best overlap, that of a box which may stand for the example
 
@@ -85,18 +84,11 @@ class OpenVocabularyDetector(WithTexts):
                 or there is no tokenizer.
             ImportError: if the tokenizer needs a library of the extra `text`.
         """
-        names = [class_names] if isinstance(class_names, str) else list(class_names)
-        if not all(isinstance(name, str) for name in names):
-            raise TypeError(f"class_names must be strings, but {names!r:.80} was given.")
-        if not names or not all(map(str.strip, names)) or len({*names}) < len(names):
-            raise ValueError(
-                f"class_names must be one name or more, each once and not empty, but {names!r:.80} was given."
-            )
+        names = checked_names([class_names] if isinstance(class_names, str) else class_names, least=1)
         sentences = templates_of(templates)
         texts = [template.replace("{}", name) for name in names for template in sentences]
-        vectors = self.embed_texts(
-            [_lowered(t) for t in texts] if self.lowers else texts, batch_size, progress=progress
-        )
+        texts = [_lowered(text) for text in texts] if self.lowers else texts
+        vectors = self.embed_texts(texts, batch_size, progress=progress)
         return self._with_classes(vectors.reshape(len(names), len(sentences), -1).mean(1), tuple(names), "zero_shot")
 
     def one_shot_detector(self, example: Any, box: Sequence[float] | None = None) -> Detector:

@@ -15,15 +15,10 @@ from keras_vit.text.tokenizers import canonicalized
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-    """How an original makes weights of the texts of a class.
+    """How an original makes weights of the texts of a class."""
 
-    Attributes:
-        canonical: Whether names (their first alias) and templates lose capitals and punctuation first.
-        renormalize: Whether the mean of the normalised embeddings is normalised again.
-    """
-
-    canonical: bool
-    renormalize: bool
+    canonical: bool  # whether names (their first alias) and templates lose capitals and punctuation first
+    renormalize: bool  # whether the mean of the normalised embeddings is normalised again
 
 
 AVERAGINGS = {
@@ -67,20 +62,21 @@ def published_templates() -> dict[str, tuple[str, ...]]:
     return {name: tuple(texts) for name, texts in _published().items() if name != "imagenet1k"}
 
 
-def checked_names(names: Sequence[str]) -> list[str]:
-    """Returns names of classes as a list."""
+def checked_names(names: Sequence[str], least: int = 2) -> list[str]:
+    """Returns names of classes as a list; `least` is how many there must be."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     names = list(names)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
         if not name.strip() or not is_class_name(name):
             raise ValueError(f"class_names must be single lines with letters, but {name!r} was given.")
     # OpenAI's list for ImageNet has missile and sunglasses twice.
-    if len({*names}) < max(len(names), 2) and tuple(names) != imagenet_names():
+    if len({*names}) < max(len(names), least) and tuple(names) != imagenet_names():
         twice = listing(sorted({name for name in names if names.count(name) > 1}))
-        raise ValueError(f"class_names must be two names or more, and no name twice, but {twice or names} was given.")
+        most = {1: "a name or more", 2: "two names or more"}[least]
+        raise ValueError(f"class_names must be {most}, and no name twice, but {twice or names} was given.")
     return names
 
 

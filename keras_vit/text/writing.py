@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import check_choice
-from keras_vit._files import expanded_path, replacing
+from keras_vit._files import expanded_path
 from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
-from keras_vit.checkpoints.files import write_npz, write_with_sidecars
+from keras_vit.checkpoints.files import check_absent, copy_files, from_elsewhere, write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATION_NAMES
 from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
 from keras_vit.checkpoints.layouts.sidecars import prepared_by
@@ -54,18 +53,16 @@ def save_image_text(
         both: What `load_image_text` returns, trained or not.
         path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
             are known; for `"big_vision"` an `.npz`.
-        layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model), `"clip"` (open_clip), `"big_vision"` (SigLIP),
-            `"pe"` (Meta's names of the Perception Encoder),
-            `"scenic"` (an OWL; the other layout of one is `"huggingface"`),
-            `"tips"` or `"tips_scenic"` (`tips_vision.npz` and `tips_text.npz`, of the authors' PyTorch or Scenic).
+        layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model; also of an OWL), `"clip"` (open_clip),
+            `"big_vision"` (SigLIP), `"pe"` (Meta's names of the Perception Encoder), `"scenic"` (an OWL), `"tips"` or
+            `"tips_scenic"` (`tips_vision.npz` and `tips_text.npz`, of the authors' PyTorch or Scenic).
         overwrite: Whether files may be replaced.
 
     Raises:
+        TypeError: if `path` is not a path.
         ValueError: if the layout is unknown, or has no place for one of the towers, or a weight is beyond float32's
             range; if a tower is quantized or has adapters (LoRA).
-        FileExistsError: if there is a file already and `overwrite` is false.
-        OSError: if a file cannot be written, or one of the tokenizer's cannot be read.
-        TypeError: if `path` is not a path.
+        OSError: if there is a file already (FileExistsError), or one cannot be read or written.
 
     Examples:
         >>> text.save_image_text(both, "towers.npz", "big_vision")
@@ -202,16 +199,13 @@ def _check_tips(config: TextConfig, layout: str) -> None:
 
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
     """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing."""
-    files = [] if both.tokenizer is None else [file for file in both.tokenizer.files if file.parent != folder]
-    for name in ("tips_vision.npz", "tips_text.npz", *(file.name for file in files)):
-        if (folder / name).exists() and not overwrite:
-            raise FileExistsError(f"{folder / name} exists. Choose another folder or pass overwrite=True.")
+    files = [] if both.tokenizer is None else from_elsewhere(both.tokenizer.files, folder)
+    names_of_files = ("tips_vision.npz", "tips_text.npz", *(file.name for file in files))
+    check_absent(*(folder / name for name in names_of_files), overwrite=overwrite)
     arrays = sorted(_text_arrays(both, names))  # before the first file: it may be refused
     to_checkpoint(both.image_encoder, folder / "tips_vision.npz", layout, overwrite)
     write_npz(folder / "tips_text.npz", arrays, None, overwrite)
-    for file in files:
-        with replacing(folder / file.name) as temporary:
-            shutil.copyfile(file, temporary)
+    copy_files(files, folder)
 
 
 # The classes of transformers with two towers, by `model_type`.

@@ -96,13 +96,6 @@ def test_half_a_file(golden, tmp_path):
             keras_vit.from_checkpoint(path)
 
 
-def test_half_a_file_of_pytorch(golden, tmp_path):
-    (whole,) = (path for path in golden("fam_pth_zip").folder.iterdir() if path.suffix == ".pth")
-    (tmp_path / "half.pth").write_bytes(whole.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="half.pth is not .*its end is missing .*not fetched completely"):
-        keras_vit.from_checkpoint(tmp_path / "half.pth")
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_a_flipped_bit_in_the_values(arrays, tmp_path, save):
     path = tmp_path / "damaged.npz"

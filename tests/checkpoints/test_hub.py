@@ -1,9 +1,10 @@
-"""The Hugging Face Hub, spoken to a local server: what is fetched, and what is said where it fails."""
+"""The Hugging Face Hub, spoken to a local server: what is fetched, what is said where it fails, and publishing."""
 
 import json
 import re
 import traceback
 
+import keras
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -16,9 +17,9 @@ from keras_vit.checkpoints.catalogue import _read as catalogue_data
 from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
-from tests.checkpoints.hub_server import Repository, local_hub
+from tests.checkpoints.hub_server import Repository
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:The layout .* has no word for")]
 
 
 def weights(value):
@@ -30,19 +31,12 @@ ONE, TWO = weights(1), weights(2)
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    """A Hub of the test's own."""
-    with local_hub(tmp_path, monkeypatch) as server:
-        yield server
-
-
-@pytest.fixture
-def repository(server):
+def repository(hub):
     """The repository `me/model`, with weights, what describes them, and much that nobody needs."""
     files = {"README.md": b"# A model", "config.json": b'{"architecture": "vit"}', "model.safetensors": ONE}
     files |= {"pytorch_model.bin": b"\x80\x02", "preprocessor_config.json": b'{"size": 224}'}
     files |= {"classes.txt": b"a\n", "onnx/x.onnx": b"x"}
-    return server.repositories.setdefault("me/model", Repository(files))
+    return hub.repositories.setdefault("me/model", Repository(files))
 
 
 def first(path):
@@ -82,30 +76,30 @@ def test_what_is_no_address(text):
     assert str(error.value).isprintable()
 
 
-def test_only_what_is_needed_is_fetched(server, repository):
+def test_only_what_is_needed_is_fetched(hub, repository):
     path = find_checkpoint("hf://me/model")
     assert (path.name, first(path)) == ("model.safetensors", 1)
-    assert server.downloads() == ["config.json", "preprocessor_config.json", "classes.txt", "model.safetensors"]
+    assert hub.downloads() == ["config.json", "preprocessor_config.json", "classes.txt", "model.safetensors"]
     sidecars = read_sidecars(path)
     assert (sidecars.config, sidecars.preprocessor) == ({"architecture": "vit"}, {"size": 224})
-    server.seen.clear()
+    hub.seen.clear()
     assert find_checkpoint("hf://me/model") == path
-    assert server.seen == ["GET /api/models/me/model"]
+    assert hub.seen == ["GET /api/models/me/model"]
 
 
-def test_a_new_commit_is_fetched_and_the_old_one_stays(server, repository):
+def test_a_new_commit_is_fetched_and_the_old_one_stays(hub, repository):
     old, commit = find_checkpoint("hf://me/model"), repository.commit
     repository.files["model.safetensors"] = TWO
     new = find_checkpoint("hf://me/model")
     assert (first(old), first(new)) == (1, 2)
     assert read_sidecars(new).config == {"architecture": "vit"}
     repository.revisions += (commit,)
-    server.down = True
+    hub.down = True
     with pytest.warns(UserWarning, match="The copy in the cache is used"):
         assert find_checkpoint(f"hf://me/model@{commit}") == old
 
 
-def test_revisions(server, repository):
+def test_revisions(hub, repository):
     repository.revisions += ("v1", "refs/pr/2", "a/b")
     for revision in ("v1", "refs/pr/2", "a%2Fb", repository.commit):
         assert first(find_checkpoint(f"hf://me/model@{revision}")) == 1
@@ -113,14 +107,14 @@ def test_revisions(server, repository):
         find_checkpoint("hf://me/model@v2")
 
 
-def test_a_file_or_a_folder_by_name(server, repository):
+def test_a_file_or_a_folder_by_name(hub, repository):
     """The weights in it, whatever lies beside it; also from the cache, and in a revision."""
     repository.files |= {"large/model.safetensors": TWO, "large/config.json": b'{"large": true}', "large/x/y.pth": ONE}
     for address in ("hf://me/model/large", f"hf://me/model@{repository.commit}/large/model.safetensors"):
         path = find_checkpoint(address)
         assert (first(path), path.parent.name) == (2, "large")
         assert read_sidecars(path).config == {"large": True}
-    assert server.downloads() == ["config.json", "model.safetensors"]
+    assert hub.downloads() == ["config.json", "model.safetensors"]
     assert fetch_from_hub("hf://me/model/large", offline=True).name == "model.safetensors"
     with pytest.raises(DownloadError, match="hf://me/model/onnx .* the repository has no weights .* x.onnx"):
         find_checkpoint("hf://me/model/onnx")
@@ -128,7 +122,7 @@ def test_a_file_or_a_folder_by_name(server, repository):
         find_checkpoint("hf://me/model/absent.safetensors")
 
 
-def test_which_file_is_meant(server, repository):
+def test_which_file_is_meant(hub, repository):
     files = repository.files
     repository.files = {"a.safetensors": ONE, "b.pth": ONE, "sub/c.npz": ONE, "optimizer.pt": ONE}
     with pytest.raises(ValueError, match=r"several files of weights \(a.safetensors, b.pth\).* hf://me/model/FILE"):
@@ -142,42 +136,42 @@ def test_which_file_is_meant(server, repository):
         find_checkpoint("hf://me/model")
 
 
-def test_a_file_in_parts(server):
+def test_a_file_in_parts(hub):
     index = {"weight_map": {"w": "model-1-of-1.safetensors"}}
     files = {"model.safetensors.index.json": json.dumps(index).encode(), "model-1-of-1.safetensors": ONE}
-    server.repositories["me/large"] = repository = Repository(files | {"other.safetensors": ONE})
+    hub.repositories["me/large"] = repository = Repository(files | {"other.safetensors": ONE})
     path = find_checkpoint("hf://me/large")
     assert first(path) == 1
-    assert server.downloads() == ["model.safetensors.index.json", "model-1-of-1.safetensors"]
-    server.down = True
+    assert hub.downloads() == ["model.safetensors.index.json", "model-1-of-1.safetensors"]
+    hub.down = True
     with pytest.warns(UserWarning, match="The copy in the cache is used"):
         assert find_checkpoint("hf://me/large") == path
     (path.parent / "model-1-of-1.safetensors").unlink()
     with pytest.raises(DownloadError, match="its shard model-1-of-1.safetensors is not in the cache"):
         find_checkpoint("hf://me/large")
-    server.down = False
+    hub.down = False
     for bad in (b"{}", b"{", b'{"weight_map": {"w": "../../x"}}'):
         repository.files["model.safetensors.index.json"] = bad
         with pytest.raises(DownloadError, match="is not an index|names a shard|is damaged"):
             find_checkpoint("hf://me/large")
 
 
-def test_the_size_of_a_download_is_that_of_all_parts(server, capsys):
+def test_the_size_of_a_download_is_that_of_all_parts(hub, capsys):
     index = json.dumps({"weight_map": {"w": "model-1-of-1.safetensors"}}).encode()
     files = {"model.safetensors.index.json": index, "model-1-of-1.safetensors": ONE}
-    server.repositories["me/large"] = Repository(files)
+    hub.repositories["me/large"] = Repository(files)
     cli.main(["download", "hf://me/large", "--json"])
     assert json.loads(capsys.readouterr().out)["bytes"] == len(index) + len(ONE)
 
 
-def test_a_mirror_that_names_no_commit(server, repository, monkeypatch):
+def test_a_mirror_that_names_no_commit(hub, repository, monkeypatch):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", None)  # which would be asked for a revision "None"
     repository.describes_commit = False
     assert first(find_checkpoint("hf://me/model")) == 1
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_wrong_hash(server, repository, name):
+def test_a_wrong_hash(hub, repository, name):
     wrong = "0" * (40 if name == "config.json" else 64)
     repository.etags[name] = wrong
     with pytest.raises(DownloadError, match=f"{name} arrived damaged: its hash is .*, expected {wrong}"):
@@ -195,19 +189,19 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(server, case):
+def test_refusals(hub, case):
     """In the words of the library; nothing was fetched, so that nothing can be taken from the cache."""
     repository, message = REFUSALS[case]
-    server.repositories |= {"me/other": repository} if repository else {}
+    hub.repositories |= {"me/other": repository} if repository else {}
     with pytest.raises(DownloadError, match=f"hf://me/other could not be fetched: .*{message}") as error:
         find_checkpoint("hf://me/other")
     assert error.value.attempts[0][0] == "hf://me/other"
 
 
 @pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", "KERAS_VIT_OFFLINE"])
-def test_offline(server, repository, monkeypatch, switch):
+def test_offline(hub, repository, monkeypatch, switch):
     path = find_checkpoint("hf://me/model")
-    server.seen.clear()
+    hub.seen.clear()
     monkeypatch.setenv(switch, "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", switch == "HF_HUB_OFFLINE")  # it was read before
     assert find_checkpoint("hf://me/model") == find_checkpoint("hf://me/model/model.safetensors") == path
@@ -215,11 +209,11 @@ def test_offline(server, repository, monkeypatch, switch):
         message = f"{absent} could not be fetched: offline mode is on.*, and it is not in the cache, .*hub"
         with pytest.raises(DownloadError, match=message):
             find_checkpoint(absent)
-    assert server.seen == []
+    assert hub.seen == []
 
 
 @pytest.mark.parametrize("status", [403, 503])
-def test_a_hub_that_gives_no_answer(server, repository, status, monkeypatch):
+def test_a_hub_that_gives_no_answer(hub, repository, status, monkeypatch):
     """Whatever the reason, it is said, and what is in the cache is used."""
     path = find_checkpoint("hf://me/model")
     repository.api_error = (status, "")
@@ -247,21 +241,20 @@ SIMILAR = "timm/vit_base_patch16_384.augreg_in21k_ft_in1k"
 FIRST, SECOND = "timm/vit_base_patch16_224.orig_in21k_ft_in1k", "google/vit-base-patch16-224"
 
 
-def test_the_same_weights_from_the_hub(server, unpublished):
+def test_the_same_weights_from_the_hub(hub, unpublished):
     """From the first repository that has them; what is in the cache stays."""
-    server.repositories[SECOND] = Repository({"model.safetensors": TWO})
+    hub.repositories[SECOND] = Repository({"model.safetensors": TWO})
     with pytest.warns(UserWarning, match=f"come from hf://{SECOND}"):
         assert first(find_checkpoint(FINE_TUNED)) == 2
-    server.repositories[FIRST] = Repository({"model.safetensors": ONE})
+    hub.repositories[FIRST] = Repository({"model.safetensors": ONE})
     with pytest.warns(UserWarning, match=f"{re.escape(FINE_TUNED)} is not available.* come from hf://{FIRST}"):
         assert first(find_checkpoint(FINE_TUNED)) == 1
-    server.down = True
+    hub.down = True
     with pytest.warns(UserWarning, match=f"come from hf://{FIRST}|copy in the cache is used"):
         assert first(find_checkpoint(FINE_TUNED)) == 1
 
 
-@pytest.mark.filterwarnings("ignore:The layout .* has no word for")
-def test_a_published_name_means_the_official_numbers(server, unpublished, tmp_path):
+def test_a_published_name_means_the_official_numbers(hub, unpublished, tmp_path):
     """And a repository its publisher's; `numerics` overrides both."""
     config = keras_vit.ViTConfig(image_size=16, patch_size=8, width=64, depth=1, heads=1, mlp_width=64, classes=3)
     model = keras_vit.VisionTransformer(config.replace(gelu="exact", interpolation="bicubic"))
@@ -269,7 +262,7 @@ def test_a_published_name_means_the_official_numbers(server, unpublished, tmp_pa
     head.assign(np.random.default_rng(0).normal(size=head.shape))
     keras_vit.to_checkpoint(model, tmp_path / "made" / "model.safetensors", layout="timm")
     files = {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()}
-    server.repositories[FIRST] = Repository(files)
+    hub.repositories[FIRST] = Repository(files)
     with pytest.warns(UserWarning, match=f"come from hf://{FIRST}"):
         official = keras_vit.from_checkpoint(FINE_TUNED)
     assert (official.config.gelu, official.config.interpolation) == ("tanh", "official")
@@ -282,7 +275,7 @@ def test_a_published_name_means_the_official_numbers(server, unpublished, tmp_pa
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_nobody_has_the_weights(server, unpublished):
+def test_nobody_has_the_weights(hub, unpublished):
     with pytest.raises(DownloadError) as error:
         find_checkpoint(FINE_TUNED)
     tried = [where for where, _ in error.value.attempts]
@@ -295,14 +288,14 @@ def test_nobody_has_the_weights(server, unpublished):
         assert [where for where, _ in error.value.attempts][1:] == [f"hf://{SIMILAR}"]
 
 
-def test_no_equal_weights_but_similar_ones(server, unpublished):
+def test_no_equal_weights_but_similar_ones(hub, unpublished):
     """timm has another file of AugReg than the recommended one of B/16, which does for `pretrained=True`."""
     name = recommended("ViT-B/16").name
     similar = name.replace("lr_0.03-res", "lr_0.01-res")
     with pytest.raises(DownloadError, match=f"has the weights of a similar checkpoint: {similar}"):
         find_checkpoint(name)
-    assert server.seen == []
-    server.repositories[SIMILAR] = Repository({"model.safetensors": TWO})
+    assert hub.seen == []
+    hub.repositories[SIMILAR] = Repository({"model.safetensors": TWO})
     with pytest.warns(UserWarning) as warned:
         assert find_recommended("ViT-B/16") == similar
     assert f"a similar checkpoint is loaded: {similar}" in str(warned[-1].message)
@@ -310,15 +303,14 @@ def test_no_equal_weights_but_similar_ones(server, unpublished):
         assert first(find_checkpoint(similar)) == 2
 
 
-def test_names_of_files_control_no_terminal(server):
-    server.repositories["me/many"] = Repository({"a\x1b[2J.safetensors": ONE, "b\x1b[2J.npz": TWO})
+def test_names_of_files_control_no_terminal(hub):
+    hub.repositories["me/many"] = Repository({"a\x1b[2J.safetensors": ONE, "b\x1b[2J.npz": TWO})
     with pytest.raises(ValueError, match=r"several files of weights .a\\x1b\[2J.safetensors") as error:
         find_checkpoint("hf://me/many")
     assert str(error.value).isprintable()
 
 
-@pytest.mark.filterwarnings("ignore:The layout .* has no word for")
-def test_a_recommended_repository(server, monkeypatch, tmp_path):
+def test_a_recommended_repository(hub, monkeypatch, tmp_path):
     """Loaded by `pretrained=True`, `load` and `weights`; what cannot be had is named, in one traceback."""
     monkeypatch.setitem(catalogue_data("catalogue.json")["recommended"], "ViT-mu/16", "hf://timm/test_vit.r160_in1k")
     for ask in (
@@ -328,7 +320,7 @@ def test_a_recommended_repository(server, monkeypatch, tmp_path):
         lambda: keras_vit.DeiT_B16(pretrained=True, classes=3),
     ):
         for down, reason in ((False, "Repository Not Found"), (True, "503 Service Unavailable")):
-            server.down = down
+            hub.down = down
             with pytest.raises(
                 DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be fetched: .*{reason}"
             ) as error:
@@ -336,11 +328,11 @@ def test_a_recommended_repository(server, monkeypatch, tmp_path):
             printed = "".join(traceback.format_exception(error.value))
             assert "During handling" not in printed and "direct cause" not in printed
             assert printed.count("Traceback") == 1 and "\n" not in str(error.value)
-    server.down = False
+    hub.down = False
     model = keras_vit.create_model("ViT-mu/16", include_top=False, image_size=32)
     keras_vit.to_checkpoint(model, tmp_path / "mu", layout="timm")
     files = {path.name: path.read_bytes() for path in (tmp_path / "mu").iterdir()}
-    server.repositories["timm/test_vit.r160_in1k"] = Repository(files)
+    hub.repositories["timm/test_vit.r160_in1k"] = Repository(files)
     for loaded in (keras_vit.create_model("vit_mu16", pretrained=True), keras_vit.load("ViT-mu/16")):
         assert loaded.config.classes is None and loaded.config.image_size == (32, 32)
         np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
@@ -349,6 +341,102 @@ def test_a_recommended_repository(server, monkeypatch, tmp_path):
 def test_equal_weights_are_of_published_files():
     names = json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))["hub"]
     assert len(names) >= 30
-    for name, hub in names.items():
-        assert find_entry(name).name == name and hub
-        assert [str(parse_hub_address(f"hf://{repository}")) for repository in hub] == [f"hf://{r}" for r in hub]
+    for name, found in names.items():
+        assert find_entry(name).name == name and found
+        assert [str(parse_hub_address(f"hf://{r}")) for r in found] == [f"hf://{r}" for r in found]
+
+
+# Publishing
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small model with names for its classes."""
+    sizes = dict(image_size=(16, 24), patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=3)
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**sizes, class_names=("cat", "dog", "ünicorn")))
+    head = model.get_layer("head")
+    head.kernel.assign(keras.random.normal(head.kernel.shape))
+    return model
+
+
+def test_there_and_back(hub, model):
+    yaml = pytest.importorskip("yaml")
+    commit = keras_vit.push_to_hub(model, "me/pets", license="apache-2.0", private=True)
+    files = hub.repositories["me/pets"].files
+    assert commit == f"{hub.base}/me/pets/commit/{hub.repositories['me/pets'].commit}"
+    assert hub.repositories["me/pets"].private is True
+    card = files["README.md"].decode()
+    how = "resized straight to 16 x 24 pixels (bilinear)", "mean 0.5, 0.5, 0.5 and standard deviation 0.5, 0.5, 0.5"
+    what = "# pets\n", "16 x 24 pixels", "3 classes: cat, dog, ünicorn.", "keras_vit.load('hf://me/pets')"
+    for text in ("pipeline_tag: image-classification\n", *what, *how, "## License\n\napache-2.0\n"):
+        assert text in card
+    index = yaml.safe_load(card.split("---")[1])
+    assert index["license"] == "apache-2.0" and "keras-vit" in index["tags"]
+    back = keras_vit.load("hf://me/pets")
+    assert back.config.class_names == ("cat", "dog", "ünicorn")
+    images = np.random.default_rng(0).normal(size=(2, 16, 24, 3)).astype("float32")
+    np.testing.assert_array_equal(back.predict(images, verbose=0), model.predict(images, verbose=0))
+
+
+def test_a_second_time(hub, model):
+    """The card is the owner's from then on; other weights would be loaded instead of those that are written."""
+    keras_vit.push_to_hub(model, "hf://me/pets")
+    repository = hub.repositories["me/pets"]
+    assert "license" not in repository.files["README.md"].decode()
+    assert "Unknown. Ask the owner" in repository.files["README.md"].decode()
+    repository.files["README.md"] = b"# Mine"
+    keras_vit.push_to_hub(model, "me/pets", commit_message="again")
+    assert repository.files["README.md"] == b"# Mine"
+    (weights,) = [name for name in repository.files if name.startswith("model.")]
+    repository.files["pytorch_model.bin"] = b"x"
+    before = dict(repository.files)
+    with pytest.raises(ValueError, match=f"has other weights, pytorch_model.bin, beside which {weights}"):
+        keras_vit.push_to_hub(model, "me/pets")
+    assert repository.files == before
+
+
+def test_names_of_open_clip(hub, golden):
+    clip = keras_vit.load(golden("fam_hf_clip_full").folder)
+    keras_vit.push_to_hub(clip, "me/clip", layout="clip")
+    files = hub.repositories["me/clip"].files
+    assert sorted(files) == ["README.md", "model.safetensors", "open_clip_config.json"]
+    assert keras_vit.load("hf://me/clip").config.gelu == "quick"
+
+
+def test_what_is_in_the_branch_that_is_written_to_counts(hub, model):
+    hub.repositories["me/pets"] = Repository({"other.npz": b"x"}, revisions=("mine",))
+    with pytest.raises(ValueError, match="has other weights, other.npz"):
+        keras_vit.push_to_hub(model, "me/pets", revision="mine")
+
+
+def test_a_bit(hub):
+    config = keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=None)
+    keras_vit.push_to_hub(keras_vit.BiT(config), "me/bit")
+    assert sorted(hub.repositories["me/bit"].files) == ["README.md", "model.npz"]
+    assert "It has no head: it returns features." in hub.repositories["me/bit"].files["README.md"].decode()
+    assert keras_vit.load("hf://me/bit").config.stages == (1,)
+
+
+def test_what_is_refused(hub, model):
+    for arguments, error, message in (
+        ({"repository": "pets"}, ValueError, "is not an address of the Hub, expected hf://owner/name"),
+        ({"repository": "me/pets/model.npz"}, ValueError, "must be 'owner/name', but 'me/pets/model.npz' was given"),
+        ({"repository": "me/pets@main"}, ValueError, "A branch is revision="),
+        ({"repository": None}, TypeError, "repository must be text such as 'owner/name', but None was given"),
+        ({"model": keras.Sequential()}, TypeError, "must be a VisionTransformer or a BiT, but Sequential was given"),
+        ({"layout": "onnx"}, ValueError, "layout must be one of"),
+        *(({"license": name}, ValueError, "license must be an identifier such as") for name in ("", "mine\nx", "a b")),
+    ):
+        with pytest.raises(error, match=message):
+            keras_vit.push_to_hub(**{"model": model, "repository": "me/pets"} | arguments)
+    assert hub.seen == []
+
+
+def test_what_the_hub_refuses(hub, model, monkeypatch):
+    hub.repositories["me/pets"] = Repository({}, api_error=(403, ""))
+    with pytest.raises(DownloadError, match=r"hf://me/pets could not be written: 403"):
+        keras_vit.push_to_hub(model, "me/pets")
+    assert hub.repositories["me/pets"].files == {}
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    with pytest.raises(DownloadError, match="hf://me/pets could not be written: .* gave no answer"):
+        keras_vit.push_to_hub(model, "me/pets")

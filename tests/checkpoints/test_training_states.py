@@ -150,8 +150,10 @@ def test_averages_beside_raw_weights(key, form, tmp_path):
             warnings.filterwarnings("error", message=".*averages in")
             model = keras_vit.load(path, state=state)
         assert (np.asarray(model.get_layer("head").get_weights()[0]) == expected).all()
-    with pytest.raises(ValueError, match="state='student' is"):
-        keras_vit.load(path, state="student")
+        assert inspect_checkpoint(path, state=state).config == model.config
+    for read in (keras_vit.load, inspect_checkpoint):
+        with pytest.raises(ValueError, match="state='student' is"):
+            read(path, state="student")
 
 
 def test_a_state_is_a_name_of_a_file_that_has_it(golden, tmp_path):

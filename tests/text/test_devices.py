@@ -10,6 +10,8 @@ import pytest
 
 from tests.processes import environment, run_together
 
+pytestmark = pytest.mark.nightly
+
 TRAIN = """
 import json, sys
 import keras, numpy as np

@@ -13,7 +13,7 @@ from keras_vit.checkpoints.accounting import extract
 from keras_vit.checkpoints.files import write_safetensors
 from keras_vit.checkpoints.layouts.text import NAMES, text_layout
 from keras_vit.text import save_image_text
-from tests.checkpoints.hub_server import Repository, local_hub
+from tests.checkpoints.hub_server import Repository
 from tests.text.test_image_text import COSINE, EMBEDDING, near, source
 
 pytestmark = [
@@ -121,22 +121,18 @@ def test_json_beside_files_of_big_vision(golden, tmp_path):
     np.testing.assert_array_equal(both.tokenizer(texts), official.tokenizer(texts))
 
 
-def test_a_name_of_the_catalogue_means_the_official_numbers(golden, tmp_path, monkeypatch):
-    pytest.importorskip("huggingface_hub")
+def test_a_name_of_the_catalogue_means_the_official_numbers(golden, hub, tmp_path, monkeypatch):
     name, repository = "big_vision/siglip/webli_en_b16_224_63724782", "google/siglip-base-patch16-224"
     case, folder = siglip_of_transformers(golden, tmp_path / "model")
-    with local_hub(tmp_path, monkeypatch) as server:
-        monkeypatch.setattr("keras_vit.checkpoints.download.fetch", _refused)
-        files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        server.repositories[repository] = Repository(files)
-        with pytest.warns(UserWarning, match=f"the same weights come from hf://{repository}"):
-            official = keras_vit.load_image_text(name)
-        with pytest.warns(UserWarning, match="the same weights"):
-            publisher = keras_vit.load_image_text(name, numerics="publisher")
-        address = keras_vit.load_image_text(f"hf://{repository}")
+    monkeypatch.setattr("keras_vit.checkpoints.download.fetch", _refused)
+    hub.repositories[repository] = Repository({path.name: path.read_bytes() for path in folder.iterdir()})
+    with pytest.warns(UserWarning, match=f"the same weights come from hf://{repository}"):
+        official = keras_vit.load_image_text(name)
+    with pytest.warns(UserWarning, match="the same weights"):
+        publisher = keras_vit.load_image_text(name, numerics="publisher")
     texts = case.meta["texts"]
     np.testing.assert_array_equal(official.tokenizer(texts), case.ref["ids"])
-    for both in (publisher, address):
+    for both in (publisher, keras_vit.load_image_text(f"hf://{repository}")):
         assert not np.array_equal(both.tokenizer(texts), case.ref["ids"])
 
 
