@@ -123,26 +123,26 @@ def test_a_file_or_a_folder_by_name(hub, repository):
 
 
 def test_which_file_is_meant(hub, repository):
-    files = repository.files
-    repository.files = {"a.safetensors": ONE, "b.pth": ONE, "sub/c.npz": ONE, "optimizer.pt": ONE}
-    with pytest.raises(ValueError, match=r"several files of weights \(a.safetensors, b.pth\).* hf://me/model/FILE"):
+    """As in a folder; an address can name one of several, whose names control no terminal."""
+    repository.files = {"a\x1b[2J.safetensors": ONE, "b.pth": ONE, "sub/c.npz": ONE, "optimizer.pt": ONE}
+    message = r"several files of weights \(a\\x1b\[2J.safetensors, b.pth\).* hf://me/model/FILE"
+    with pytest.raises(ValueError, match=message) as error:
         find_checkpoint("hf://me/model")
-    del repository.files["b.pth"]
-    assert find_checkpoint("hf://me/model").name == "a.safetensors"
-    repository.files = {"open_clip_model.safetensors": ONE, "pytorch_model.bin": b""}
-    assert find_checkpoint("hf://me/model").name == "open_clip_model.safetensors"
-    repository.files = {"model.keras": b"x", "config.json": files["config.json"]}
+    assert str(error.value).isprintable()
+    repository.files = {"model.keras": b"x", "config.json": b"{}"}
     with pytest.raises(DownloadError, match="no weights that can be read.* config.json, model.keras"):
         find_checkpoint("hf://me/model")
 
 
-def test_a_file_in_parts(hub):
-    index = {"weight_map": {"w": "model-1-of-1.safetensors"}}
-    files = {"model.safetensors.index.json": json.dumps(index).encode(), "model-1-of-1.safetensors": ONE}
+def test_a_file_in_parts(hub, capsys):
+    index = json.dumps({"weight_map": {"w": "model-1-of-1.safetensors"}}).encode()
+    files = {"model.safetensors.index.json": index, "model-1-of-1.safetensors": ONE}
     hub.repositories["me/large"] = repository = Repository(files | {"other.safetensors": ONE})
     path = find_checkpoint("hf://me/large")
     assert first(path) == 1
     assert hub.downloads() == ["model.safetensors.index.json", "model-1-of-1.safetensors"]
+    cli.main(["download", "hf://me/large", "--json"])
+    assert json.loads(capsys.readouterr().out)["bytes"] == len(index) + len(ONE)
     hub.down = True
     with pytest.warns(UserWarning, match="The copy in the cache is used"):
         assert find_checkpoint("hf://me/large") == path
@@ -154,14 +154,6 @@ def test_a_file_in_parts(hub):
         repository.files["model.safetensors.index.json"] = bad
         with pytest.raises(DownloadError, match="is not an index|names a shard|is damaged"):
             find_checkpoint("hf://me/large")
-
-
-def test_the_size_of_a_download_is_that_of_all_parts(hub, capsys):
-    index = json.dumps({"weight_map": {"w": "model-1-of-1.safetensors"}}).encode()
-    files = {"model.safetensors.index.json": index, "model-1-of-1.safetensors": ONE}
-    hub.repositories["me/large"] = Repository(files)
-    cli.main(["download", "hf://me/large", "--json"])
-    assert json.loads(capsys.readouterr().out)["bytes"] == len(index) + len(ONE)
 
 
 def test_a_mirror_that_names_no_commit(hub, repository, monkeypatch):
@@ -301,13 +293,6 @@ def test_no_equal_weights_but_similar_ones(hub, unpublished):
     assert f"a similar checkpoint is loaded: {similar}" in str(warned[-1].message)
     with pytest.warns(UserWarning, match=f"come from hf://{SIMILAR}"):
         assert first(find_checkpoint(similar)) == 2
-
-
-def test_names_of_files_control_no_terminal(hub):
-    hub.repositories["me/many"] = Repository({"a\x1b[2J.safetensors": ONE, "b\x1b[2J.npz": TWO})
-    with pytest.raises(ValueError, match=r"several files of weights .a\\x1b\[2J.safetensors") as error:
-        find_checkpoint("hf://me/many")
-    assert str(error.value).isprintable()
 
 
 def test_a_recommended_repository(hub, monkeypatch, tmp_path):

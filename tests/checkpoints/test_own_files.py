@@ -102,11 +102,11 @@ def changed(path, target, arrays=None, **note):
 
 CONFIG = CONFIGS["LinearSegmenter"].to_dict()
 HOSTILE = [
-    ({"model": "Model"}, {}, "description of its model cannot be read"),
-    ({"model": ["EoMT"]}, {}, "description of its model cannot be read"),
-    ({"model": None}, {}, "description of its model cannot be read"),
+    ({"model": "Model"}, {}, "description of its model that cannot be read"),
+    ({"model": ["EoMT"]}, {}, "description of its model that cannot be read"),
+    ({"model": None}, {}, "description of its model that cannot be read"),
     ({"model": "VisionTransformer", "config": TINY.to_dict()}, {}, "a dense model was expected"),
-    ({"config": None}, {}, "description of its model cannot be read"),
+    ({"config": None}, {}, "description of its model that cannot be read"),
     ({"config": CONFIG | {"strange": 1}}, {}, "strange"),
     (
         {"config": CONFIG | {"backbone": CONFIG["backbone"] | {"depth": 10**9}, "blocks": [10**9 - 1]}},
