@@ -42,14 +42,14 @@ class Depth:
 
     @property
     def unit(self) -> str:
-        """Returns `"m"` of metric depth, else words that say that it is inverse depth without a unit."""
+        """The unit: `"m"` for metric depth, otherwise a text that says that depth is inverse and has no unit."""
         return "m" if self.metric else RELATIVE
 
     def save(self, path: str | os.PathLike[str]) -> tuple[float, float]:
         """Writes the values as `.npy` (float32), or as a grey `.png` of 16 bits, which appears when it is complete.
 
-        A picture holds 256 levels a metre (as KITTI's), from 0 to 255.99 m; or, without a unit, all levels from the
-        least to the largest value. Its text entries `scale`, `offset` and `unit` say what its levels are.
+        For metric depth, 256 grey levels are a metre (as in KITTI), up to 255.99 m. Otherwise the levels go from the
+        smallest to the largest value. Text entries `scale`, `offset` and `unit` are in the file.
 
         Args:
             path: The file; it is replaced if it exists.
@@ -61,8 +61,8 @@ class Depth:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
             TypeError: if `path` is not a path.
-            ValueError: if `path` has another ending or there are no pixels; or, for `.png`, a value is NaN or
-                infinite, or lies beyond what a picture of metres holds.
+            ValueError: if `path` has another ending or there are no pixels; or, for `.png`, a value is NaN, infinite or
+                above 255.99 m.
         """
         ending = Path(path).suffix.lower()
         if ending not in (".npy", ".png"):
@@ -140,12 +140,12 @@ PREPARATIONS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
 def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> Depth:
     """Returns the depth of a picture, at its own size.
 
-    The picture is prepared as `model.config.pictures` says, in the aspect ratio that it has, and the depth is brought
-    to its size as the same publisher does: the three ways differ visibly.
+    `model.config.pictures` says whose rules prepare the picture, at its own aspect ratio, and resize the depth back.
+    The three rules differ visibly.
 
     Args:
-        model: A depth model, such as `keras_vit.load` returns. One built for a single size takes pictures that are
-            prepared at that size only; `"dynamic"` ones take all.
+        model: A depth model, such as `keras_vit.load` returns. A model for a single size takes only pictures whose
+            prepared size is the same; `"dynamic"` models take all.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)`, uint8 or
             values of 0..255; three channels unless `model.config.channels` says otherwise.
         flip: Whether to average with the depth of the mirrored picture, as DINOv2's figures on NYU do.
@@ -195,7 +195,7 @@ def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
-    """Returns a figure of a picture beside its depth, with a scale and its unit; what is near is bright.
+    """Returns a figure of a picture beside its depth, with a scale and its unit; near places are bright.
 
     Args:
         result: What `estimate` returns.

@@ -15,7 +15,7 @@ class DepthErrors(TableResult):
     """The errors of one picture or the means over several. Printing it draws a table.
 
     Attributes:
-        pictures: How many.
+        pictures: Number of pictures.
         delta1: The share of pixels whose depth is off by a factor below 1.25.
         relative: The mean of `|depth - truth| / truth`.
         rmse: The root of the mean squared error, in metres.
@@ -39,7 +39,7 @@ class DepthErrors(TableResult):
 
 
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
-    """Returns the errors of estimated depth beside measured depth, over the pixels in a range.
+    """Returns the errors of estimated depth against measured depth, over the pixels in a range.
 
     Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as
     Depth Anything and MiDaS do; then depth is clipped to the range.
@@ -47,8 +47,8 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
     Args:
         result: What `estimate` returns.
         truth: Metres `(height, width)`; 0 or NaN where nothing was measured.
-        least: Pixels count whose truth is above this many metres.
-        most: And below this many: 10 for NYU, 80 for KITTI.
+        least: Only pixels with a true depth above this many metres count.
+        most: Only pixels with a true depth below this many metres count: 10 for NYU, 80 for KITTI.
 
     Returns:
         The errors over the pixels that count.
@@ -96,8 +96,8 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
         errors: What `depth_errors` returned for each picture.
 
     Returns:
-        The means of each error, and the sum of the numbers of pictures. The root of the squared errors is taken for
-        each picture, before the mean, as the papers do.
+        The mean of each error, and the number of pictures. The root of the squared errors is taken per picture, before
+        the mean, as in the papers.
 
     Raises:
         ValueError: if `errors` is empty.

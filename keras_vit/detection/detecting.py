@@ -31,11 +31,11 @@ class Detection(PlainData):
     """The boxes of a picture, in the order of the patches that found them.
 
     Attributes:
-        boxes: float32 `(k, 4)`: left, top, right and bottom in pixels of the picture, which they may reach beyond.
+        boxes: float32 `(k, 4)`: left, top, right and bottom in pixels; a box may reach beyond the picture.
         scores: float32 `(k,)`: how likely each is, in 0..1.
         labels: int32 `(k,)`: the class of each.
         names: The name of each box's class.
-        objectness: float32 `(k,)`: how likely the patch has an object, whatever its class; None without such a head.
+        objectness: float32 `(k,)`: the probability that the patch has an object of any class; None without such a head.
 
     Examples:
         >>> detection.detect(detector, "photo.jpg", threshold=0.99).names
@@ -107,9 +107,10 @@ def detect(
         model: A `Detector`, such as `both.zero_shot_detector(names)` returns.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         threshold: A box is kept where its score, the sigmoid of a logit, is above this number of 0..1.
-        nms: Of boxes of one class that overlap by more than this intersection over union, the best stays. None: all.
-        per_class: Whether a patch may have a box for each class above the threshold; otherwise its best class counts.
-        most: How many boxes with the best scores are kept; None for all.
+        nms: If boxes of one class overlap by more than this intersection over union, only the best stays. None: all
+            stay.
+        per_class: Whether a patch gives a box for each class above the threshold, or only for its best class.
+        most: Number of boxes to keep, those with the best scores; None for all.
 
     Returns:
         A `Detection`, in the order of the patches.
@@ -168,7 +169,7 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns which boxes stay, rising numbers: from the best score down, one that overlaps a better one goes.
+    """Returns the numbers of the boxes that stay in non-maximum suppression, in rising order.
 
     Args:
         boxes: `(k, 4)`: left, top, right, bottom.

@@ -26,14 +26,14 @@ def evaluate(
     """Returns COCO's average precision on pictures at their own sizes: of boxes, or of the masks of an EoMT.
 
     Args:
-        model: A `Detector`, or an `EoMT`, whose masks of single things are compared.
-        data: For a detector what `open_boxes` takes or returns, for an EoMT what `open_segments` does, whose test
-            pictures count where it has such; or a stream of them. Classes are matched by name where both have names.
-        most: How many boxes or masks with the best scores are kept of a picture. None: 300 pairs of a patch and a
-            class, as Scenic evaluates OWL-ViT, or 100 pairs of a query and a class, as EoMT's authors do.
+        model: A `Detector`, or an `EoMT`, whose instance masks are compared.
+        data: What `open_boxes` takes or returns (for an EoMT, `open_segments`), or a stream of it. The test split is
+            used if there is one. Classes are matched by name if both have names.
+        most: Number of boxes or masks per picture, those with the best scores. None: 300 pairs of a patch and a class
+            (Scenic), or 100 pairs of a query and a class (EoMT's authors).
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         distribution: As in `segmentation.evaluate`.
-        progress: Whether there is a bar.
+        progress: Whether to show a progress bar.
 
     Returns:
         A `MeanAPResult`, over the pictures of all processes.

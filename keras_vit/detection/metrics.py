@@ -19,26 +19,26 @@ _FALSE, _TRUE, _IGNORED = range(3)  # what a detection is at a threshold, for a 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanAPResult(ClassesResult):
-    """What `MeanAP` found. Printing it draws a table; `class_table(worst=None)` has the classes, the worst first.
+    """The result of `MeanAP`. Printing it draws a table; `class_table(worst=None)` lists the classes, worst first.
 
-    A figure is NaN where no class has a truth that it counts, for which pycocotools has -1.
+    A figure without any labelled object is NaN; pycocotools has -1 there.
 
     Attributes:
-        pictures: How many there were.
+        pictures: Number of pictures.
         ap: The average precision: mean over the classes and the thresholds 0.50 to 0.95.
         ap50: The same at 0.50.
         ap75: The same at 0.75.
-        ap_small: That of truths of up to 32 x 32 pixels.
-        ap_medium: Of 32 x 32 to 96 x 96 pixels.
-        ap_large: Of 96 x 96 pixels or more.
+        ap_small: `ap` for objects of up to 32 x 32 pixels.
+        ap_medium: `ap` for objects of 32 x 32 to 96 x 96 pixels.
+        ap_large: `ap` for objects of 96 x 96 pixels or more.
         ar1: The average recall with one detection for each class and picture.
         ar10: The same with ten.
         ar100: The same with a hundred.
-        ar_small: `ar100` of small truths.
-        ar_medium: `ar100` of medium truths.
-        ar_large: `ar100` of large truths.
-        per_class: float64 `(classes,)`: `ap` of each; NaN for a class without a truth.
-        truths: int64 `(classes,)`: how many there are, without crowds.
+        ar_small: `ar100` for small objects.
+        ar_medium: `ar100` for medium objects.
+        ar_large: `ar100` for large objects.
+        per_class: float64 `(classes,)`: `ap` of each class; NaN for a class without objects.
+        truths: int64 `(classes,)`: number of labelled objects, without crowds.
         class_names: Names of the classes, or None.
 
     Examples:
@@ -77,7 +77,7 @@ class MeanAPResult(ClassesResult):
 
 
 class MeanAP:
-    """Adds up detections picture by picture: COCO's average precision and recall of a whole set.
+    """Accumulates detections over pictures and computes COCO's average precision and recall.
 
     Args:
         classes: Number of classes.
@@ -114,8 +114,8 @@ class MeanAP:
         Args:
             found: A `Detection`, an instance `Segmentation` for masks, or a mapping with `boxes` `(k, 4)`, left, top,
                 right and bottom in pixels, or `masks` `(k, height, width)`, and `scores` and `labels` `(k,)`.
-            truth: `boxes` or `masks` and `labels` of the picture likewise. Optional: `crowd` `(k,)`, whether one is of
-                several things that need not be found; `areas` `(k,)` in pixels, by which truths are small or large.
+            truth: `boxes` or `masks` and `labels` of the picture likewise. Optional: `crowd` `(k,)`, boxes of several
+                objects, which need not be found; `areas` `(k,)` in pixels, which decide the size group.
 
         Raises:
             KeyError: if a part is missing.
@@ -169,7 +169,7 @@ class MeanAP:
         return parts | {"masks": masks, "own": masks.sum((1, 2), dtype="float64")}
 
     def result(self, distribution: str | None = None) -> MeanAPResult:
-        """Returns the figures over all pictures that were added, of all processes, or with `"alone"` of this one.
+        """Returns the metrics over the pictures of all processes, or with `"alone"` of this process.
 
         Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together.
         """

@@ -36,15 +36,15 @@ _OUTPUTS = {None: "logits", "linear": "logits", "softmax": "softmax", "sigmoid":
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mistake(PlainData):
-    """An image that the model is wrong about.
+    """An image that the model classifies wrongly.
 
     Attributes:
-        number: Of the image in the data, from 0.
-        label: What it shows.
+        number: Number of the image in the data, from 0.
+        label: The true class.
         guess: The class that the model predicts.
-        margin: By how much the output of the guess is above that of the label.
+        margin: Output of the predicted class minus output of the true class.
         image: uint8 `(height, width, 3)`, as the model gets it: the first three channels; of fewer, the first in grey.
-        name: What the image is called: its path, or `"images[95]"`; None where that is not known.
+        name: Name of the image: its path, or `"images[95]"`; None if unknown.
 
     Examples:
         >>> wrong = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False).mistakes
@@ -64,21 +64,21 @@ class Mistake(PlainData):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AccuracyResult(ClassesResult):
-    """What `evaluate` found. Printing it draws a table; `class_table(worst=None)` has the classes, the worst first.
+    """The result of `evaluate`. Printing it draws a table; `class_table(worst=None)` lists the classes.
 
     Attributes:
-        examples: How many images there were.
-        classes: How many outputs the model has.
+        examples: Number of images.
+        classes: Number of outputs of the model.
         top: From k to the share of images whose class is among the k largest outputs.
-        loss: Mean cross-entropy in nats: softmax for logits and softmax outputs, and for sigmoid outputs the sum of
-            the classes' binary ones; None where it is not known what the outputs are.
+        loss: Mean cross-entropy in nats; for sigmoid outputs, the sum of the classes' binary cross-entropies. None if
+            the kind of outputs is unknown.
         images_per_class: int64 `(classes,)`.
-        correct_per_class: int64 `(classes,)`: how many of these are right.
+        correct_per_class: int64 `(classes,)`: number of these that are right.
         confusion: int64 `(classes, classes)`: rows are what the images show, columns what the model predicts; None for
             more than `CONFUSION_CLASSES` classes.
         class_names: Names of the classes, or None.
-        seconds: How long it took, with reading the data.
-        mistakes: The worst ones, as many as `evaluate` was to keep.
+        seconds: Duration, including reading the data.
+        mistakes: The worst mistakes, if `evaluate` was asked to keep some.
 
     Examples:
         >>> result = evaluation.evaluate(small, (small_images, labels), top=(1,), progress=False)
@@ -109,10 +109,10 @@ class AccuracyResult(ClassesResult):
 
     @property
     def taken_for(self) -> np.ndarray:
-        """Returns, for each class, the other class that its images are most often taken for, such as `"cat (2)"`.
+        """Returns, for each class, the wrong class that its images get most often, such as `"cat (2)"`.
 
-        The number is that of the images. The entry of the object array `(classes,)` is None for a class without
-        mistakes, and all are None where there is no confusion matrix.
+        The number counts the images. An object array `(classes,)`; None for a class without mistakes, or if there is no
+        confusion matrix.
         """
         names = self.class_names or [str(i) for i in range(self.classes)]
         found = np.full(self.classes, None, object)
@@ -156,43 +156,43 @@ def evaluate(
 ) -> Any:
     """Returns the accuracy of a classifier on labelled images; for other targets mAP and F1, or errors of a regression.
 
-    Images go through batch by batch: no more than a batch is held in memory.
+    Only one batch of images is in memory at a time.
 
     Args:
-        model: A Keras model with outputs `(batch, classes)`, a function from images to such, or what `keras_vit.load`
-            takes: a name, an address or a path.
+        model: A Keras model or a function from images to outputs `(batch, classes)`, or what `keras_vit.load` takes: a
+            name, an address or a path.
         data: What `keras_vit.data.open_data` takes (a folder, of which the `test/` is taken, `(images, labels)`, a
             pipeline, `"tfds:NAME"`, a table, a dict of splits), what it returns, or a list or generator of batches.
             Labels are integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
             `preprocess=True`.
-        top: The ks of the top-k accuracies; those with more than the model's classes are left out.
-        outputs: What the outputs are, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: those of the
-            model's config, and for models that are not of this package no loss.
-        preprocess: Whether the images are pixels of 0..255 in any size. `None`: those of files, of streams and in
-            lists of images of different sizes are.
+        top: Values of k for top-k accuracies; values above the number of classes are left out.
+        outputs: Kind of outputs, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: from the model's config;
+            models of other packages then have no loss.
+        preprocess: Whether to preprocess images, pixels of 0..255 of any size. None: yes for files, streams and lists
+            of images of different sizes.
         batch_size: Images per batch, where the data does not come in batches.
-        class_names: Names of the labels, in their order, if the data has no names (see `open_data`). Where the model
-            knows the names of its outputs, too, labels and outputs are matched by name: the data may have fewer classes
-            than the model, in another order.
+        class_names: Names of the labels, in their order, if the data has no names (see `open_data`). If the model also
+            has names, labels and outputs are matched by name: the data may have fewer classes than the model, in
+            another order.
         target: What the labels are: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: that of a table
             or stream, else `"class"`.
-        threshold: For several labels: the probability from which on a class is predicted.
-        views: What is averaged over for each image, the outputs as they are: `"flip"` for the image and its mirror
-            image, `"crops"` for those of its four corners and its middle, of 7/8 of its height and width each (the ten
-            crops of Krizhevsky et al., 2012). None for the image alone.
-        mistakes: How many of the worst mistakes are kept, with their images; none where processes share the images.
+        threshold: For several labels: a class is predicted from this probability on.
+        views: Test-time augmentation, whose outputs are averaged: `"flip"`: the image and its mirror image; `"crops"`:
+            both for crops of 7/8 of the sides at the four corners and the centre (Krizhevsky et al., 2012). None: the
+            image alone.
+        mistakes: Number of worst mistakes to keep, with their images; 0 if processes share the images.
         on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
-        distribution: None: all processes that the program was started in share the images, and each gets the result
-            for all (see `keras_vit.training.connect`). `"alone"`: this process looks at all of them.
-        progress: Whether a bar is shown.
+        distribution: None: all processes that the program was started in share the images, and each gets the result for
+            all (see `keras_vit.training.connect`). `"alone"`: this process evaluates all images.
+        progress: Whether to show a progress bar.
 
     Returns:
         An `AccuracyResult`: accuracy over all images and per class, loss, and the confusion matrix. For several labels
         a `MultilabelResult` with mAP and F1, for regression a `NumberResult` with R2 and the mean absolute error.
 
     Raises:
-        TypeError, ValueError: if the data or an argument makes no sense, if the data has classes that the model does
-            not have, if an image cannot be decoded, or if an output is not finite.
+        TypeError, ValueError: if the data or an argument is invalid, the data has classes that the model does not have,
+            an image cannot be decoded, or an output is not finite.
         OSError: if there is no such folder, table or model file (FileNotFoundError), it cannot be read, or weights
             cannot be fetched (DownloadError).
         ImportError: if a package is missing that reads the data, such as Pillow.
@@ -427,16 +427,16 @@ def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def batches(
     data: Any, batch_size: int = 64, *, title: str = "images", progress: bool = True, target: str = "class"
 ) -> Pairs:
-    """Yields images and labels, batch by batch, of labelled images in whatever form they come, once.
+    """Yields batches of images and labels from labelled data of any kind, once.
 
     Args:
         data: A tuple `(images, labels)` of arrays, what `keras_vit.data.open_data` returns, or anything that yields
             such tuples batch by batch: a list, a generator, a `tf.data.Dataset`, a torch `DataLoader`, a grain dataset,
             a `keras.utils.PyDataset`.
         batch_size: Images per batch, for arrays.
-        title: What stands before the progress bar.
-        progress: Whether there is a bar.
-        target: What labels are: `"class"`, `"multilabel"` or `"number"` (see `keras_vit.data.open_data`).
+        title: Text before the progress bar.
+        progress: Whether to show a progress bar.
+        target: Kind of labels: `"class"`, `"multilabel"` or `"number"` (see `keras_vit.data.open_data`).
 
     Yields:
         Images or features as they are given `(batch, ...)`, and int64 labels `(batch,)`; for several labels float32
@@ -444,8 +444,8 @@ def batches(
 
     Raises:
         TypeError: if `data` is of another kind, or its labels are not numbers.
-        ValueError: if `data` is files, there are no images, or not as many as labels, a label does not fit the target,
-            rows are not one-hot, or an argument makes no sense.
+        ValueError: if `data` is a path, the numbers of images and labels differ or are 0, a label does not fit the
+            target, or an argument is invalid.
         OSError, ImportError: if a file of a stream cannot be read, or a package that reads it is missing.
 
     Examples:

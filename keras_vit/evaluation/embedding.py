@@ -42,10 +42,10 @@ class EmbeddedImages:
 
     Attributes:
         path: The file.
-        count: How many images it has features of.
-        shape: Of the features of one image.
+        count: Number of images with features.
+        shape: Shape of the features of one image.
         skipped: Names of the images that could not be read, in their order.
-        already_complete: Whether the file was there already, with these features, so that nothing was computed.
+        already_complete: Whether the file already had these features, so that nothing was computed.
 
     Examples:
         >>> evaluation.embed(small, "photos/test", "shape.npz", progress=False).shape
@@ -75,43 +75,42 @@ def embed(
 ) -> EmbeddedImages:
     """Writes the features of many images to one `.npz` file, with their names.
 
-    Images are read, prepared (`model.preprocess`) and forgotten batch by batch, so that memory does not grow with their
-    number. Rows that are computed are kept in a folder beside the output, `features.npz.unfinished`: the same call
-    after a kill goes on there, and ends with the bytes of an unbroken run. If the output is there already and is what
-    would be written, nothing is done.
+    Images are read and prepared (`model.preprocess`) batch by batch, so memory does not grow with their number. Rows
+    are kept in `features.npz.unfinished` beside the output: after a kill, the same call resumes and writes the same
+    bytes as an uninterrupted run. If the output is already complete, nothing is done.
 
     Args:
         model: A model of this package, or what `keras_vit.load` takes: a name, an address or a path.
-        images: A folder, of which all images are taken, those in sub-folders too, and called by their paths from there;
-            or files and folders, called by the paths that are given. They are sorted by name.
+        images: A folder, with all images in it and its sub-folders, named by their relative paths; or a list of files
+            and folders, named by the given paths. They are sorted by name.
         output: The `.npz` file to write: `numpy.load(output)` has `names` `(n,)`, `features` `(n, ...)`, the names of
-            `skipped` images, and two JSON texts: `settings`, what the features were made of, and `origin`, where the
-            model and the folder of images are.
+            `skipped` images, and two JSON texts: `settings` of the features, and `origin`, the places of the model and
+            the images.
         features: A name in `keras_vit.feature_names(model)`, or from the end, such as `"block_-1"`.
         batch_size: Images at a time.
-        dtype: Of the features in the file: `"float32"` or `"float16"`.
-        shard: `(i, n)`: the i-th of n slices of the images, from 0, for jobs with an output each. Slices are whole
-            batches: put together in their order, their rows are those of one file.
+        dtype: Dtype of the features in the file: `"float32"` or `"float16"`.
+        shard: `(i, n)`: the i-th of n slices of the images, from 0, for jobs with separate outputs. Slices are whole
+            batches; their concatenated rows equal those of one file.
         on_bad_image: `"stop"`: a file that cannot be read is an error that names it. `"skip"`: it is left out, with a
-            warning, and its name noted in the file.
-        overwrite: Whether a file at `output`, or what a run with other settings left beside it, may be replaced.
+            warning, and listed in the output.
+        overwrite: Whether to replace the output, or the unfinished rows of other settings.
         distribution: None: each of several processes that the program was started in (see `keras_vit.training.connect`)
             writes the file of a slice: `features-0-of-8.npz` for `features.npz`. `"alone"`, or a `shard`: this process
             works by itself.
-        progress: Whether a bar is shown.
+        progress: Whether to show a progress bar.
 
     Returns:
-        What is in the file, and whether it was there already.
+        The content of the file, and whether it was already complete.
 
     Raises:
         TypeError: if `model` is not a model of this package, `images` or `output` are not paths, or `overwrite` is not
             a bool.
-        ValueError: if an argument makes no sense, an image cannot be read, features are not finite, or there is
-            something else at `output` or beside it: features of other images, of another model or with other settings.
+        ValueError: if an argument makes no sense, an image cannot be read, features are not finite, or `output` has
+            features of other images, another model or other settings.
         FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
         RuntimeError: if the processes cannot work together.
         OSError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or written, or the disk
-            is full. What was computed stays.
+            is full. Computed rows are kept.
 
     Examples:
         >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)

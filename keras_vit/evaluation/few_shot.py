@@ -76,10 +76,10 @@ class LeastSquaresProbe:
 
     @classmethod
     def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
-        """Returns the probe of a training set: features `(examples, features)` and integer labels `(examples,)`.
+        """Fits a probe to features `(examples, features)` and integer labels `(examples,)`.
 
-        `classes` is how many there are; a label beyond them counts as none. Raises ValueError if features are not rows,
-        one or more, of finite numbers, or there is not a label for each.
+        `classes` is the number of classes; a label outside them belongs to no class. Raises ValueError if features are
+        not rows, one or more, of finite numbers, or there is not a label for each.
         """
         x, labels = np.asarray(features, "float64"), np.asarray(labels)
         if x.ndim != 2 or not len(x) or labels.shape != x.shape[:1]:
@@ -125,18 +125,18 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FewShotResult(TableResult):
-    """What `few_shot` found. Printing it draws a table.
+    """The result of `few_shot`. Printing it draws a table.
 
     Attributes:
         shots: Examples per class.
         l2: Strengths of the regularisation.
         seeds: What the draws of the examples depend on.
         accuracy: float64 `(shots, l2, seeds)`, on the test images.
-        held_out: The same on training images that were not drawn, where there are several strengths; else None.
+        held_out: The same on training images that were not drawn; None for a single strength.
         classes: Number of classes.
         features: Length of a feature vector.
-        train_examples: How many training images there were to draw from.
-        test_examples: How many test images there were.
+        train_examples: Number of training images to draw from.
+        test_examples: Number of test images.
 
     Examples:
         >>> features = np.eye(4), np.array([0, 0, 1, 1])
@@ -169,7 +169,7 @@ class FewShotResult(TableResult):
     def best_l2(self) -> dict[int, float]:
         """Returns, by number of shots, the strength with the best accuracy on the held-out training images.
 
-        It does not depend on the test images: a strength that is chosen on them flatters the model.
+        It does not depend on the test images, so the accuracy on them is not biased.
         """
         if self.held_out is None:  # there is one strength only
             best = [0] * len(self.shots)
@@ -226,22 +226,22 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
 
     Args:
         model: A model of this package, or what `keras_vit.load` takes (a name, an address, a path), whose `pre_logits`
-            are taken; another Keras model or a function, whose output `(batch, features)` is taken; or None where
-            `train` and `test` hold features. The arguments that are not listed here are as in `evaluate`.
+            are taken; another Keras model or a function, whose output `(batch, features)` is taken; or None if `train`
+            and `test` are features. The arguments that are not listed here are as in `evaluate`.
         train: Images to draw examples from, and their labels, as the data of `evaluate`; of a folder the `train/` is
             taken. What `open_data` returns needs `shuffle=False`.
         test: Images to classify, likewise; of a folder the `test/` is taken. Classes with names are matched by name.
-        shots: Examples per class. Each draw for more shots contains the one for fewer.
-        l2: Strength of the regularisation, or several, such as `L2_SWEEP`: each is evaluated at next to no cost, and
-            the best is chosen on training images that were not drawn.
-        seeds: How many draws, or the seeds themselves.
+        shots: Examples per class. A draw for more shots contains the draw for fewer.
+        l2: Strength of the regularisation, or several, such as `L2_SWEEP`. The best is chosen on training images that
+            were not drawn; more strengths cost little time.
+        seeds: Number of draws, or a sequence of seeds.
 
     Returns:
         Mean and spread of the accuracy, for each number of shots and each strength.
 
     Raises:
-        TypeError, ValueError: if the data or an argument makes no sense, if a class has fewer examples than shots, or
-            if nothing is left to choose between several strengths.
+        TypeError, ValueError: if the data or an argument is invalid, a class has fewer examples than shots, or no
+            training images are left to choose between several strengths.
         OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
             fetched (DownloadError).
         ImportError: if a package is missing that reads the data, such as Pillow.
@@ -343,9 +343,9 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     """Returns the frozen features of labelled images, and the labels.
 
     Args:
-        model: As in `few_shot`, and so are the arguments that are not listed here; with None the data holds features.
-        data: As `test` there.
-        title: What stands before the progress bar; None for no bar.
+        model: As in `few_shot`, like the arguments that are not listed here; with None the data contains features.
+        data: As `test` in `few_shot`.
+        title: Text before the progress bar; None for no bar.
         split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
 
     Returns:

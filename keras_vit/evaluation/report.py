@@ -30,7 +30,7 @@ PICTURED = 12  # mistakes that are shown below the matrix
 
 
 def confusion_shares(confusion: np.ndarray) -> np.ndarray:
-    """Returns which share of the images of each class is taken for which.
+    """Returns the confusion matrix as shares: how often images of each class get each prediction.
 
     Args:
         confusion: Counts `(classes, classes)`, rows what the images show.

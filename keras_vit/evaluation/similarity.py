@@ -26,13 +26,12 @@ COLDEST = 0.002  # temperature: of lower ones, votes overflow
 def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features most similar to each query by cosine, best first; of equal ones the lowest rows.
 
-    Every query is compared with every feature, a block at a time: beside its arguments a call takes some 50 MB,
-    however many there are.
+    The search is exact and runs in blocks: it takes about 50 MB beside its arguments.
 
     Args:
         features: `(n, length)`, such as the `features` in a file of `embed`; any floating dtype, also a memory map.
         queries: `(queries, length)`, or `(length,)` for one.
-        k: How many to find for each query.
+        k: Number of features to find for each query.
 
     Returns:
         Two arrays `(queries, k)`, or `(k,)` for one query: rows of `features`, int64, and their cosine similarities,
@@ -102,7 +101,7 @@ def knn(
         labels: Integers `(n,)` from 0 on, the class of each.
         queries: `(queries, length)`.
         k: How many neighbours vote; DINO has 10, 20, 100 and 200.
-        temperature: The lower, the more the nearest count.
+        temperature: Lower values give more weight to the nearest features.
         classes: Number of classes; None for the largest label plus one.
 
     Returns:
@@ -137,8 +136,8 @@ def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.n
 
     Args:
         features: `(n, length)`.
-        threshold: The cosine similarity from which on two count as the same, less what float32 rounds off it: 4 times
-            the square root of the length in units of 2**-24, 7e-6 for a length of 768. 1.0 finds equal rows.
+        threshold: Smallest cosine similarity of a pair, minus a margin for rounding in float32 (4 times the square root
+            of the length, times 2**-24; 7e-6 for a length of 768). 1.0 finds equal rows.
 
     Returns:
         int64 `(pairs, 2)`, rows of `features`, the lower one first; float32 `(pairs,)`, their similarities.
@@ -204,9 +203,9 @@ def find_similar(
         features: The `.npz` file.
         query: Features to compare with, `(D,)`, such as `both.embed_texts("a red car")[0]` for a file with
             embeddings of the image tower of `both` (see `keras_vit.load_image_text`).
-        k: How many images; all where there are fewer.
-        model: The model that the file was made with, or what `keras_vit.load` takes. None: the one
-            in the file, where it was given as a name, an address or a path.
+        k: Number of images; all if there are fewer.
+        model: The model that the file was made with, or what `keras_vit.load` takes. None: the name, address or path in
+            the file.
         folder: Where the images are. None: the folder that was embedded.
 
     Returns:
@@ -280,13 +279,13 @@ def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: Path
 
 
 def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", image: PathLike | None = None) -> None:
-    """Draws what `find_similar` or `find_duplicates` has found as a contact sheet.
+    """Draws the images of `find_similar` or `find_duplicates` as a contact sheet.
 
     Args:
-        rows: What they returned; of many pairs the first 200.
+        rows: Their result; at most 200 pairs are drawn.
         path: A `.html`, `.png`, `.svg` or `.pdf` to write.
         title: The headline.
-        image: What was searched for, to stand first.
+        image: The query image, which is shown first.
 
     Raises:
         ImportError: if Pillow or matplotlib is not installed.

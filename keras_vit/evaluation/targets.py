@@ -24,7 +24,7 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     without interpolation, and images of equal scores come at once. The mean over the classes is mAP.
 
     Args:
-        scores: `(n, classes)`, larger for what is likelier.
+        scores: `(n, classes)`, larger for likelier classes.
         labels: `(n, classes)` of 0 and 1.
 
     Returns:
@@ -53,7 +53,7 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
         labels: `(n, classes)` of 0 and 1.
 
     Returns:
-        float64 `(classes,)`; NaN for a class that no image has, and that is predicted for none.
+        float64 `(classes,)`; NaN for a class that is neither labelled nor predicted.
 
     Raises:
         ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, or values other than 0 and 1.
@@ -70,9 +70,9 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the threshold of each class at which F1 is best: an image has the class if its score is at least that.
+    """Returns for each class the score threshold with the best F1.
 
-    Choose them on validation data: on the test data itself, they make the result look better than it is.
+    Choose thresholds on validation data: if chosen on test data, the result is too good.
 
     Args:
         scores: As in `average_precision`.
@@ -120,22 +120,22 @@ def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultilabelResult(ClassesResult):
-    """What `evaluate` found where an image may have several labels.
+    """The result of `evaluate` if an image may have several labels.
 
-    Printing it draws a table; `class_table(worst=None)` has the classes, that of the lowest average precision first.
+    Printing it draws a table; `class_table(worst=None)` lists the classes, the lowest average precision first.
 
     Attributes:
-        examples: How many images there were.
-        classes: How many outputs the model has.
+        examples: Number of images.
+        classes: Number of outputs of the model.
         loss: Mean over the images of the classes' binary cross-entropies, summed, in nats.
         average_precision: float64 `(classes,)`, see `evaluation.average_precision`.
         f1: float64 `(classes,)`: F1 where the probability is at least `threshold`.
-        threshold: The probability from which on a class is predicted.
-        best_thresholds: float64 `(classes,)`: the probabilities at which F1 would have been best on these images.
-        best_f1: float64 `(classes,)`: F1 there.
+        threshold: A class is predicted from this probability on.
+        best_thresholds: float64 `(classes,)`: the thresholds with the best F1 on these images.
+        best_f1: float64 `(classes,)`: F1 at these thresholds.
         images_per_class: int64 `(classes,)`.
         class_names: Names of the classes, or None.
-        seconds: How long it took, with reading the data.
+        seconds: Duration, including reading the data.
 
     Examples:
         >>> data = small_images, np.array([[1, 0], [1, 1], [0, 1], [0, 0]])
@@ -158,7 +158,7 @@ class MultilabelResult(ClassesResult):
 
     @property
     def mean_average_precision(self) -> float:
-        """Returns mAP: the mean of `average_precision` over the classes that there are images of; NaN without any."""
+        """Returns mAP: the mean of `average_precision` over the classes that have images; NaN if none has."""
         return _mean(self.average_precision)
 
     @property

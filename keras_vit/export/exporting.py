@@ -60,12 +60,12 @@ NAMED = 0.8  # share of the images that have to keep their class however undecid
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport(PlainData):
-    """What was written, and what was measured on it in a fresh process. Printing it draws a table.
+    """Result of `export`, measured on the file in a new process. Printing it draws a table.
 
     Attributes:
         format: A key of `FORMATS`.
         path: The file or folder.
-        precision: What it computes in.
+        precision: Its precision.
         bytes: Its size, with files beside it.
         batch: Images at a time; None for any number.
         input: Name, dtype, shape and value range of the input, in words.
@@ -75,23 +75,23 @@ class ExportReport(PlainData):
         images: How many images were compared.
         max_abs_error: Largest difference to the model in float32; of several outputs, of the one nearest its tolerance.
         mean_abs_error: Mean difference.
-        tolerance: What the largest difference was allowed to be.
-        top1_agreement: Share of the images for which both name the same class; None without classes.
+        tolerance: Largest difference that was allowed.
+        top1_agreement: Share of the images for which file and model predict the same class; None without classes.
         accuracy: The file's accuracy on the labels that were given; None without labels.
-        model_accuracy: The model's accuracy on them.
-        load_seconds: From opening the file to its first outputs, without importing the runtime.
+        model_accuracy: The model's accuracy on these labels.
+        load_seconds: Time from opening the file to its first outputs, without importing the runtime.
         latency_ms: Median time to run `batch` images, or one; None if it was not measured.
-        seconds: What the export took.
-        note: What this check has not measured: what the runtime does by itself, or all where the head is new; or None.
-        gpu: How many operators the GPU of a phone would run, by LiteRT's rules, and why not the others;
-            `"not looked at"` for other formats.
-        gpu_operators: That number; None where it was not looked at.
-        not_on_gpu: Operator, layer and reason of each of the others.
+        seconds: Duration of the export.
+        note: Limits of this check, such as a new head whose outputs are all zero; None if there are none.
+        gpu: A text with the number of operators that a phone's GPU runs by LiteRT's rules, and the reasons for the
+            rest; `"not looked at"` for other formats.
+        gpu_operators: That number; None for other formats.
+        not_on_gpu: Operator, layer and reason for each operator that the GPU does not run.
         float16: Whether the file was computed in float16, operator by operator, and why not.
-        float16_error: Largest difference to the model then, in relation to the model's largest output.
-        float16_loud_error: The same where each normalisation reads a channel that is louder by 300.
-        float16_top1: Share of these images for which both name the same class.
-        float16_peak: The largest magnitude that came up; float16 ends at 65504.
+        float16_error: Largest difference to the model in this computation, relative to the model's largest output.
+        float16_loud_error: The same with 300 added to one channel before each normalisation.
+        float16_top1: Share of these images with the same predicted class.
+        float16_peak: The largest magnitude in this computation; float16 ends at 65504.
 
     Examples:
         >>> [name for name in export.ExportReport.__dataclass_fields__ if name.endswith("_error")]
@@ -245,10 +245,10 @@ def export(
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
         precision: `"float32"` or another one that the format has (see `keras_vit.export.PRECISIONS`).
         batch_size: Images at a time; `"any"` for any number; None for one in a LiteRT file, otherwise any number.
-        target: `"gpu"` for the GPU of a phone: a LiteRT file in float32 or float16, or an ONNX file in float16, for one
-            image or `batch_size`, whose values survive float16; None for no particular processor.
+        target: `"gpu"` for the GPU of a phone: a LiteRT file in float32 or float16, or an ONNX file in float16, for a
+            fixed batch size, whose values stay in the range of float16. None for any processor.
         uint8_input: Whether the file takes uint8 pixels of 0..255 and scales them itself.
-        softmax: Whether the file answers with probabilities where the model has logits.
+        softmax: Whether the file returns probabilities if the model returns logits.
         class_names: One for each class, in order, to be stored in the file; None for those of `model.config`.
         source: The checkpoint that the weights came from, to be stored in the file.
         images: Images to compare the outputs on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
@@ -257,14 +257,16 @@ def export(
         calibration: Typical images, for precisions that need the ranges of values (int8): an array like `images`,
             a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8, better 100 to 300.
             Without `images`, outputs are compared on up to 64 of them.
-        allow_select_ops: Whether the file may use operators that the runtime lacks, such as LiteRT's Flex operators.
+        allow_select_ops: Whether the file may use operators that need an addition to the runtime, such as LiteRT's
+            Flex.
         tolerance: Largest difference to the model, relative to its largest output or to 1; None for the value in
-            `TOLERANCES`. In any case, 95 % of the images have to keep their class, unless the model is undecided.
+            `TOLERANCES`. In addition, 95 % of the images must keep their class, unless the model's two best classes are
+            nearly equal.
         measure: Whether the time to run images is measured (about a second).
         overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
 
     Returns:
-        An `ExportReport`: what was written, how it agrees with the model, and what it costs to run.
+        An `ExportReport`: the file, its differences from the model, and its speed.
 
     Raises:
         TypeError, ValueError: if an argument is invalid, the format cannot hold the model, or the model is quantized

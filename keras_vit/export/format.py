@@ -53,7 +53,7 @@ class Operators(NamedTuple):
 
 
 class Format(abc.ABC):
-    """One way to ship a model: what writes a file, what runs it, and what both need.
+    """An export format: how a file is written and run, and which packages both need.
 
     Attributes:
         name: The format's name.
@@ -65,9 +65,9 @@ class Format(abc.ABC):
         precisions: The precisions that a file can have, and those that it cannot have.
         beside: Suffixes of further files that lie beside the one at the path.
         largest: Bytes of weights that a file can hold; None for any number.
-        any_size: Why a Vision Transformer for images of any size cannot be written; None where it can.
-        note: What the runtime does by itself that a check does not measure; None for nothing.
-        batch: Images at a time where nobody says how many; None for any number.
+        any_size: Reason why a model for images of any size cannot be written; None if it can.
+        note: Behaviour of the runtime that a check does not measure; None if there is none.
+        batch: Default number of images at a time; None for any number.
         gpu: The precisions that a file for the GPU of a phone can have.
 
     Examples:
@@ -90,7 +90,7 @@ class Format(abc.ABC):
     gpu: ClassVar[tuple[str, ...]] = ()
 
     def import_runtime(self) -> None:
-        """Imports what `load` needs, which takes time of its own; ImportError if it is missing."""
+        """Imports the runtime that `load` uses; ImportError if it is missing."""
         for module in self.runtime:
             importlib.import_module(module)
 
@@ -108,7 +108,7 @@ class Format(abc.ABC):
         """Changes a written file or folder: puts metadata where the format has a place for it; OSError if it cannot."""
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of a file; none where any runtime knows all that a file can hold."""
+        """Returns the operators of a file; empty if every runtime has all operators of the format."""
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
@@ -124,11 +124,11 @@ class Format(abc.ABC):
         """Returns how many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
-        """What a file answers to images where each value is rounded to `dtype`; NotImplementedError if unknown."""
+        """Returns the outputs of a file with each value rounded to `dtype`; NotImplementedError if not available."""
         raise NotImplementedError(f"nothing here computes {self.name} in float16")
 
     def files(self, path: Path) -> list[Path]:
-        """Returns the paths of all that an export leaves: first what lies beside `path`, and `path` itself last."""
+        """Returns the paths of all files of an export; `path` is the last."""
         return [*(path.with_suffix(suffix) for suffix in self.beside), path]
 
     def missing(self) -> list[str]:

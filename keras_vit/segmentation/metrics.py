@@ -222,14 +222,14 @@ def evaluate(
 
     Args:
         model: A segmentation model; an EoMT is used as for semantic segmentation.
-        data: What `open_masks` takes or returns, whose test pictures count where it has such; or a stream of them.
-            Where both have names of classes, they are matched by name.
+        data: What `open_masks` takes or returns, or a stream of it. The test split is used if there is one. Classes are
+            matched by name if both have names.
         ignore: The value of pixels that have no class and do not count.
         reduce_zero_label: Whether 0 means no class and class k has the number k + 1, as in ADE20K's files.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
         distribution: None: all processes that the program was started in share the pictures, and each gets the result
             for all. `"alone"`: this process evaluates by itself.
-        progress: Whether there is a bar.
+        progress: Whether to show a progress bar.
 
     Returns:
         A `MeanIoUResult`.

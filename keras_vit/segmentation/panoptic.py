@@ -21,7 +21,7 @@ class PanopticQualityResult(TableResult):
     """What `PanopticQuality` found. Printing it draws a table.
 
     Attributes:
-        pictures: How many there were.
+        pictures: Number of pictures.
         matched: int64 `(classes,)`: segments that were found (true positives).
         invented: int64 `(classes,)`: predicted segments that match none (false positives).
         missed: int64 `(classes,)`: labelled segments that match none (false negatives).
@@ -207,7 +207,7 @@ class PanopticQuality:
                 invented[label] += 1
 
     def result(self, distribution: str | None = None) -> PanopticQualityResult:
-        """Returns the figures over all pictures that were added, of all processes, or with `"alone"` of this one.
+        """Returns the metrics over the pictures of all processes, or with `"alone"` of this process.
 
         Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together or another
         one ends before its time (on JAX also a ValueError).

@@ -283,7 +283,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             averaging: Whose rule that follows: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's published
                 numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the family's.
             batch_size: How many texts are computed at a time.
-            progress: Whether to show a bar.
+            progress: Whether to show a progress bar.
 
         Returns:
             A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.

@@ -76,7 +76,7 @@ class OpenVocabularyDetector(WithTexts):
             templates: Sentences with a `{}` for the name, or the name of a published list of them. The logit of a class
                 is the mean over its sentences, as in Scenic's evaluation.
             batch_size: How many texts are computed at a time.
-            progress: Whether to show a bar.
+            progress: Whether to show a progress bar.
 
         Raises:
             TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
