@@ -41,21 +41,20 @@ T = TypeVar("T")
 def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | BiT | DenseModel:
     """Returns the model of a name, an address, a file or a folder.
 
-    An option that is left out is as the source has it: files of Keras say all of it; checkpoints say nothing of
-    activations (logits), rates (0) and preprocessing (outside the model). An option that a source cannot honour is an
-    error. Every array is used or deliberately left, every weight set once; anything else is an error. See
-    docs/loading.md.
+    Options that are left out keep the value of the source. Checkpoints other than Keras files do not store activations
+    (default: logits), dropout rates (0) and preprocessing (outside the model). An option that the source cannot honour
+    is an error, and so is a missing or unknown array. See docs/loading.md.
 
     Args:
-        source: A variant such as `"ViT-B/16"`, which stands for its recommended checkpoint; a name of the
-            catalogue (see `list_weights`); `"glyphs"`, the one that comes along; an address; or the path of an `.npz`,
+        source: A variant such as `"ViT-B/16"`, which stands for its recommended checkpoint; a name of the catalogue
+            (see `list_weights`); `"glyphs"`, which is installed with the package; an address; or the path of an `.npz`,
             `.safetensors`, `.pth`, `.keras` or `.weights.h5` of a known layout, or of a folder with one and its JSON
             files. A file comes before a variant of the same name.
-        **options: Those of `LoadOptions`, such as `image_size=384`, `classes=37`, `include_top=False`.
+        **options: Fields of `LoadOptions`, such as `image_size=384`, `classes=37`, `include_top=False`.
 
     Returns:
         A `VisionTransformer`, a `BiT` or, with a head for segmentation or depth, a `DenseModel`. It is not compiled;
-        what is frozen in a Keras file stays so.
+        layers that are frozen in a Keras file stay frozen.
 
     Raises:
         OSError: if there is no such file (FileNotFoundError), it cannot be read or fetched (DownloadError), or a folder
@@ -132,14 +131,14 @@ def as_model(model: Any) -> Any:
 def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransformer | BiT:
     """Returns a model of the papers by its name, with the conventions of keras.applications: new, or `load`ed.
 
-    Also a BiT, the ResNet that the first paper compares with, by a name such as `"BiT-R50x1"`. Options that are about
-    tokens, position embeddings and dropout make no sense for it and are refused.
+    Names such as `"BiT-R50x1"` make a BiT, the ResNet that the first paper compares with. It refuses options about
+    tokens, position embeddings and dropout.
 
     Args:
         variant: The paper's name, such as `"ViT-B/16"`; case and punctuation do not matter (but g is not G).
-        **options: Those of `CreateOptions`, such as `pretrained=True`, `classes=37`. `classifier_activation` is
-            `"softmax"` unless it is given, None for logits. Without weights, `image_size` is the variant's, which is
-            224 for those of the first papers; for a BiT, which no size belongs to, any.
+        **options: Fields of `CreateOptions`, such as `pretrained=True`, `classes=37`. `classifier_activation` is
+            `"softmax"` unless it is given, None for logits. Without weights, `image_size` is the variant's (224 for the
+            first papers); a BiT takes any.
 
     Returns:
         A `VisionTransformer`, or a `BiT`.

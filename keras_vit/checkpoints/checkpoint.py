@@ -421,17 +421,17 @@ def inspect_checkpoint(
     like: str | None = None,
     state: str | None = None,
 ) -> CheckpointInfo:
-    """Returns what a checkpoint file holds, without loading it.
+    """Returns the contents of a checkpoint file, without loading its weights.
 
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
         grid_size: Rows and columns of its position embeddings, for grids that are not a square.
         max_depth: As in `from_checkpoint`.
-        like: A variant, or timm's name of a model, that stands for what a bare file of PyTorch does not tell.
+        like: A variant, or a timm model name, with the settings that a PyTorch file without JSON lacks.
         state: As in `from_checkpoint`: the name of the dict with the weights in a training state.
 
     Returns:
-        A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and what is odd about the file.
+        A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and unusual properties of the file.
         Printing it shows the facts on one line.
 
     Raises:

@@ -243,7 +243,7 @@ def push_to_hub(
     revision: str | None = None,
     commit_message: str = "A model of keras_vit",
 ) -> str:
-    """Writes a model into a repository of the Hugging Face Hub, which is made if it does not exist.
+    """Writes a model to a repository of the Hugging Face Hub, which is created if it does not exist.
 
     One commit with the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
     `model.npz` in that of the original code) and a card, `README.md`, unless the repository has one.
@@ -253,19 +253,19 @@ def push_to_hub(
     Args:
         model: A model of this package.
         repository: `"owner/name"`.
-        layout: As in `to_checkpoint`; None for the first of timm's, transformers' and the original code's that can say
+        layout: As in `to_checkpoint`; None for the first of timm's, transformers' and the original layout that can hold
             the model.
-        license: An identifier of the Hub such as `"apache-2.0"`; None to leave it open. The license of the weights
-            which the model was trained from may bind it.
-        private: Whether a new repository is private; None for what the owner's account says.
+        license: An identifier of the Hub such as `"apache-2.0"`; None to leave it open. The license of the initial
+            weights may apply.
+        private: Whether a new repository is private; None for the default of the owner's account.
         revision: The branch to write to; None for the main one.
-        commit_message: What the commit says.
+        commit_message: Message of the commit.
 
     Returns:
         The address of the commit, for a browser.
 
     Raises:
-        TypeError, ValueError: if an argument has a wrong type or value, the layout cannot say the model, or the
+        TypeError, ValueError: if an argument has a wrong type or value, the layout cannot hold the model, or the
             repository has other weights, which would be loaded instead.
         DownloadError: if the Hub refuses it, has no such branch, or cannot be reached; an OSError.
         OSError: if the temporary files cannot be written.

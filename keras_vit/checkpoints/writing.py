@@ -23,16 +23,16 @@ def to_checkpoint(
 ) -> None:
     """Writes the weights of a model as a checkpoint file that other code can read.
 
-    `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and, beside it, the JSON files without which
-    timm, transformers and open_clip would not know what to compute; what they cannot compute is an error. The other
-    layouts write an `.npz` for the original code, which passes over the note in it: class names, grid,
-    and where they are not the official ones how pictures are prepared and positions resized, and `pool_padding`.
+    `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and the JSON files that timm, transformers and
+    open_clip need; a model that they cannot compute is an error. The other layouts write an `.npz` for the original
+    code. It has a note, which the original code ignores: class names, grid and, if they differ from the official code,
+    preprocessing, resizing of positions and `pool_padding`.
 
-    The exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, in the layout's own names
-    and without a prefix, and so does a model that goes to another layout and back. A class token's position is
-    big_vision's first row of the table; where its loader would not know that row, because the number of patches is no
-    square, it is added to the token. vit_jax gives a class token without a position a row of zeros. Files hold float32;
-    weights in float64 are rounded, with a warning.
+    It is the exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, under the layout's names
+    without a prefix. The same holds for a model that is written to another layout and read again. A class token's
+    position is big_vision's first row of the table; where its loader would not know that row, because the number of
+    patches is not a square, it is added to the token. vit_jax gives a class token without a position a row of zeros. Files
+    hold float32; weights in float64 are rounded, with a warning.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for transformers, or with all of its

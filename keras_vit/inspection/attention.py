@@ -56,7 +56,8 @@ def patch_attention(
     `attention_maps`.
 
     Returns:
-        float32 `(batch, heads, rows, columns)`, parts of 1: what is missing went to the tokens before the patches.
+        float32 `(batch, heads, rows, columns)`, parts of 1: the remaining attention goes to the tokens before the
+        patches.
 
     Raises:
         TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
@@ -232,7 +233,7 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     Args:
         model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
             `keras_vit.load` takes.
-        components: How many.
+        components: Number of components.
 
     Returns:
         float32 `(components, height, width, channels)` in pixels, of length 1 each, in the order of the variance that

@@ -44,7 +44,7 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 
 
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Returns which pixels a class hangs on: the size of its score's gradient (Simonyan et al., arXiv 1312.6034).
+    """Returns how much each pixel affects the score of a class: the gradient's size (Simonyan et al., arXiv 1312.6034).
 
     Args:
         model: As in `class_scores`.
@@ -83,12 +83,12 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
 def gradient_attention(
     model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """Returns which patches speak for a class: attention times its gradient, through all blocks.
+    """Returns how much each patch supports a class: attention times its gradient, through all blocks.
 
     The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6): the attention weights of a block are
     multiplied by the gradient of the class's score with respect to them; negative products become 0, the heads are
     averaged, and the sum of the identity and these matrices is multiplied through the blocks. Unlike attention rollout,
-    it tells classes apart. Arguments are those of `saliency`.
+    it depends on the class. Arguments are those of `saliency`.
 
     Returns:
         float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the
@@ -142,7 +142,7 @@ def class_evidence(
 
     All that follows the pooling is applied to every encoded patch instead. Where a model averages its patches and has
     no tanh layer, the mean of the map is the logit of the image, exactly. With a class token or attention pooling, the
-    head was never trained on patches: the map then shows which tokens are like those that it was trained on. The
+    head was not trained on patches: the map then shows which patches resemble the tokens that it was trained on. The
     arguments that are not listed here are those of `saliency`; of a model around a Vision Transformer, pass the one
     inside if it has the head.
 
@@ -243,20 +243,20 @@ def nearest_patches(
     layer: str = "encoder_norm",
     batch_size: int = BATCH_SIZE,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the patches, among those of all images, that a model takes for most alike to a given one.
+    """Returns the patches of all images whose features are most similar to the features of a given patch.
 
     Args:
         model: As in `class_scores`.
         images: A batch as the model takes it, `(batch, height, width, channels)`.
-        patch: The image, the row and the column of the given one.
-        count: How many to find.
+        patch: Image, row and column of the given patch.
+        count: Number of patches to find.
         layer: Name of the layer whose outputs are compared: a block such as `"block_5"`, or `"encoder_norm"`; for a
             BiT a unit such as `"block4_unit3"`.
         batch_size: Images computed at a time.
 
     Returns:
         int64 `(count, 3)`: image, row and column of each, the most alike first, without the given one; and float32
-        `(count,)`: their cosines.
+        `(count,)`: their cosine similarities.
 
     Raises:
         TypeError: if the model contains no model of this package, or the images are not numbers.
@@ -297,12 +297,12 @@ def feature_map(
     foreground: bool = True,
     batch_size: int = BATCH_SIZE,
 ) -> np.ndarray:
-    """Returns the patches of several images as colours: what is alike has the same colour, in every image.
+    """Returns the patches of several images as colours: patches with similar features have similar colours.
 
     Principal components over the patches of all images, as in DINOv2 (arXiv 2304.07193, section 7.5, Figure 1). The
-    first component tells the foreground: the patches above its mean. The next three, of those patches alone, are red,
-    green and blue, each from its least to its largest value. Signs are free in principal components: the foreground
-    is the side that lies less along the borders of the images; a colour's largest weight is positive.
+    first component separates the foreground: the patches above its mean. The next three, of those patches alone, are
+    red, green and blue, each from its least to its largest value. Signs are free in principal components: the
+    foreground is the side that lies less along the borders of the images; a colour's largest weight is positive.
 
     Args:
         model: As in `class_scores`.

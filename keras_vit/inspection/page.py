@@ -67,7 +67,7 @@ def write_page(
     source: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Writes a page that shows a model, and what it makes of images; returns its path.
+    """Writes an HTML page about a model and its predictions for images; returns its path.
 
     Config, layers with their shapes, parameters by part, filters, position embeddings; for every image predictions,
     attention of every block and head, attention rollout, gradient times attention, evidence of patches, saliency. The
@@ -78,8 +78,8 @@ def write_page(
         path: The `.html` file; it appears when it is complete.
         images: Pixels of 0..255, `(height, width, channels)` of any size, by the name that they have on the page.
         title: The headline; None for the model's name.
-        source: What is known of the file that the model comes from, in words, for a table.
-        notes: What is odd about it, a sentence each.
+        source: Text about the file of the model, for a table.
+        notes: Sentences about unusual properties of the file.
 
     Returns:
         The path.
@@ -87,8 +87,9 @@ def write_page(
     Raises:
         TypeError: if `model` is something else, `images` is not a dict, or an image does not contain integers or
             floats.
-        ValueError: if the path does not end with `.html` or `.htm`, the images are not pixels or not such as the model
-            takes, there are images and the model was optimized for inference, or its name is unknown or file damaged.
+        ValueError: if the path does not end with `.html` or `.htm`, the images are not pixels or do not fit the model,
+            images are given for a model that was optimized for inference, or the model's name is unknown or its file
+            damaged.
         ImportError: if Pillow is not installed.
         OSError: if the page cannot be written, or the model's file is missing, or cannot be read or fetched.
 

@@ -94,7 +94,7 @@ def plot(
     patch: tuple[int, int, int] | None = None,
     grid_size: tuple[int, int] | None = None,
 ) -> "Figure":
-    """Draws what a model sees; returns the figure.
+    """Draws a result of this package's inspection functions; returns the figure.
 
     | kind | values, of the function |
     |---|---|
@@ -126,8 +126,8 @@ def plot(
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if a kind lacks an argument or does not take one, or images hold no integers or floats.
-        ValueError: if `kind` is another one, shapes do not fit, a place lies outside of the images, images are not
-            pixels, or the path has another ending.
+        ValueError: if `kind` is unknown, shapes do not fit, a place lies outside of the images, images are not pixels,
+            or the path has another ending.
         OSError: if the file cannot be written.
 
     Examples:

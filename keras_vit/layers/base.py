@@ -203,11 +203,10 @@ _skipped: ContextVar[bool] = ContextVar("keras_vit_skip_initialization", default
 
 @contextlib.contextmanager
 def skip_initialization() -> Iterator[None]:
-    """Within this context, weights start with no particular values, and take no memory until they are written.
+    """Context in which new weights have undefined values and take no memory until they are assigned.
 
-    For models whose every weight is about to be assigned: drawing 86 million random numbers only to overwrite
-    them costs seconds. The layers' configs do not change: clones of the model are initialised. Threads and
-    coroutines that run meanwhile are not concerned.
+    For models whose weights will all be assigned: drawing 86 million random numbers takes seconds. Configs do not
+    change, so clones of the model are initialised. Other threads and coroutines are not affected.
 
     Yields:
         Nothing.

@@ -385,8 +385,8 @@ class TransformerBlock(ResidualBlock):
         attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
         attention_norm: Whether the concatenated heads are normalised, as `norm` there.
         rotary_embedding: a kind of `RotaryEmbedding` where a rotation is passed; None for none.
-        output_tokens: How many tokens go on, from the first one; None for all. Of the others nothing is computed but
-            their keys and values.
+        output_tokens: Number of tokens to return, from the first one; None for all. For the remaining tokens, only keys
+            and values are computed.
         causal: Whether a token attends to itself and earlier ones only, as `causal` in `MultiHeadAttention`.
 
     Call arguments:

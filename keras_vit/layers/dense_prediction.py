@@ -39,7 +39,7 @@ def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
         `(batch, *size, channels)` in the dtype of `x`.
 
     Raises:
-        ValueError: if `how` is another.
+        ValueError: if `how` is unknown.
 
     Examples:
         >>> row = layers.resize(np.array([[[[0.0], [3.0]]]], "float32"), (1, 4), "corners")
@@ -179,7 +179,7 @@ class Reassemble(CompositeLayer):
     are halved are rounded up.
 
     Raises:
-        ValueError: if `factor` is another.
+        ValueError: if `factor` is not 4, 2, 1 or 0.5.
 
     Examples:
         >>> tuple(layers.Reassemble(width=8, factor=0.5)(np.zeros((1, 5, 4, 6), "float32")).shape)
@@ -326,7 +326,7 @@ class DepthHead(CompositeLayer):
     Output: `(batch, height, width)`.
 
     Raises:
-        ValueError: if `output` is another.
+        ValueError: if `output` is unknown.
 
     Examples:
         >>> tuple(layers.DepthHead(hidden=4)(np.zeros((1, 3, 5, 8), "float32")).shape)

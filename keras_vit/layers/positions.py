@@ -80,7 +80,7 @@ class RotaryEmbedding(BaseLayer):
     Args:
         kind: `"dinov3"`, `"eva02"` or `"pe"`.
         size: d, the length of a head's queries and keys; a multiple of 4.
-        prefix_tokens: Tokens before the patches; they are turned by nothing.
+        prefix_tokens: Tokens before the patches, which are not rotated.
         reference_grid: Rows and columns of the reference grid of `"eva02"` (16 by 16 in all published files) and
             `"pe"`; None: places are whole numbers of patches on any grid.
 

@@ -42,7 +42,7 @@ class AddTextPositions(SameShape):
 
 @registered
 class TextMask(BaseLayer):
-    """Which tokens of a text are seen: all but the padding; of a text without any token the padding as well.
+    """A mask of the tokens of a text: True for all except padding; all True for a text of padding alone.
 
     Args:
         pad_id: The id of the padding.
@@ -71,7 +71,7 @@ class TextMask(BaseLayer):
 
 @registered
 class TextPooling(BaseLayer):
-    """What stands for a text: one of its tokens, or the mean of those that are there.
+    """Pools the tokens of a text: picks one of them, or averages all that are not padding.
 
     Args:
         kind: `"last"`, `"first"`, `"largest_id"`, `"end_id"` or `"mean"`, as `pooling` in `keras_vit.TextConfig`.

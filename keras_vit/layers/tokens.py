@@ -207,10 +207,10 @@ class TokenDropout(SameShape):
 
 @registered
 class PatchDropout(BaseLayer):
-    """Leaves out patch tokens while training, other ones for each image: less to compute (FLIP, arXiv 2212.00794).
+    """Drops random patch tokens of each image in training, which saves time (FLIP, arXiv 2212.00794).
 
-    Those that stay have their positions already, and are in no order unless it is `ordered`, which no block sees.
-    The same as timm's `PatchDropout`; nothing is left out at inference.
+    The kept patches already have their position embeddings; their order is random unless `ordered`, and blocks do not
+    depend on it. The same as timm's `PatchDropout`; inference keeps all patches.
 
     Args:
         rate: Share of the patches that is left out; at least one stays.
@@ -511,7 +511,7 @@ class MAPHead(CompositeLayer):
 
 @registered
 class SelfMask(BaseLayer):
-    """Which tokens each token sees where it sees itself alone: `allowed` of a `TransformerBlock`.
+    """A mask with which each token attends only to itself: `allowed` of a `TransformerBlock`.
 
     Input: `(batch, T, D)`. Output: booleans `(1, T, T)`.
 
@@ -533,7 +533,7 @@ class SelfMask(BaseLayer):
 class TokenMap(BaseLayer):
     """Lays the patch tokens out as they lie in the image, without the tokens before them.
 
-    What detectors and segmentation heads read: a map as a convolutional network returns it.
+    Detectors and segmentation heads read such a map, as a convolutional network returns it.
 
     Args:
         grid_size: Rows and columns of the patches.

@@ -22,9 +22,9 @@ from keras_vit.models.dense_config import DenseConfig
 
 
 class ModelOptions(TypedDict, total=False):
-    """What `load` and `create_model` can change of a model.
+    """The options of `load` and `create_model` that change a model.
 
-    An option that is None or left out is as the source has it. One that a model cannot honour is an error.
+    An option that is None or left out keeps the value of the source. An option that a model cannot honour is an error.
 
     Attributes:
         image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time;
@@ -33,7 +33,7 @@ class ModelOptions(TypedDict, total=False):
             pre-logits, as the original does. Without the top it has no effect, as in keras.applications.
         class_names: Names of the outputs, in order. None for the names in the file, or in a `classes.txt` beside it
             that has as many lines as the file has classes.
-        include_top: Whether the head is there, and what else comes after pooling.
+        include_top: Whether to keep the head and the other layers after pooling.
         pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
             None for the source's; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
             None without the top for its last map.
@@ -45,7 +45,7 @@ class ModelOptions(TypedDict, total=False):
             `"bilinear_antialias"` (as FlexiViT). None for the way of the code that the source comes from.
         dropout: Rate in the encoder.
         attention_dropout: Rate on the attention weights.
-        patch_drop: Share of the patches that each image goes without while training.
+        patch_drop: Share of each image's patches that is dropped in training.
         drop_path: Stochastic depth of the last block.
         remat: Whether blocks are recomputed in the backward pass to save memory.
         input_tensor: Keras tensor to build the model on; not for files of Keras.
@@ -84,8 +84,8 @@ class LoadOptions(ModelOptions, total=False):
         like: A model with the settings that a PyTorch file without JSON lacks (heads, GELU, epsilon, resizing of
             positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of a model, such as
             `"vit_base_patch16_clip_quickgelu_224"`. It is an error if it contradicts the arrays or the JSON files.
-        state: The dict of a training state whose weights are taken, such as `"model"` where the file also has averages
-            of them (`"ema"`), which are taken by default.
+        state: The dict of a training checkpoint to read, such as `"model"`. None: averaged weights (`"ema"`) if the
+            file has them.
         grid_size: Rows and columns of a checkpoint's position embeddings, if they are not a square. Not needed if
             `image_size` is the size it was trained at, or for files written by `to_checkpoint`.
         head: The file of a segmentation or depth head that was published without its backbone; `source` is the latter.

@@ -99,7 +99,7 @@ class ModelConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig(ModelConfig):
-    """Everything that decides what a `VisionTransformer` computes; the model is a function of it.
+    """The configuration of a `VisionTransformer`, which determines everything that the model computes.
 
     Attributes:
         image_size: Height and width of the images in pixels; an integer for squares.
@@ -118,19 +118,18 @@ class ViTConfig(ModelConfig):
 
         patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
         class_token: Whether a class token stands before the patches.
-        distillation_token: Whether a second one follows it, which learned from a teacher (DeiT).
+        distillation_token: Whether a distillation token follows the class token (DeiT).
         register_tokens: Number of register tokens between these and the patches.
         position_embedding: `"learned"` for every token (vit_jax); `"learned_patches"` (big_vision);
             `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed (see `layers.sincos2d`); `"none"`.
         rotary_embedding: `"dinov3"`, `"eva02"` or `"pe"` turns queries and keys (see `layers.RotaryEmbedding`); None
             for none.
-        rotary_grid: Rows and columns of the grid in whose cells `"eva02"` and `"pe"` count places at any image size;
-            None: in patches.
+        rotary_grid: Rows and columns of the reference grid of `"eva02"` and `"pe"`; None: positions count patches.
         interpolation: How position embeddings change size (see `keras_vit.interpolation`).
         pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
 
-        tokens_mlp_width: Length of the hidden layer of a perceptron across tokens that each block has in place of
-            attention (MLP-Mixer), for images of one size, with `heads=1`; None for attention.
+        tokens_mlp_width: Hidden width of the MLP across tokens that replaces attention (MLP-Mixer), for a fixed image
+            size and `heads=1`; None for attention.
         attention_bias: Which of queries, keys and values have a bias: `"all"`, `"no_key"`, `"none"`.
         attention_norm: Whether the concatenated heads are normalised before the output projection (EVA-02-CLIP).
         mlp: `"plain"`, `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3), `"swiglu_norm"`: normalised inside.
@@ -140,36 +139,37 @@ class ViTConfig(ModelConfig):
         layer_norm_epsilon: Added to the variance by every layer normalisation.
         dropout: Rate after the position embeddings, after attention and in the MLPs.
         attention_dropout: Rate on the attention weights.
-        patch_drop: Share of the patches that each image goes without while training (`layers.PatchDropout`).
+        patch_drop: Share of each image's patches that is dropped in training (`layers.PatchDropout`).
         drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
-        class_token_only: Whether the last block computes only tokens that are read (see `optimize_for_inference`).
+        class_token_only: Whether the last block computes only the tokens that the head reads (see
+            `optimize_for_inference`).
 
         final_norm: The last layer normalisation: `"tokens"`: of all; `"pooled"`: after pooling (`fc_norm`); `"none"`.
         pooling: What becomes of the encoded tokens: `"token"` (the class token), `"token_dist"` (mean of class and
             distillation token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (the one,
             then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them go on).
-        map_prefix: Whether attention pooling reads the tokens before the patches as well.
+        map_prefix: Whether attention pooling also reads the tokens before the patches.
         pooling_heads: Heads of the attention pooling; None for as many as `heads`. They divide `width`.
         pooling_mlp_width: Length of the hidden layer of its MLP; None for `mlp_width`.
         projection: Length of the linear layer after pooling (CLIP's image embedding); None for none.
         projection_bias: Whether it has a bias.
         representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
-        unit_features: Whether what the head reads is divided by its length (zero-shot classifiers).
+        unit_features: Whether the head's input is normalised to length 1 (zero-shot classifiers).
         classes: Outputs of the head; None for no head.
         distillation_head: Whether the distillation token has a second head; the logits are the mean of both.
         class_names: Names of the head's outputs, in order; None if they are unknown. Files store them.
         classifier_activation: Name of a Keras activation on top of the head; None for logits.
 
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
-        preprocessing_folded: Whether it does so in the weights of the patch embedding.
-        pixel_mean: What is subtracted from pixels of 0..1, for each channel; a number for all.
-        pixel_std: What they are divided by then.
-        resize: How pictures come to size, as in `keras_vit.preprocessing.Pipeline`.
-        crop_ratio: Which share of each side remains, as there.
+        preprocessing_folded: Whether this normalisation is merged into the patch embedding.
+        pixel_mean: Mean to subtract from pixels of 0..1, for each channel; a number for all.
+        pixel_std: Standard deviation to divide by, likewise.
+        resize: How pictures are resized, as in `keras_vit.preprocessing.Pipeline`.
+        crop_ratio: Share of each side that the crop keeps, as there.
         crop_rounding: Where the crop begins, as there.
-        filter: How they are resampled, as there.
-        trim: Rows and columns that are left out at last, as there; (0, 0) at another image size.
+        filter: The resampling filter, as there.
+        trim: Rows and columns that are cut off at the end, as there; (0, 0) at another image size.
 
     Raises:
         TypeError, ValueError: if a field makes no sense; the message says what was expected.
@@ -258,10 +258,10 @@ class ViTConfig(ModelConfig):
         _ = self.pipeline  # which checks its fields
 
     def replace(self, **changes: Any) -> Self:
-        """Returns as `ModelConfig.replace`, and raises its TypeError or ValueError.
+        """Returns a copy with other fields; TypeError or ValueError for invalid ones.
 
-        Where pooling and head go, a `final_norm` of `"pooled"` becomes `"none"`. With other `channels`, `pixel_mean`
-        and `pixel_std` follow: one has the mean of them, more repeat them in turn.
+        Without pooling and head, a `final_norm` of `"pooled"` becomes `"none"`. Other `channels` change `pixel_mean`
+        and `pixel_std`: one channel has their mean, more channels repeat them in turn.
         """
         channels = changes.get("channels", self.channels)
         if channels != self.channels and isinstance(channels, numbers.Integral):
@@ -343,12 +343,12 @@ class ViTConfig(ModelConfig):
 
     @property
     def feature_map_size(self) -> tuple[int, int]:
-        """Height and width of what is cut into patches: the image, or the ResNet's last map."""
+        """Height and width of the map that is cut into patches: the image, or the ResNet's last map."""
         return reduced(self.image_size, self.stem_stride)
 
     @property
     def feature_map_channels(self) -> int:
-        """Channels of what is cut into patches."""
+        """Channels of the map that is cut into patches: the image, or the ResNet's last map."""
         if self.stem_stages is None:
             return self.channels
         if not self.stem_stages:  # the first convolution alone
@@ -399,13 +399,13 @@ class ViTConfig(ModelConfig):
 
     @property
     def pooled_size(self) -> int:
-        """Length of what pooling returns, for each image or, without pooling, for each token."""
+        """Length of the pooled vector or, without pooling, of each token."""
         return 2 * self.width if self.pooling == "token_avg" else self.width
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiTConfig(ModelConfig):
-    """Everything that decides what a `BiT` (Big Transfer, arXiv 1912.11370) computes; the model is a function of it.
+    """The configuration of a `BiT` (Big Transfer, arXiv 1912.11370), which determines all that it computes.
 
     Attributes:
         image_size: Height and width of the images in pixels; an integer for squares. No weight depends on it.
@@ -491,7 +491,7 @@ def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig(Config):
-    """Everything that decides what a `TextEncoder` computes.
+    """The configuration of a `TextEncoder`.
 
     Attributes:
         vocabulary: Rows of the table of tokens.

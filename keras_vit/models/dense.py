@@ -160,7 +160,7 @@ class LinearSegmenter(DenseModel):
     """A linear head on the patch tokens of a plain Vision Transformer, as DINOv2 and DINOv3 are measured with.
 
     It takes images and returns logits `(batch, rows, columns, classes)` on the grid of patches. Pictures of any size
-    become maps of classes with `keras_vit.segmentation.segment`. Arguments are those of `VisionTransformer`. Raises
+    become maps of classes with `keras_vit.segmentation.segment`. It takes the arguments of `VisionTransformer`. Raises
     TypeError for another config; ValueError for an `input_tensor` or, at call time, images that do not fit.
 
     Source: `BNHead` in DINOv2's `eval/segmentation`, `LinearHead` in DINOv3's.
@@ -226,7 +226,7 @@ class DPT(DenseModel):
 
     It takes images and returns depth `(batch, height, width)`, float32 or better: of Depth Anything as many pixels as
     the image has, of DINOv2 32 for two patches, rounded up. `keras_vit.depth.estimate` goes from a picture of any size
-    to its depth. Arguments are those of `VisionTransformer`. Raises TypeError for another config; ValueError for an
+    to its depth. It takes the arguments of `VisionTransformer`. Raises TypeError for another config; ValueError for an
     `input_tensor` or, at call time, images that do not fit.
 
     Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `dpt_head.py` of DINOv2.
@@ -247,7 +247,7 @@ class LinearDepth(DenseModel):
     """Depth by a linear head with bins on a plain Vision Transformer, as DINOv2 has it.
 
     It takes images and returns depth in metres `(batch, 4 * rows, 4 * columns)`, float32 or better, on the grid of
-    patches. `keras_vit.depth.estimate` goes from a picture of any size to its depth. Arguments are those of
+    patches. `keras_vit.depth.estimate` goes from a picture of any size to its depth. It takes the arguments of
     `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at call time, images
     that do not fit.
 
@@ -292,7 +292,7 @@ class Detector(DenseModel):
     It takes images and returns a dictionary: `"logits"` `(batch, P, classes)`, of which each is a sigmoid's, `"boxes"`
     `(batch, P, 4)`, centre and size in 0..1 of the image, and of an OWLv2 `"objectness"` `(batch, P)`. Pictures of any
     size become boxes in pixels with `keras_vit.detection.detect`. There are no gathers and no suppression in it, so it
-    exports as other models do. Arguments are those of `VisionTransformer`. Raises TypeError for another config;
+    exports as other models do. It takes the arguments of `VisionTransformer`. Raises TypeError for another config;
     ValueError for an `input_tensor` or, at call time, images that do not fit.
 
     Examples:
@@ -366,11 +366,11 @@ def read_queries(
 class EoMT(DenseModel):
     """An EoMT (arXiv 2503.19108) as a functional Keras model: a function of one `EoMTConfig`.
 
-    It takes images `(batch, *image_size, channels)` and returns a dictionary of logits: `"classes"` `(batch, queries,
-    classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`. Pictures of any
-    size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. Arguments are those of
-    `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at call time, images
-    that do not fit.
+    It takes images `(batch, *image_size, channels)` and returns a dictionary of logits: `"classes"`
+    `(batch, queries, classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`.
+    Pictures of any size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. It takes
+    the arguments of `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at
+    call time, images that do not fit.
 
     Examples:
         >>> {name: tuple(logits.shape) for name, logits in keras_vit.EoMT(eomt_config)(small_images).items()}

@@ -83,7 +83,7 @@ class NamedClasses(DenseConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EoMTConfig(NamedClasses):
-    """Everything that decides what an `EoMT` computes ("Your ViT is Secretly an Image Segmentation Model", 2503.19108).
+    """The configuration of an `EoMT` ("Your ViT is Secretly an Image Segmentation Model", 2503.19108).
 
     Attributes:
         backbone: The Vision Transformer, for images of one size: pooling `"none"`, no classes.
@@ -128,7 +128,7 @@ class EoMTConfig(NamedClasses):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinearSegmenterConfig(NamedClasses):
-    """Everything that decides what a `LinearSegmenter` computes (DINOv2, arXiv 2304.07193, section 7.4; DINOv3).
+    """The configuration of a `LinearSegmenter` (DINOv2, arXiv 2304.07193, section 7.4; DINOv3).
 
     Attributes:
         backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
@@ -143,8 +143,8 @@ class LinearSegmenterConfig(NamedClasses):
         short_side: Pixels of the shorter side of a picture before it is cut into crops.
         crop_size: Height and width of the crops in pixels; they are padded to whole patches.
         stride: Pixels from one crop to the next.
-        zero_shot: Whether each class is the vector of its texts, and a logit the cosine with what the last block makes
-            of a patch where each token attends to itself alone (MaskCLIP, arXiv 2112.01071; TIPS).
+        zero_shot: Whether classes are text embeddings, and logits their cosines with patch features from a last block
+            in which each token attends to itself only (MaskCLIP, arXiv 2112.01071; TIPS).
 
     Raises:
         TypeError, ValueError: if a field makes no sense.
@@ -185,7 +185,7 @@ class LinearSegmenterConfig(NamedClasses):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DetectorConfig(NamedClasses):
-    """Everything that decides what a `Detector` computes (OWL-ViT, arXiv 2205.06230; OWLv2, arXiv 2306.09683).
+    """The configuration of a `Detector` (OWL-ViT, arXiv 2205.06230; OWLv2, arXiv 2306.09683).
 
     Attributes:
         backbone: The Vision Transformer that the heads read: pooling `"none"`, no classes, images of one size.
@@ -256,7 +256,7 @@ class DepthConfig(DenseConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPTConfig(DepthConfig):
-    """Everything that decides what a `DPT` computes (arXiv 2103.13413; Depth Anything, arXiv 2406.09414; DINOv2).
+    """The configuration of a `DPT` (arXiv 2103.13413; Depth Anything, arXiv 2406.09414; DINOv2).
 
     Attributes:
         backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes; final norm `"tokens"` where
@@ -304,7 +304,7 @@ class DPTConfig(DepthConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinearDepthConfig(DepthConfig):
-    """Everything that decides what a `LinearDepth` computes (DINOv2, arXiv 2304.07193, section 7.4).
+    """The configuration of a `LinearDepth` (DINOv2, arXiv 2304.07193, section 7.4).
 
     Attributes:
         bins: Number of depths between `min_depth` and `max_depth` that are weighted. All others are those of

@@ -333,8 +333,8 @@ class BiT(ImageModel):
     """A BiT as a functional Keras model: a function of one `BiTConfig`.
 
     A ResNet with pre-activation, group normalisation and standardised convolutions, for images
-    `(batch, *image_size, channels)`. Arguments are those of `VisionTransformer`. Raises TypeError for another config;
-    ValueError for an `input_tensor` that does not fit it, and at call time for images that do not.
+    `(batch, *image_size, channels)`. It takes the arguments of `VisionTransformer`. Raises TypeError for another
+    config; ValueError for an `input_tensor` that does not fit it, and at call time for images that do not.
 
     Examples:
         >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))

@@ -26,8 +26,8 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
         images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or
             `(height, width, 3)`: a NumPy array, a list of equally large images, or a tensor of TensorFlow
             (also inside `tf.data` maps), JAX, torch or Keras (also symbolic).
-        mean: What is subtracted from pixels of 0..1: a number, or one for each channel.
-        std: What they are divided by then; likewise.
+        mean: Mean to subtract from pixels of 0..1: a number, or one for each channel.
+        std: Standard deviation to divide by, likewise.
 
     Returns:
         float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array, whose values
@@ -81,8 +81,8 @@ def decode_predictions(
             with a warning if they do not sum to 1: softmax makes probabilities of logits, which are ranked alike.
         top: How many classes to return for each image.
         class_names: One name, or one `(id, name)` pair, for each class in order.
-        threshold: For images with several labels: from where on a class counts, one number or one for each class. None
-            for the best classes, whatever their scores.
+        threshold: For images with several labels: smallest score of a class, one number or one for each class. None:
+            the best classes, whatever their scores.
 
     Returns:
         For each image `top` tuples `(id, name, score)`, best first, equal scores by index; fewer where scores are below

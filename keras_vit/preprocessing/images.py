@@ -47,8 +47,8 @@ class Pipeline:
 
     Args:
         image_size: Height and width of the result in pixels; an integer for squares.
-        mean: What is subtracted from pixels of 0..1: a number, or one for each channel.
-        std: What they are divided by then; likewise.
+        mean: Mean to subtract from pixels of 0..1: a number, or one for each channel.
+        std: Standard deviation to divide by, likewise.
         resize: `"squash"`: straight to `image_size / crop_ratio`; `"shortest"`: to the least size that covers it with
             the image's own aspect ratio.
         crop_ratio: Which share of each side the crop keeps, in (0, 1].
@@ -178,7 +178,7 @@ def load_image(
 ) -> np.ndarray:
     """Returns an image file as RGB pixels, at a size where one is given.
 
-    For a model, `model.preprocess(file)` does all that the model wants. All modes become RGB as in
+    For a model, use `model.preprocess(file)`, which does all its preprocessing. All modes become RGB as in
     `tf.io.decode_image(channels=3)`: grey is repeated, palettes are looked up, of 16 bits the upper 8 are kept, CMYK is
     converted without a colour profile, transparency is dropped; of an animation the first frame is read. JPEG files are
     rounded differently by the two decoders.

@@ -70,7 +70,7 @@ def segment(
         scales: For a linear head: in which sizes the picture is looked at, in relation to `config.short_side`; shares
             of classes are averaged. DINOv2 is measured with `(1.0, 1.32, 1.73, 2.28, 3.0)` for heads on four blocks.
         flip: For a linear head: whether the mirror image counts as much.
-        batch_size: How many crops are computed at a time.
+        batch_size: Crops computed at a time.
 
     Returns:
         A `Segmentation` of the size of the picture.

@@ -58,18 +58,18 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     """An image tower and a text tower whose embeddings can be compared: `(images, ids)` to logits `(images, texts)`.
 
     `both.compile(optimizer, training.ContrastiveLoss())` and `both.fit((images, texts))` train both towers, and the
-    temperature, on pairs: text i belongs to image i of a batch. A tower with `trainable = False` stays (LiT).
+    temperature, on pairs: text i belongs to image i of a batch. A tower with `trainable = False` does not change (LiT).
 
     Args:
         image_encoder: Images to embeddings `(batch, D)`, which are not normalised.
         text_encoder: Token ids to embeddings `(batch, D)`, which are not normalised.
         tokenizer: Texts to token ids. Files of Keras do not hold it: set `both.tokenizer` after loading.
-        scale: What cosine similarities are multiplied with; its logarithm is a weight.
-        bias: What is added then, a weight; None for none.
+        scale: Factor of the cosine similarities; its logarithm is a weight.
+        bias: Bias added to the scaled similarities, a weight; None for none.
         averaging: How the family's original averages the texts of a class (see `zero_shot_classifier`).
-        notes: What a user should know of the tokenizer or the weights, in sentences.
-        temperature: `1 / scale` as the file of a TIPS stores it, which is written back as it is unless `scale` changes.
-        temperature_name: What its array is called there.
+        notes: Sentences about the tokenizer or the weights that a user should know.
+        temperature: `1 / scale` as stored in the file of a TIPS; it is written back unchanged unless `scale` changes.
+        temperature_name: Name of its array in the file.
 
     Raises:
         ValueError: if the lengths of the embeddings differ, `averaging` is unknown, `scale` or `temperature` is not
@@ -124,12 +124,12 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
     @property
     def scale(self) -> float:
-        """Returns what cosine similarities are multiplied with."""
+        """Returns the factor of the cosine similarities."""
         return math.exp(float(self.log_scale.numpy()))
 
     @property
     def bias(self) -> float:
-        """Returns what is added to the scaled cosines; 0 where the family has none."""
+        """Returns the bias of the scaled similarities; 0 for families without one."""
         return 0.0 if self.logit_bias is None else float(self.logit_bias.numpy())
 
     @property
@@ -190,9 +190,9 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
-        """Returns the `logits` of `(images, texts)`, all with all; Keras's would be those of each batch alone.
+        """Returns `logits` for all pairs of `(images, texts)`; Keras's method would only compare within batches.
 
-        `verbose` is there for Keras's callers, and not used. Raises ValueError for anything but such a pair.
+        `verbose` is ignored. Raises ValueError for anything but such a pair.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
@@ -226,7 +226,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
-        """Returns the model of what `get_config` returned; `custom_objects` is there for Keras, and not used."""
+        """Returns the model of what `get_config` returned; `custom_objects` is ignored."""
         towers = ("image_encoder", "text_encoder")
         return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in towers})
 
@@ -236,7 +236,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         Args:
             images: What `image_encoder.predict` takes, such as an array or a `tf.data.Dataset`; or a path, a PIL image,
                 or a list or tuple of them or of pixels of 0..255, which are prepared first.
-            batch_size: How many are computed at a time.
+            batch_size: Images computed at a time.
 
         Raises:
             TypeError, ValueError: if `batch_size` is not a positive integer, or the model takes no such images.
@@ -256,7 +256,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
         """Returns probabilities float32 `(images, texts)`; errors as of `logits`.
 
-        Those of an image add up to 1 with a softmax; with a sigmoid (see `activation`) each text is by itself.
+        With a softmax, the probabilities of an image sum to 1; with a sigmoid (see `activation`) they are independent.
         """
         logits = self.logits(images, texts)
         return softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
@@ -270,7 +270,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         batch_size: int = 32,
         progress: bool = True,
     ) -> VisionTransformer:
-        """Returns the image tower with a head made of words: an ordinary model, which keeps nothing of the text tower.
+        """Returns a classifier: the image tower with a head made of text embeddings, without the text tower.
 
         The head's kernel holds the normalised embedding of each class times `scale`, its bias `bias`; it reads the
         normalised embedding of the image (`config.unit_features`).
@@ -280,9 +280,10 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             templates: Sentences with a `{}` for the name, or the name of a published list of them: `"openai_80"` and
                 `"openai_7"` (CLIP's notebooks for ImageNet), `"openai_cifar10"` or another of
                 `published_templates()`. A class is the mean of its texts.
-            averaging: Whose rule that follows: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's published
-                numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the family's.
-            batch_size: How many texts are computed at a time.
+            averaging: Whose rule averages the texts of a class: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's
+                published numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the
+                family's.
+            batch_size: Texts computed at a time.
             progress: Whether to show a progress bar.
 
         Returns:
@@ -321,18 +322,19 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         stride: int = 336,
         batch_size: int = 32,
     ) -> LinearSegmenter:
-        """Returns a model of a TIPS that names pixels by words: for `segmentation.segment` and `segmentation.evaluate`.
+        """Returns a segmentation model of a TIPS with classes of your own, for `segmentation.segment` and `evaluate`.
 
-        The patches that the last block makes of values without attention are compared with the vectors of the classes,
-        each the mean of its texts, as in the authors' notebook on segmentation. Nothing of the text tower is kept.
+        In the last block each patch attends only to itself. Patches are compared with the mean text embedding of each
+        class, as in the authors' notebook on segmentation. The model does not contain the text tower.
 
         Args:
             class_names: Names of the classes; they become `config.class_names`.
             templates: As in `zero_shot_classifier`; `"tcl"` has the nine that the authors measure with.
-            mode: `"slide"`: crops that overlap, whose shares of classes are averaged; `"whole"`: the picture at once.
+            mode: `"slide"`: overlapping crops, whose class probabilities are averaged; `"whole"`: the whole picture at
+                once.
             image_size: Pixels of the shorter side of a picture, and of the sides of a crop.
             stride: Pixels from one crop to the next, for `"slide"`.
-            batch_size: How many texts are computed at a time.
+            batch_size: Texts computed at a time.
 
         Returns:
             A `LinearSegmenter`, whose logits are cosines.
@@ -405,11 +407,10 @@ def load_image_text(
         tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one; None for the one beside the
             weights. CLIP's byte pairs, which OpenAI's and open_clip's files do not hold, come with the package.
         like: As in `load`, for files of CLIP without a config.
-        numerics: `"publisher"`: texts become tokens, numbers and classes as where the file comes from. `"official"`: as
-            in the code that trained the weights: of a SigLIP big_vision's (its tokens keep punctuation and all capitals
-            but A to Z, the GELU is tanh, `averaging` is `"big_vision"`), of a CLIP OpenAI's with QuickGELU and
-            open_clip's without (ftfy repairs texts, padding is 0), of a TIPS its authors' tokens (`tokenizer.model`).
-            None: the official one for a name of the catalogue, the publisher's for a file or an address.
+        numerics: `"publisher"`: tokens, numbers and class embeddings as in the library that published the file.
+            `"official"`: as in the code that trained the weights: big_vision for SigLIP, OpenAI or open_clip for CLIP,
+            its authors' tokens for TIPS. None: `"official"` for a name of the catalogue, `"publisher"` for a file or an
+            address.
         image_size: As in `load`.
         dtype: Dtype policy of both towers.
 
@@ -421,8 +422,8 @@ def load_image_text(
             (DownloadError), or a folder has no weights (IsADirectoryError).
         ImportError: if the tokenizer needs a library of the extra `text`.
         TypeError: if `source` or `tokenizer` is not a path, or `image_size` neither an integer nor a pair.
-        ValueError: if a name is unknown, a file is damaged or has no text tower, or one that is not computed here, the
-            tokenizer does not fit, or no official code is like the model.
+        ValueError: if a name is unknown, a file is damaged or has no supported text tower, the tokenizer does not fit,
+            or no official code has such a model.
 
     Examples:
         >>> text.save_image_text(both, "both.npz", "big_vision")

@@ -38,9 +38,9 @@ class OpenVocabularyDetector(WithTexts):
         detector: Image tower and heads, with one class of zeros.
         text_encoder: Token ids to embeddings `(batch, E)`.
         tokenizer: Texts to token ids; None where its file is missing.
-        extras: Arrays of the file that are not a part of detection, by name; they are written back.
+        extras: Arrays of the file that detection does not use, by name; they are written back.
         lowers: Whether texts lose capitals and punctuation first, as in Scenic's evaluation.
-        notes: What a user should know of the weights, in sentences.
+        notes: Sentences about the weights that a user should know.
 
     Examples:
         >>> owl = text.OpenVocabularyDetector(detector, both.text_encoder, letters)
@@ -69,13 +69,13 @@ class OpenVocabularyDetector(WithTexts):
     def zero_shot_detector(
         self, class_names: Sequence[str], templates: Templates = "{}", *, batch_size: int = 32, progress: bool = True
     ) -> Detector:
-        """Returns a detector of what is named: an ordinary model, which keeps nothing of the text tower.
+        """Returns a detector for named objects, without the text tower.
 
         Args:
             class_names: Names of the objects to find; they become `config.class_names`.
             templates: Sentences with a `{}` for the name, or the name of a published list of them. The logit of a class
                 is the mean over its sentences, as in Scenic's evaluation.
-            batch_size: How many texts are computed at a time.
+            batch_size: Texts computed at a time.
             progress: Whether to show a progress bar.
 
         Raises:
@@ -92,11 +92,11 @@ class OpenVocabularyDetector(WithTexts):
         return self._with_classes(vectors.reshape(len(names), len(sentences), -1).mean(1), tuple(names), "zero_shot")
 
     def one_shot_detector(self, example: Any, box: Sequence[float] | None = None) -> Detector:
-        """Returns a detector of what a picture shows, with one class.
+        """Returns a detector, with one class, for the object in a picture.
 
         Args:
             example: A picture, as `detection.detect` takes it.
-            box: Left, top, right and bottom in pixels of what is meant; None: the whole picture, or with a head of
+            box: Left, top, right and bottom of the object in pixels. None: the whole picture, or with a head of
                 objectness the patch that is most likely an object.
 
         Returns:

@@ -56,7 +56,7 @@ def finetune_detection(
         recipe: As in `finetune`, with a `data.BoxAugmentation`, whose `pictures` become those of a given detector.
         validation: Pictures with boxes, as `data`, or a share, as in `finetune`.
         output: As in `finetune`.
-        **options: Those of `RunOptions`, and fields of the recipe. `freeze="backbone"` trains the heads alone.
+        **options: Fields of `RunOptions` and of the recipe. `freeze="backbone"` trains the heads alone.
 
     Returns:
         As `finetune`; `ap` and `ap50` are measured as `detection.evaluate` does, at the pictures' own sizes.

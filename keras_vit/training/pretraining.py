@@ -56,8 +56,8 @@ def pretrain(
             normally distributed (arXiv 2511.08544; see docs/pretraining.md); the head stays as it is, and a variant has
             none. A `LeJEPA` is the same with other numbers.
         target: As in `finetune`.
-        **options: Those of `RunOptions`, and fields of the recipe. `seed` also decides a variant's first weights, and
-            what is corrupted.
+        **options: Fields of `RunOptions` and of the recipe. `seed` also decides a variant's first weights, and what is
+            corrupted.
 
     Returns:
         The model, the log and more (see `Trained`).

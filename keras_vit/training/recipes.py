@@ -107,7 +107,7 @@ class Recipe(Options):
         clip_norm: Greatest global norm of the gradients; None for any.
         image_size: Pixels, an integer or (height, width).
         dropout: Rate inside the model; in segmentation, of the channels that the head reads.
-        patch_drop: Share of the patches that each image goes without, see `layers.PatchDropout`.
+        patch_drop: Share of each image's patches that is dropped in training, see `layers.PatchDropout`.
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
         label_smoothing: See the losses.

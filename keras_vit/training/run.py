@@ -130,8 +130,8 @@ def finetune(
             loss, `"multilabel"` with a sigmoid for each label and logged as `ranking_precision`, `"number"` with the
             mean squared error and logged as `mean_absolute_error`.
         task: What is trained, and on what: `distillation(teacher)`; None for the labels. `pretrain` has others.
-        **options: Those of `RunOptions`, such as `every`, `seed`, `resume`, `verbose`; and any field of the recipe, in
-            its place, such as `steps`, `batch_size`, `learning_rate`, `image_size`.
+        **options: Fields of `RunOptions`, such as `every`, `seed`, `resume`, `verbose`; and fields of the recipe, which
+            replace its values, such as `steps`, `batch_size`, `learning_rate`, `image_size`.
 
     Returns:
         The model, the log and more (see `Trained`).

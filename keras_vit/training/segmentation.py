@@ -74,7 +74,7 @@ def finetune_segmentation(
         frozen: Whether the layers below a new head do not train, except for adapters.
         stuff_classes: Of an EoMT: numbers of the classes without single things, for the panoptic quality; where none
             are given, those that the data names.
-        **options: Those of `RunOptions`, and fields of the recipe.
+        **options: Fields of `RunOptions` and of the recipe.
 
     With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts again for other classes, and whose
     task becomes that of the data (panoptic, where there are stuff classes); a `VisionTransformer` becomes one, all of
