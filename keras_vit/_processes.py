@@ -31,13 +31,13 @@ _LOSS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The processes that do a job together, as one of them sees it. `Processes()` is a process by itself.
+    """The processes of a job, seen from one of them. `Processes()` is a single process.
 
-    What is exchanged is computed by all of them in the same order; none may leave out a call.
+    All processes must call methods that exchange data, in the same order.
 
     Attributes:
-        index: The number of this process, from 0.
-        count: How many there are.
+        index: Number of this process, from 0.
+        count: Number of processes.
 
     Examples:
         >>> processes = training.connect()
@@ -56,12 +56,12 @@ class Processes:
 
     @property
     def joint(self) -> bool:
-        """Whether arrays, losses and metrics span all processes (JAX) instead of one process each (torch)."""
+        """Whether arrays are sharded over all processes (JAX), so that losses and metrics cover all of them."""
         return self.count > 1 and keras.backend.backend() == "jax"
 
     @property
     def apart(self) -> bool:
-        """Whether there are several, each with arrays of its own."""
+        """Whether there are several processes with separate arrays (torch)."""
         return self.count > 1 and not self.joint
 
     @property
@@ -76,7 +76,7 @@ class Processes:
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """Returns the arrays of all processes in their order. They may differ in the length of axis 0 only.
 
-        Raises what the engine does where one has ended, see `failing_together`; so does all else that is exchanged.
+        If a process has ended, the engine's error is raised, as in all exchanges (see `failing_together`).
         """
         array = np.asarray(array, order="C")  # ascontiguousarray adds an axis to scalars
         if self.count == 1:
@@ -85,7 +85,7 @@ class Processes:
         return [part.reshape(-1, *array.shape[1:]) if array.ndim else part[0] for part in parts]
 
     def in_order(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns all rows in their order, where each process has its piece of every batch (see `share`)."""
+        """Returns all rows in their order; each process has its piece of every batch (see `share`)."""
         lengths = self.gather(np.array([len(piece) for piece in pieces], "int64"))
         parts = self.gather(np.concatenate(pieces))
         rows = [np.split(part, np.cumsum(sizes)[:-1]) for part, sizes in zip(parts, lengths, strict=True)]
@@ -136,7 +136,7 @@ class Processes:
         return [tensor.div_(self.count) for tensor in means]
 
     def mean_with_gradient(self, tensor: Any) -> Any:
-        """Returns the mean of a torch tensor over the processes; gradients of what each makes of it reach all."""
+        """Returns the mean of a torch tensor over the processes, with gradients to all of them."""
         from torch.distributed.nn.functional import all_reduce
 
         return all_reduce(tensor) / self.count
@@ -216,24 +216,24 @@ def share(length: int, shard: tuple[int, int]) -> slice:
 
 
 def connect(distribution: str | None = None) -> Processes:
-    """Joins this process with the others that a launcher has started with it.
+    """Connects this process with the other processes of the same launch.
 
     The first call has to come before the backend computes anything; later calls return the same. Without a launcher,
-    and in one process, nothing happens. On torch each process takes the GPU of its number on the machine, on JAX with
-    GPUs likewise where there are several processes on a machine, and otherwise all devices of the machine.
+    and in one process, nothing happens. On torch, and on JAX with several processes on a machine with GPUs, each
+    process takes one GPU. Otherwise a JAX process takes all devices of its machine.
 
-    Looked for, in this order: torch.distributed or jax.distributed that the program has started itself; torchrun's
-    variables; Slurm's step of several tasks; `TPU_WORKER_HOSTNAMES`.
+    It uses the first that exists of: torch.distributed or jax.distributed, started by your program; torchrun's
+    variables; a Slurm step of several tasks; `TPU_WORKER_HOSTNAMES`.
 
     Args:
-        distribution: None, or `"alone"`: this process does its job by itself, whatever has started it.
+        distribution: None, or `"alone"`: this process works independently.
 
     Returns:
-        Which of how many this process is.
+        The processes, with the index of this one and their number.
 
     Raises:
-        ValueError: if the variables, or the argument, make no sense.
-        RuntimeError: if the backend has no engine for it, or has computed before, or the processes do not meet.
+        ValueError: if the variables or the argument are invalid.
+        RuntimeError: if the backend has no engine for it, or has computed before, or the processes cannot connect.
 
     Examples:
         >>> processes = training.connect()

@@ -31,8 +31,8 @@ def to_checkpoint(
     It is the exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, under the layout's names
     without a prefix. The same holds for a model that is written to another layout and read again. A class token's
     position is big_vision's first row of the table; where its loader would not know that row, because the number of
-    patches is not a square, it is added to the token. vit_jax gives a class token without a position a row of zeros. Files
-    hold float32; weights in float64 are rounded, with a warning.
+    patches is not a square, it is added to the token. vit_jax gives a class token without a position a row of zeros.
+    Files hold float32; weights in float64 are rounded, with a warning.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for transformers, or with all of its

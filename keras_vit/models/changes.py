@@ -519,7 +519,7 @@ def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_wei
 
 
 def merge_lora(model: Any) -> Any:
-    """Returns a new model without adapters that computes the same: they are added to the kernels; all weights train.
+    """Returns a new model with the adapters added to the kernels, which computes the same; all weights train.
 
     Args:
         model: A model of this package with adapters; it is left as it is.

@@ -43,26 +43,25 @@ def finetune_detection(
 ) -> Trained:
     """Trains a detector on pictures with boxes: a box and the scores of all classes for each patch.
 
-    It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on. The losses are
-    Scenic's (`DetectionLoss`). An OWL-ViT or OWLv2 starts with vectors of classes from the words that the data calls
-    them; from then on they train as a matrix, and the text tower has no part in the run. On another backbone, such as
-    a DINOv2, the heads are new: no published figure stands behind such a detector. The head of objectness of an OWLv2
-    is left out, because the published code has no loss of it.
+    The run works like `finetune`: batch n is a function of the seed, and a killed run resumes. The losses are Scenic's
+    (`DetectionLoss`). For an OWL-ViT or OWLv2, the class embeddings start from the class names; they train as a matrix,
+    and the text tower does not take part. Another backbone, such as a DINOv2, gets new heads; no results of such a
+    detector are published. The objectness head of an OWLv2 is left out, because the published code has no loss for it.
 
     Args:
-        model: An OWL of `load_image_text`, a `Detector`, whose vectors of classes are reinitialised for other classes,
-            or a `VisionTransformer`, which gets new heads; or what `load` or `load_image_text` take.
+        model: An OWL of `load_image_text`; a `Detector`, whose class embeddings are reinitialised for other classes; a
+            `VisionTransformer`, which gets new heads; or what `load` or `load_image_text` take.
         data: What `data.open_boxes` takes or returns.
-        recipe: As in `finetune`, with a `data.BoxAugmentation`, whose `pictures` become those of a given detector.
+        recipe: As in `finetune`, with a `data.BoxAugmentation`. Its `pictures` follow a given detector.
         validation: Pictures with boxes, as `data`, or a share, as in `finetune`.
         output: As in `finetune`.
         **options: Fields of `RunOptions` and of the recipe. `freeze="backbone"` trains the heads alone.
 
     Returns:
-        As `finetune`; `ap` and `ap50` are measured as `detection.evaluate` does, at the pictures' own sizes.
+        As `finetune`; `ap` and `ap50` are measured like `detection.evaluate`, at the pictures' own sizes.
 
     Raises:
-        TypeError, ValueError: as `finetune` and `open_boxes`; if a recipe has what is for images of one class each.
+        TypeError, ValueError: as `finetune` and `open_boxes`; if the recipe has fields for classification only.
         FloatingPointError, RuntimeError: as `finetune`.
         OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
         ImportError: if a package is missing: SciPy for the matching, Pillow for files.

@@ -90,7 +90,7 @@ def match_boxes(
     box_weight: float = 1.0,
     giou_weight: float = 1.0,
 ) -> list[Match]:
-    """Returns for each picture the pairs of patches and boxes that cost least together.
+    """Returns for each picture the pairs of patches and boxes that have the lowest total cost.
 
     Args:
         targets: As of `DetectionLoss`.

@@ -19,7 +19,7 @@ KINDS = ("hard", "soft", "features")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DistillationLoss(keras.losses.Loss):
-    """`(1 - alpha) * base + alpha * distance`, where the distance is that of a student from a teacher.
+    """`(1 - alpha) * base + alpha * distance`, with the distance between a student's and a teacher's outputs.
 
     - `"hard"`: the cross-entropy of the student's logits with the teacher's class.
     - `"soft"`: T^2 / classes times the Kullback-Leibler divergence of the student's probabilities from the teacher's,
@@ -27,8 +27,8 @@ class DistillationLoss(keras.losses.Loss):
     - `"features"`: 1 - the cosine of the angle between two vectors.
 
     The first two are `DistillationLoss` of DeiT's losses.py. Labels are `(batch, classes)`, as of `base`; predictions
-    `(batch, classes + 2 * width)`: the logits for `base`, what the student has beside the teacher, the teacher's. With
-    `"hard"` and `"soft"` the width is that of the logits. `distillation` makes a model that predicts them.
+    `(batch, classes + 2 * width)`: the logits for `base`, then the student's and the teacher's outputs. With `"hard"`
+    and `"soft"` the width is the number of classes. `distillation` makes a model that predicts them.
 
     Args:
         kind: `"hard"`, `"soft"` or `"features"`.
@@ -96,18 +96,18 @@ class DistillationLoss(keras.losses.Loss):
 def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, temperature: float = 1.0) -> Task:
     """Returns a task for `finetune`: the student learns from labels and from a teacher that sees the same batches.
 
-    A student with a distillation token (`create_model("DeiT-B/16-distilled")`) learns the labels by its
-    class token and the teacher by the other one, and answers with the mean of both, as in DeiT; any other model learns
-    both by its one head. With `kind="features"` its head learns the labels, and what goes into its (last) head becomes
-    like what goes into the teacher's, after a linear layer of its own where the widths differ. The log's `val_loss` is
-    that of the task, with the teacher, and its accuracy the student's.
+    A student with a distillation token (`create_model("DeiT-B/16-distilled")`) learns labels with its class token and
+    the teacher's outputs with the distillation token; its output is the mean of both heads, as in DeiT. Any other model
+    learns both with one head. With `kind="features"` the head learns the labels, and its input becomes similar to the
+    input of the teacher's head, after a linear layer if the widths differ. `val_loss` in the log includes the teacher;
+    the accuracy is the student's.
 
     Args:
-        teacher: Any Keras model from images `(batch, height, width, channels)` to logits `(batch, classes)`, its
-            classes in the order of the data's, or with `"features"` to vectors `(batch, width)`. One of keras_vit gets
-            pixels normalised for it, and may end with a softmax; any other gets what the student gets. Its weights
-            become frozen (`trainable=False`), and checkpoints of the run hold them as well.
-        kind: As in `DistillationLoss`, likewise the next two.
+        teacher: A Keras model from images to logits `(batch, classes)`, with the data's order of classes, or with
+            `"features"` to vectors `(batch, width)`. A model of this package gets its own normalisation and may end
+            with a softmax; any other model gets the student's inputs. Its weights become frozen (`trainable=False`),
+            and checkpoints of the run contain them.
+        kind: As in `DistillationLoss`, like the next two.
         alpha: Share of the distance.
         temperature: T.
 

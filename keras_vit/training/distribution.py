@@ -80,11 +80,11 @@ def data_parallel(
 ) -> keras.distribution.DataParallel:
     """Returns a distribution in which every device has the whole model and a part of each batch.
 
-    Make the model, or load it, inside the result's `scope()`, and train and evaluate there, too. The batch size, also
-    that of the last batch, must be a multiple of the number of devices.
+    Create or load the model, train and evaluate inside the result's `scope()`. The size of every batch, including the
+    last, must be a multiple of the number of devices.
 
     Args:
-        devices: Such as `["gpu:0", "gpu:1"]`; None for all, of all processes.
+        devices: Names such as `["gpu:0", "gpu:1"]`; None for all devices of all processes.
         auto_shard_dataset: With several processes: whether Keras gives each its part of a `tf.data.Dataset`. False:
             each process gives its own part of every batch, in any form.
 
@@ -110,9 +110,9 @@ def model_parallel(
     Each group gets a part of each batch. Used as `data_parallel`; batches must be a multiple of the number of groups.
 
     Args:
-        model: What is to be split, as in `layout_map`.
+        model: The model to split, as in `layout_map`.
         shards: Devices in a group; must divide the number of devices.
-        devices: As in `data_parallel`; those of a group stand beside each other.
+        devices: As in `data_parallel`; the devices of a group follow each other.
         auto_shard_dataset: As in `data_parallel`.
 
     Returns:
@@ -140,8 +140,8 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
     Optimizers lay out their own variables as the weights that these belong to.
 
     Args:
-        model: A config, a model, or the name of a variant such as `"ViT-L/16"`. The layout is the same for all of
-            them; this is what the number of devices is checked against.
+        model: A config, a model, or the name of a variant such as `"ViT-L/16"`. The layout is the same for all; the
+            model is only needed to check the number of devices.
         device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
 
     Returns:
@@ -217,7 +217,7 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
 
 def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
-    """Changes a model and its optimizer in place to what `save_sharded` wrote, however they lie over devices.
+    """Restores a model and its optimizer in place from a folder of `save_sharded`, on any number of devices.
 
     Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit.
 

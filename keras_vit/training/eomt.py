@@ -36,13 +36,13 @@ _DRAWS = 6  # what tells these random numbers from those of the data
 
 
 def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], power: float = 0.9) -> np.ndarray:
-    """Returns how likely masked attention is for a query of each block in an update.
+    """Returns the probability of masked attention for a query of each block in an update.
 
     Args:
         step: The update, counted from 0.
-        starts: In which update the probability of each block begins to fall.
-        ends: From which on it is 0.
-        power: Of its fall, as of the learning rate.
+        starts: The update at which the probability of each block begins to fall.
+        ends: The update from which on it is 0.
+        power: Exponent of the polynomial decay.
 
     Returns:
         The probabilities, float32 `(blocks,)`.
@@ -77,12 +77,13 @@ def mask_windows(steps: int, blocks: int, first: int | None = None) -> tuple[lis
 def predictions(
     model: EoMT, images: Any, mask_probability: Any = 1.0, draws: Any = None, rope_scale: Any = None
 ) -> list[dict[str, Any]]:
-    """Returns what an EoMT predicts while it trains, before each block with queries and after the last one.
+    """Returns the predictions of an EoMT in training, before each block with queries and after the last one.
 
     Args:
         model: The model.
         images: Normalised, as `model.predict` takes them.
-        mask_probability: How likely queries see their masks only, a number or one for each block with queries.
+        mask_probability: Probability that a query attends only inside its mask, a number or one for each block with
+            queries.
         draws: Uniform numbers `(blocks, batch, queries)`, where a probability is neither 0 nor 1.
         rope_scale: What rotary coordinates are multiplied by; DINOv3's authors draw one for each batch, from 0.5 to 2.
 
@@ -113,11 +114,11 @@ def segmentation_step(
     draws: Any = None,
     rope_scale: Any = None,
 ) -> dict[str, float]:
-    """Trains an EoMT on one batch, in place; for loops of one's own, where `finetune_segmentation` is a whole run.
+    """Trains an EoMT on one batch, in place, for your own training loop; `finetune_segmentation` is a whole run.
 
     Args:
         model: The model, whose weights change.
-        optimizer: Such as `build_optimizer(recipe, model)`.
+        optimizer: A Keras optimizer, such as `build_optimizer(recipe, model)`.
         loss: The loss.
         images: Normalised, as `model.predict` takes them.
         targets: For each picture `{"masks", "labels"}`, as `loss` takes them.

@@ -46,7 +46,7 @@ class LeJEPALoss:
         knots: At how many places, from 0 to `t_max`, characteristic functions are compared.
         t_max: The last of them.
         global_views: How many of the views are global; they come first.
-        seed: For directions that are drawn; None for another one each time.
+        seed: Seed of the directions; None for a random seed.
 
     Raises:
         ValueError: if a number is out of its range; at call time, if the arrays do not fit.
@@ -134,14 +134,14 @@ class LeJEPALoss:
 
 
 class LeJEPA(Task):
-    """An objective for `pretrain`: `objective="lejepa"` with other numbers.
+    """The objective `"lejepa"` of `pretrain`, with your own settings.
 
     Args:
-        weight: As of `LeJEPALoss`, and so is the next. With 0 nothing keeps the embeddings from a collapse.
-        slices: How many directions are drawn in each update.
-        projector: Widths of the layers between the model's features and the embeddings. It trains with the model and is
-            thrown away with the run; checkpoints of the run hold it.
-        views: Which views; None for `ViewAugmentation()`.
+        weight: As in `LeJEPALoss`. With 0, nothing prevents the embeddings from collapsing.
+        slices: Number of directions drawn in each update.
+        projector: Widths of the layers between the model's features and the embeddings. It trains with the model; only
+            checkpoints of the run contain it.
+        views: The views of a picture; None for `ViewAugmentation()`.
 
     Raises:
         TypeError, ValueError: if an argument is out of its range.

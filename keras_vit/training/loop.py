@@ -467,7 +467,7 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
         log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `val_ranking_precision`,
             `val_mean_iou`, `val_panoptic_quality`, `learning_rate`.
         path: The `.png` to write; it appears when it is complete.
-        title: Above the picture.
+        title: Title of the picture.
 
     Raises:
         ImportError: if matplotlib is not installed (`pip install "keras-vit-zoo[plots]"`).

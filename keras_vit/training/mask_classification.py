@@ -126,7 +126,7 @@ def assign(costs: Any, labels: Any) -> Any:
 
 
 def assigned(costs: Any, labels: Any) -> np.ndarray:
-    """Returns the query of each mask, int32 `(N, T)`, -1 where there is none: the pairs that cost least together."""
+    """Returns the query of each mask, int32 `(N, T)`, -1 without one: the pairs with the lowest total cost."""
     # `costs` are `(N, Q, T)` and `labels` `(N, T)`, both on the CPU; masks with the label -1 only fill up.
     from scipy.optimize import linear_sum_assignment
 
@@ -151,7 +151,7 @@ def match(
     dice_weight: float = 5.0,
     class_weight: float = 2.0,
 ) -> list[Match]:
-    """Returns for each picture the pairs of queries and masks that cost least together.
+    """Returns for each picture the pairs of queries and masks that have the lowest total cost.
 
     Args:
         targets: As of `MaskClassificationLoss`.

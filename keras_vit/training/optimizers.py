@@ -213,19 +213,19 @@ def _rounded(share: float, dtype: Any) -> float:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MomentumSGD(ViTOptimizer):
-    """Stochastic gradient descent with momentum, in the order of the original: what ViTs are fine-tuned with.
+    """Stochastic gradient descent with momentum, as the original code fine-tunes ViTs.
 
         m = momentum * m + gradient
         w = w - learning_rate * m
 
-    (`optax.sgd` in vit_jax/train.py; `momentum_hp` in big_vision/optax.py). `keras.optimizers.SGD` puts the rate into
-    m, so that past gradients keep the rates that they had.
+    (`optax.sgd` in vit_jax/train.py; `momentum_hp` in big_vision/optax.py). `keras.optimizers.SGD` multiplies by the
+    rate before the momentum, so past gradients keep their old rates.
 
     Args:
         learning_rate: A number or a schedule such as `WarmupDecay`.
-        momentum: Share of m that stays.
-        momentum_dtype: dtype in which m is kept; None for the weights'. The original's is `"bfloat16"`: half the
-            memory. m is rounded after it has been used, and the share that stays with it: 0.8984 for 0.9.
+        momentum: Share of m that is kept.
+        momentum_dtype: Dtype of m; None for the dtype of the weights. The original has `"bfloat16"`, half the memory. m
+            is rounded after it has been used, and so is `momentum`: 0.8984 for 0.9.
         weight_decay: Decoupled, of kernels only: `w -= learning_rate * weight_decay * w`. Fine-tuning has none.
         rate_multipliers: Pattern of a weight's name to multiplier of its learning rate; the first that fits.
         **kwargs: Keras's other arguments of an optimizer: `global_clipnorm`, `gradient_accumulation_steps`,
@@ -276,13 +276,13 @@ class AdamW(ViTOptimizer):
         v = beta_2 * v + (1 - beta_2) * gradient ** 2
         w = w - learning_rate * (m' / (sqrt(v') + epsilon) + weight_decay * w)
 
-    with m' and v' corrected for their start at zero (`optax.scale_by_adam`; big_vision/optax.py). Keras's Adam adds
-    its epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay.
-    The arguments that are not listed here are those of `MomentumSGD`; `weight_decay` is as Table 3 gives it.
+    with m' and v' corrected for their start at zero (`optax.scale_by_adam`; big_vision/optax.py). Keras's Adam adds its
+    epsilon before v is corrected, and its AdamW forgets, when it is saved, which weights do not decay. Further
+    arguments are as in `MomentumSGD`; `weight_decay` is as in Table 3.
 
     Args:
-        beta_1: Share of m that stays.
-        beta_2: Share of v that stays.
+        beta_1: Share of m that is kept.
+        beta_2: Share of v that is kept.
         epsilon: Added to the root of v'.
 
     Examples:
@@ -466,15 +466,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     (`create_learning_rate_schedule` in vit_jax/utils.py and big_vision/utils.py). With p the progress from there to
     `steps`, in [0, 1]:
 
-    | decay | rate |
-    |---|---|
-    | `"cosine"` | `end + (learning_rate - end) * (1 + cos(pi * p)) / 2` |
-    | `"linear"` | `end + (learning_rate - end) * (1 - p)` |
-    | `"polynomial"` | `end + (learning_rate - end) * (1 - p) ** power` |
-    | `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` |
-    | `"stair"` | `learning_rate * factors[i]` from step `boundaries[i]` on |
-    | `"constant"` | `learning_rate` |
-    | `"cosine_whole"`, `"linear_whole"` | those of their names, with p the share of all steps, also in the warm-up |
+    | decay | rate | |---|---| | `"cosine"` | `end + (learning_rate - end) * (1 + cos(pi * p)) / 2` | | `"linear"` |
+    `end + (learning_rate - end) * (1 - p)` | | `"polynomial"` | `end + (learning_rate - end) * (1 - p) ** power` | |
+    `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` | | `"stair"` |
+    `learning_rate * factors[i]` from step `boundaries[i]` on | | `"constant"` | `learning_rate` | | `"cosine_whole"`,
+    `"linear_whole"` | as `"cosine"` and `"linear"`, with p the share of all steps, including the warm-up |
 
     Args:
         learning_rate: The rate at the end of the warm-up.
@@ -487,10 +483,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: Exponent of the polynomial decay.
         timescale: Updates after which rsqrt has fallen to `1 / sqrt(2)`.
         boundaries: Steps at which the stair changes, ascending.
-        factors: What the rate is multiplied by from each boundary on; not cumulative.
+        factors: Factor of the rate from each boundary on; not cumulative.
 
     Raises:
-        ValueError: if an argument is out of its range, or the decay does not read it.
+        ValueError: if an argument is out of its range, or the decay does not use it.
 
     Examples:
         >>> schedule = training.WarmupDecay(1.0, steps=100, decay="linear", warmup_steps=10)
@@ -618,8 +614,8 @@ class SoftmaxLoss(_Loss):
 class SigmoidLoss(_Loss):
     """Cross-entropy with a sigmoid per class, summed over the classes and averaged over the images.
 
-    As `sigmoid_xent` in big_vision/utils.py; what ImageNet-21k and JFT models are pre-trained with, with a head that
-    starts at the bias -10. Arguments and labels are those of `SoftmaxLoss`; an image may have several.
+    As `sigmoid_xent` in big_vision/utils.py; ImageNet-21k and JFT models are pre-trained with it, with head biases that
+    start at -10. It takes the arguments and labels of `SoftmaxLoss`; an image may have several labels.
 
     Examples:
         >>> float(training.SigmoidLoss()(np.eye(2), np.zeros((2, 2)))) == 2 * float(np.log(np.float32(2)))

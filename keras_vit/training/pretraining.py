@@ -39,31 +39,31 @@ def pretrain(
     target: str = "class",
     **options: Any,
 ) -> Trained:
-    """Trains a model from scratch by a recipe of Table 3 or of AugReg, or without labels; the run is as of `finetune`.
+    """Trains a model from scratch, by a recipe of Table 3 or of AugReg, or without labels; a run like `finetune`.
 
     Args:
         model: The name of a variant, for a model with random weights; or a model or a file, as in `finetune`, which
             goes on with its weights and its head.
-        data: As in `finetune`. Labels are not looked at by `"masked_patches"`. `"lejepa"` takes pictures without
-            labels: a folder of them, an array, a list.
-        recipe: A name (see `list_recipes`), or a `Recipe`; None for that of the objective, where it is not `"labels"`.
-        validation: As in `finetune`. For `"lejepa"` labelled images, of which `val_accuracy` is the share that is
-            named right by its nearest neighbours among the others; None for none.
+        data: As in `finetune`. `"masked_patches"` ignores labels. `"lejepa"` takes pictures without labels: a folder of
+            them, an array, a list.
+        recipe: A name (see `list_recipes`), or a `Recipe`; None for the objective's recipe (not for `"labels"`).
+        validation: As in `finetune`. For `"lejepa"`, labelled images: `val_accuracy` is the accuracy of their nearest
+            neighbours' votes. None: no validation.
         output: As in `finetune`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
-            `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has
-            to be predicted; the head stays as it is. `"lejepa"`: views of a picture get embeddings that are alike, and
+            `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has to
+            be predicted; the head stays as it is. `"lejepa"`: views of a picture get similar embeddings, which are
             normally distributed (arXiv 2511.08544; see docs/pretraining.md); the head stays as it is, and a variant has
-            none. A `LeJEPA` is the same with other numbers.
+            none. A `LeJEPA` is the same with other settings.
         target: As in `finetune`.
-        **options: Fields of `RunOptions` and of the recipe. `seed` also decides a variant's first weights, and what is
-            corrupted.
+        **options: Fields of `RunOptions` and of the recipe. `seed` also decides a variant's initial weights and the
+            corrupted patches.
 
     Returns:
         The model, the log and more (see `Trained`).
 
     Raises:
-        TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and there is none.
+        TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and none is given.
         FloatingPointError, OSError, RuntimeError, ImportError: as `finetune`.
 
     Examples:

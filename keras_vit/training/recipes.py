@@ -80,65 +80,64 @@ def _augmentation(name: str, value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(Options):
-    """How a model is trained: plain data, one row of a published table or your own.
+    """The settings of a training run, as plain data: a row of a published table, or your own.
 
     `build_optimizer`, `build_schedule` and `build_loss` make the Keras objects that it names.
 
     Args:
         name: Its name in `list_recipes()`.
-        source: Where the numbers stand.
-        dataset: What the paper trained on with it.
-        models: Which models it is for; empty for all.
-        steps: Updates of the whole training; None where `epochs` says it.
-        epochs: Passes over the data; None where `steps` says it.
+        source: The publication with these settings.
+        dataset: The paper's data set.
+        models: The models that it is for; empty for all.
+        steps: Updates of the whole training; None if `epochs` is set.
+        epochs: Passes over the data; None if `steps` is set.
         batch_size: Images per update.
         learning_rate: At the end of the warm-up.
-        sweep: Field to the values among which the authors chose.
+        sweep: By field, the values that the authors tried.
         schedule: How the rate decays, see `WarmupDecay`.
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of all.
         end: Last rate of a cosine, linear or polynomial decay.
         optimizer: `"sgd"` with momentum, `"adam"` and `"adamw"`, which are the same: decay is always decoupled, or
-            `"muon"` with AdamW for what is not a matrix of a block.
-        momentum: SGD's.
+            `"muon"`, with AdamW for weights that are not matrices of a block.
+        momentum: Momentum of SGD.
         momentum_dtype: dtype of the optimizer's momentum; None for the weights'.
-        beta_1: Adam's.
-        beta_2: Adam's.
+        beta_1: Decay of Adam's first moment.
+        beta_2: Decay of Adam's second moment.
         weight_decay: Of kernels: `w -= learning rate * weight_decay * w`.
-        clip_norm: Greatest global norm of the gradients; None for any.
+        clip_norm: Largest global norm of the gradients; None: no clipping.
         image_size: Pixels, an integer or (height, width).
         dropout: Rate inside the model; in segmentation, of the channels that the head reads.
         patch_drop: Share of each image's patches that is dropped in training, see `layers.PatchDropout`.
         drop_path: Rate of stochastic depth in the last block.
         loss: `"softmax"` or `"sigmoid"`.
         label_smoothing: See the losses.
-        class_weight: What the terms of each class in the loss are multiplied by: `"balanced"` (by its number of
-            images), weights by the names or numbers of classes (others have 1), or None. Of several labels, those that
-            are there.
+        class_weight: Weights of the classes in the loss: `"balanced"` (from the number of images), a dict by name or
+            number (1 for missing classes), or None. For several labels, weights of present labels.
         sampling: How often images of each class are drawn, as in `open_data`.
-        head_bias: What the head's biases start with; in regression the mean of the labels is taken.
+        head_bias: Initial value of the head's biases; regression uses the mean of the labels.
         polyak: Momentum of the moving average of the weights; None for none.
         layer_decay: Factor of the learning rate from one block to the one before it; None for none.
         accumulate: Batches per update; each has `batch_size / accumulate` images.
         freeze: Patterns of layers that do not train, see `freeze`.
         lora_rank: Rank of adapters that train instead of the rest of the model, see `add_lora`; None for none.
-        lora_alpha: Their scale; None for the rank.
-        lora_targets: Patterns of the layers that get them.
-        augmentation: What happens to training images; a `data.MaskAugmentation` where they have masks, a
-            `data.SegmentAugmentation` for an EoMT, a `data.BoxAugmentation` where they have boxes.
-        keep: Which weights a run returns: `"last"`, as the papers' runs, or `"best"`, those of the evaluation with the
-            highest `val_accuracy`, of several labels `val_ranking_precision`, of masks `val_mean_iou` or
-            `val_panoptic_quality`, of boxes `val_ap`; among equals, or in regression, of the lowest `val_loss`, and
-            then of the first. While a quality of masks or boxes is 0, the lowest `loss` decides.
+        lora_alpha: Scale of the adapters; None for the rank.
+        lora_targets: Patterns of the layers that get adapters.
+        augmentation: Augmentation of training images: a `data.Augmentation`, a `data.MaskAugmentation` (masks), a
+            `data.SegmentAugmentation` (EoMT) or a `data.BoxAugmentation` (boxes).
+        keep: Which weights a run returns: `"last"`, as in the papers, or `"best"`: the evaluation with the highest
+            `val_accuracy` (`val_ranking_precision`, `val_mean_iou`, `val_panoptic_quality` or `val_ap`). Ties, and
+            regression, are decided by the lowest `val_loss`, then by the first step. While a quality of masks or boxes
+            is 0, the lowest `loss` decides.
         power: Exponent of a polynomial decay.
-        backbone_warmup_steps: Of an EoMT: updates of the backbone's warm-up, which begins where that of the head ends,
-            and before which the backbone stays; all weights decay then. None for one warm-up.
-        decay_query_blocks: Of an EoMT: whether `layer_decay` is for blocks with queries as well.
-        queries: Of an EoMT: how many queries a new one has.
-        points: Of an EoMT: at how many points a mask is compared with a prediction.
-        first_mask_steps: Of an EoMT: in how many updates, from the first, masked attention of the first block with
-            queries ends; None for a sixth of the run, after another sixth (see `mask_windows`).
-        patience: Evaluations in a row without a better one, by the measure of `keep`, after which a run ends; None to
-            make all steps.
+        backbone_warmup_steps: For an EoMT: updates of the backbone's warm-up, which begins after the head's warm-up;
+            the backbone does not train before. None for one warm-up.
+        decay_query_blocks: For an EoMT: whether `layer_decay` also applies to blocks with queries.
+        queries: For a new EoMT: the number of queries.
+        points: For an EoMT: the number of points at which masks are compared.
+        first_mask_steps: For an EoMT: updates until masked attention of the first block with queries ends; None: it
+            ends in the second sixth of the run (see `mask_windows`).
+        patience: The run ends after this many evaluations in a row without improvement, by the metric of `keep`; None
+            to run all steps.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.
@@ -205,9 +204,9 @@ class Recipe(Options):
     def replace(self, **changes: Any) -> "Recipe":
         """Returns a copy with other values in some fields; `steps` and `epochs` take each other's place.
 
-        Where `steps` changes and the warm-ups together take more than half of them, each becomes a tenth: not if
-        `warmup_steps` is among the changes, and without the backbone's if that is. Raises TypeError for an unknown
-        field; TypeError or ValueError for a field out of its range, or fields that do not go together.
+        If `steps` changes and the warm-ups would take more than half of them, each becomes a tenth of the steps, unless
+        it is also changed. Raises TypeError for an unknown field; TypeError or ValueError for a field out of its range,
+        or fields that do not go together.
         """
         others = (("steps", "epochs"), ("epochs", "steps"))
         gone = {two: None for one, two in others if changes.get(one) is not None and changes.get(two) is None}
@@ -230,9 +229,9 @@ class Recipe(Options):
     def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
         """Returns the recipe of what `to_dict` returned, also after it was JSON.
 
-        Fields that are missing have their defaults; without `given`, a person wrote all that are there. The `kind` of
-        an augmentation is the name of its class, `"Augmentation"` where it has none. Raises TypeError for unknown
-        fields; TypeError or ValueError for a field out of its range, or fields that do not go together.
+        Missing fields have their defaults; without `given`, all present fields count as given. The `kind` of an
+        augmentation is the name of its class, `"Augmentation"` where it has none. Raises TypeError for unknown fields;
+        TypeError or ValueError for a field out of its range, or fields that do not go together.
         """
         how = {"kind": "Augmentation", **fields.get("augmentation", {})}
         kind = OneOf(tuple(_AUGMENTATIONS))("augmentation kind", how.pop("kind"))
@@ -241,7 +240,7 @@ class Recipe(Options):
         return super().from_dict({"given": tuple(fields), **fields, **changed})
 
     def total_steps(self, examples: int | None = None) -> int:
-        """Returns the updates of the whole training: `steps`, or those of `epochs` over `examples` images, at least 1.
+        """Returns the number of updates: `steps`, or `epochs` times `examples` images in batches, at least 1.
 
         Raises ValueError if the recipe has neither, or has epochs and `examples` is None or 0.
         """
@@ -278,7 +277,7 @@ def recipe(name: str) -> Recipe:
     """Returns a published recipe.
 
     Args:
-        name: Like `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
+        name: A name such as `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
 
     Returns:
         The recipe; its method `replace` changes fields in a copy.
@@ -360,7 +359,7 @@ def build_optimizer(
 ) -> "keras.optimizers.Optimizer":
     """Returns the optimizer of a recipe with its schedule: `MomentumSGD`, `AdamW`, `Muon`, or `TwoStageAdamW`.
 
-    The last one is for an EoMT, of recipes with `backbone_warmup_steps`.
+    A `TwoStageAdamW` is for an EoMT's recipes, which have `backbone_warmup_steps`.
 
     Args:
         recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
@@ -372,7 +371,7 @@ def build_optimizer(
 
     Raises:
         ValueError: as in `build_schedule`; if the recipe has `layer_decay` or `backbone_warmup_steps` and `model` is
-            missing or of another kind, or sets what its optimizer does not use.
+            missing or of another kind, or the recipe sets fields that its optimizer does not use.
 
     Examples:
         >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__
@@ -416,9 +415,8 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
         The schedule: called with the number of an update, from 0, a float32 scalar.
 
     Raises:
-        ValueError: if nothing says how many steps there are, `steps` is not a positive integer, the warm-up takes all
-            of the recipe's own steps (a share of them never does), or the recipe has an `end` or a `power` that its
-            schedule does not read.
+        ValueError: if neither the recipe nor `steps` gives the number of steps, `steps` is not a positive integer, the
+            warm-up takes all of the recipe's steps, or its schedule does not use its `end` or `power`.
 
     Examples:
         >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))

@@ -39,7 +39,7 @@ _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow t
 
 @dataclasses.dataclass(frozen=True)
 class Trained(PlainData):
-    """What a run returns.
+    """The result of a training run.
 
     Attributes:
         model: The trained model.
@@ -74,7 +74,7 @@ class Trained(PlainData):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the validation images that the trained model names right; None where none was measured."""
+        """Accuracy of the trained model on the validation images; None without validation."""
         return self._kept.get("val_accuracy")
 
     @property
@@ -111,25 +111,25 @@ def finetune(
 ) -> Trained:
     """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
 
-    The run is counted in updates of the weights, and batch n is a function of the seed. With an `output` folder a run
-    that was killed goes on from its last checkpoint when it is called again in the same way, and ends with the same
-    weights as one that was not. A run that is over is not trained again: the call returns the same model once more.
+    The length is counted in updates, and batch n is a function of the seed. With an `output` folder, the same call
+    resumes a killed run from its last checkpoint and ends with the same weights. For a finished run, it returns the
+    trained model again.
 
     Args:
         model: A model, or what `load` takes: a file, a name of the catalogue, a variant such as `"ViT-B/16"` for its
             recommended weights. A model and its `.keras` or `.weights.h5` files keep their head where it has the
-            classes of the data; a checkpoint gets a new head of zeros. What is frozen, adapters, and the model's name
-            stay. A copy is trained: a model that is given stays as it is.
+            classes of the data; a checkpoint gets a new head of zeros. Frozen layers, adapters and the model's name are
+            kept. A copy is trained: a given model does not change.
         data: What `open_data` takes: a folder, a table (`open_table`), arrays, a pipeline, `"tfds:NAME"`.
-        recipe: A name (see `list_recipes`), or a `Recipe`. Where its image size is as published and a model is given,
-            the model's is taken.
-        validation: What to evaluate on, like `data`; a share such as 0.1 of the training images, which the seed draws
-            and which are not trained on; None for the `val/` of a folder, or else its `test/`, if there is one.
+        recipe: A name (see `list_recipes`), or a `Recipe`. If you do not set its image size and give a model, the
+            model's size is used.
+        validation: Data to evaluate on, like `data`; or a share such as 0.1 of the training images, drawn by the seed
+            and held out; None for the `val/` or `test/` of a folder.
         output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
-        target: What the labels of arrays and pipelines are; a table says it. `"class"` is trained with the recipe's
+        target: Kind of labels of arrays and pipelines; a table contains it. `"class"` is trained with the recipe's
             loss, `"multilabel"` with a sigmoid for each label and logged as `ranking_precision`, `"number"` with the
             mean squared error and logged as `mean_absolute_error`.
-        task: What is trained, and on what: `distillation(teacher)`; None for the labels. `pretrain` has others.
+        task: The training task, such as `distillation(teacher)`; None: learn the labels. `pretrain` has further tasks.
         **options: Fields of `RunOptions`, such as `every`, `seed`, `resume`, `verbose`; and fields of the recipe, which
             replace its values, such as `steps`, `batch_size`, `learning_rate`, `image_size`.
 
@@ -137,12 +137,12 @@ def finetune(
         The model, the log and more (see `Trained`).
 
     Raises:
-        TypeError, ValueError: if an argument makes no sense or is not that of the other processes, the data is damaged,
-            or `output` holds another run.
-        FloatingPointError: if the loss is not finite any more.
-        OSError: if what `model` or `data` names cannot be read or fetched (FileNotFoundError, DownloadError), a file
-            cannot be written, or another process ends (ConnectionError). The last checkpoint is kept.
-        RuntimeError: if another process trains in `output`, processes cannot work together, or one that reads ends.
+        TypeError, ValueError: if an argument is invalid or differs between processes, the data is damaged, or `output`
+            has another run.
+        FloatingPointError: if the loss is NaN or infinite.
+        OSError: if `model` or `data` cannot be read or fetched (FileNotFoundError, DownloadError), a file cannot be
+            written, or another process ends (ConnectionError). The last checkpoint is kept.
+        RuntimeError: if another process trains in `output`, processes cannot work together, or a worker process ends.
         ImportError: if a package is missing, such as Pillow for a folder.
 
     Errors of a pipeline, tensorflow-datasets or a callback are raised unchanged.

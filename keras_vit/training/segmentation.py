@@ -55,37 +55,36 @@ def finetune_segmentation(
 
     A linear head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure
     their features with. Recipes `segmentation/eomt_...` train an EoMT, whose queries find segments: classes, things or
-    both. It is a run as `finetune` is: batch n is a function of the seed, and a run that was killed goes on.
+    both. The run works like `finetune`: batch n is a function of the seed, and a killed run resumes.
 
     Args:
         model: A `VisionTransformer` or what `load` takes, which get a new head; or a `LinearSegmenter` with the classes
-            of the data, which goes on with what is frozen in it. What is frozen in a `VisionTransformer` and its
-            adapters stay.
+            of the data, which is trained further. Frozen layers and adapters are kept.
         data: What `open_masks` takes or returns: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
         recipe: As in `finetune`, with a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and
-            `dropout` is that of the features which the head reads. Crops have the size of the model or, where it is
-            named, of the recipe, and are filled up to whole patches.
+            `dropout` applies to the head's inputs. Crops have the recipe's image size if you set it, otherwise the
+            model's, and are padded to whole patches.
         validation: Pictures with masks, as `data`, or a share, as in `finetune`.
         output: As in `finetune`.
         ignore: As in `open_masks`, like the next.
         reduce_zero_label: Likewise.
         layers: How many of the last blocks a new head reads, 1 or 4.
-        pictures: Whose rules bring pictures to size where it is measured, `"dinov2"` or `"dinov3"`.
-        frozen: Whether the layers below a new head do not train, except for adapters.
-        stuff_classes: Of an EoMT: numbers of the classes without single things, for the panoptic quality; where none
-            are given, those that the data names.
+        pictures: Whose rules resize pictures in evaluation, `"dinov2"` or `"dinov3"`.
+        frozen: Whether to freeze the layers below a new head, except for adapters.
+        stuff_classes: For an EoMT: numbers of the classes without single objects, for the panoptic quality; None for
+            the data's.
         **options: Fields of `RunOptions` and of the recipe.
 
-    With an EoMT's recipe, `model` may also be an `EoMT`, whose class head starts again for other classes, and whose
-    task becomes that of the data (panoptic, where there are stuff classes); a `VisionTransformer` becomes one, all of
-    which trains, unless `freeze="backbone"`. `data` and `validation` are what
-    `data.open_segments` returns or takes; `layers`, `pictures` and `frozen` are not used.
+    With an EoMT's recipe, `model` may be an `EoMT`: its class head is reinitialised for other classes, and it takes the
+    task of the data (panoptic with stuff classes). A `VisionTransformer` becomes an EoMT. All weights train, unless
+    `freeze="backbone"`. `data` and `validation` are what `data.open_segments` takes or returns; `layers`, `pictures`
+    and `frozen` are not used.
 
     Returns:
-        As `finetune`; `mean_iou` is measured as `segmentation.evaluate` does, at the pictures' own sizes.
+        As `finetune`; `mean_iou` is measured like `segmentation.evaluate`, at the pictures' own sizes.
 
     Raises:
-        TypeError, ValueError: as `finetune` and `open_masks`; if a recipe has what is for images of one class each, the
+        TypeError, ValueError: as `finetune` and `open_masks`; if the recipe has fields for classification only, the
             model has other classes than the data, or an argument is for the other kind of model.
         FloatingPointError, RuntimeError: as `finetune`.
         OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
@@ -261,10 +260,10 @@ def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[s
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskLoss(keras.losses.Loss):
-    """Cross-entropy of every pixel, with logits resized to the masks; pixels without a class count as 0 in the mean.
+    """Cross-entropy per pixel, with logits resized to the masks. In the mean, pixels without a class count as 0.
 
-    So do mmsegmentation (`avg_non_ignore=False`) and DINOv3. Masks `(batch, height, width)` of integers, logits
-    `(batch, rows, columns, classes)`.
+    The same mean as in mmsegmentation (`avg_non_ignore=False`) and DINOv3. Masks `(batch, height, width)` of integers,
+    logits `(batch, rows, columns, classes)`.
 
     Args:
         ignore: The number of pixels without a class.

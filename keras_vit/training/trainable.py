@@ -34,14 +34,14 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
         model: The model, changed in place.
         patterns: Names of layers such as `"block_0"`, `"block_[0-5]"`, `"*/attention"` or `"embedding"`, or of weights
             such as `"class_token/token"`, with the wildcards `*`, `?` and `[...]`; a name may begin at any `/`.
-            `"backbone"` is all that a segmentation or depth model has below its head.
+            `"backbone"` is everything below the head of a segmentation, depth or detection model.
 
     Returns:
         The names of all weights that do not train now.
 
     Raises:
         TypeError: if a pattern is not a string.
-        ValueError: if a pattern fits nothing; then the model stays as it was.
+        ValueError: if a pattern matches nothing; the model does not change then.
 
     Examples:
         >>> training.freeze(keras_vit.VisionTransformer(config), "block_0")[:2]
@@ -51,10 +51,10 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
 
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
-    """Lets layers train again, all where no patterns are given; arguments are those of `freeze`.
+    """Unfreezes layers, all of them without patterns; it takes the arguments of `freeze`.
 
-    Kernels with adapters stay frozen. Raises TypeError for a pattern that is not a string, ValueError for one that fits
-    nothing.
+    Kernels with adapters stay frozen. Raises TypeError for a pattern that is not a string, ValueError for one that
+    matches nothing.
 
     Returns:
         As in `freeze`: the names of all weights that do not train now.
@@ -133,27 +133,27 @@ def add_lora(
     alpha: float | None = None,
     train: str | Iterable[str] = HEADS,
 ) -> list[str]:
-    """Gives layers adapters of low rank and freezes everything else but `train`. Compile the model after this.
+    """Adds adapters of low rank and freezes all other layers except `train`. Compile the model after this.
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
-    are the same at first. `save_adapters` saves what trains. Keras's own files, pickles and copies hold the model with
-    its adapters, and what is frozen; `merge_lora` returns a model without them.
+    are the same at first. `save_adapters` saves the trained weights. Keras files, pickles and copies keep the adapters
+    and frozen layers; `merge_lora` returns a model without adapters.
 
     Args:
         model: The model, changed in place.
         rank: Columns of A and rows of B.
-        targets: Dense layers that get adapters, or what they are in: patterns as for `freeze`;
-            `("query", "key", "value", "out", "fc1", "fc2")` is all of a block.
+        targets: Patterns, as for `freeze`, of dense layers that get adapters, or of layers around them;
+            `("query", "key", "value", "out", "fc1", "fc2")` are all in a block.
         alpha: Scale of the adapters, above 0; None for `rank`.
-        train: Layers that train as they are, and get no adapters; a name that the model does not have is passed over.
+        train: Layers that train without adapters; names that the model does not have are ignored.
 
     Returns:
         The names of all weights that train now.
 
     Raises:
         TypeError: if a pattern is not a string.
-        ValueError: if `rank` or `alpha` is out of range, the model has adapters or float8, a target fits no dense
-            layer, or all of them are in `train`. Then the model stays as it was.
+        ValueError: if `rank` or `alpha` is out of range, the model has adapters or float8, a target matches no dense
+            layer, or all of them are in `train`. The model does not change then.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -207,7 +207,7 @@ def has_adapters(model: keras.Model, rank: int, targets: Sequence[str] | None, a
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
-    """Writes what trains beside the frozen model, the adapters and the head, to a small `.npz` file.
+    """Writes the adapters, the head and other trained weights to a small `.npz` file.
 
     Args:
         model: A model with adapters.
@@ -236,11 +236,11 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
 
 
 def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]:
-    """Adds the adapters of a file to a model, and the head and whatever else was trained with them.
+    """Adds the adapters of a file to a model, with the head and other weights that were trained with them.
 
     Args:
-        model: The model that they were trained on, changed in place. Where it has adapters, of the same layers and
-            rank, they are overwritten.
+        model: The model that they were trained on, changed in place. Existing adapters of the same layers and rank are
+            overwritten.
         path: A file of `save_adapters`.
 
     Returns:
@@ -248,7 +248,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
 
     Raises:
         OSError: if the file is missing (FileNotFoundError) or cannot be read.
-        ValueError: if the file holds no adapters, or those of another model, of other layers or of another rank.
+        ValueError: if the file has no adapters, or adapters of another model, other layers or another rank.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -293,11 +293,11 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
 
 
 def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
-    """Returns multipliers that give a layer the lower a learning rate the nearer it is to the image.
+    """Returns learning-rate multipliers that are smaller for layers nearer to the image.
 
-    1 for the head and whatever else comes after the blocks, `rate` for the last block, `rate ** 2` for the one
-    before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)`
-    (BEiT, arXiv 2106.08254, and MAE, arXiv 2111.06377).
+    The multiplier is 1 for the head and all else after the blocks, `rate` for the last block, `rate ** 2` for the one
+    before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)` (BEiT,
+    arXiv 2106.08254, and MAE, arXiv 2111.06377).
 
     Args:
         model: A Vision Transformer.
