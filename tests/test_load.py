@@ -341,8 +341,9 @@ def test_a_path_whose_name_is_a_variants_is_a_path(tmp_path, monkeypatch):
 
 
 def test_what_a_file_of_keras_holds_stays(tmp_path):
-    save_model(keras_vit.ViT_Ti16(image_size=16, include_preprocessing=True, classes=2), tmp_path / "model.keras")
-    assert keras_vit.ViT_Ti16(weights=tmp_path / "model.keras").config.include_preprocessing
+    made = keras_vit.create_model("ViT-mu/16", image_size=16, include_preprocessing=True, classes=2)
+    save_model(made, tmp_path / "model.keras")
+    assert keras_vit.create_model("ViT-mu/16", weights=tmp_path / "model.keras").config.include_preprocessing
     fast = model_of(VIT.replace(pooling="token", representation_size=None)).with_config(class_token_only=True)
     save_model(fast, tmp_path / "fast.keras")
     features = keras_vit.load(tmp_path / "fast.keras", include_top=False)

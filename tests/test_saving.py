@@ -94,6 +94,7 @@ def test_keras_file(tmp_path, variety):
 
 
 @pytest.mark.parametrize(("writes", "reads"), [(RATES, {}), ({}, RATES), ({"remat": True}, {})])
+@pytest.mark.nightly_elsewhere
 def test_weights_do_not_hang_on_rates(tmp_path, writes, reads):
     """A layer that drops has a random state; a file without one fits, and one too many does no harm."""
     model, other = make(CONFIG.replace(**writes)), make(CONFIG.replace(**reads), seed=1)
@@ -129,6 +130,7 @@ def original(request):
     return model
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_copy(original):
     """A model of its class with the same config, weights, adapters and frozen layers."""
     copy = original.with_config()
@@ -145,6 +147,7 @@ def test_a_copy(original):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.nightly_elsewhere
 def test_clones_of_keras_answer_train_and_save(family, tmp_path):
     """Keras makes them layer by layer: plain functional models, with new weights and without the config."""
     config, _ = FAMILIES[family]
@@ -230,6 +233,7 @@ def test_mixed_precision(model, policy, tolerance):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.nightly_elsewhere
 def test_double_precision(backend, family):
     """A model in float64 computes all of it so, head and predictions included."""
     if backend == "jax":
@@ -244,6 +248,7 @@ def test_double_precision(backend, family):
 # Quantization
 
 
+@pytest.mark.nightly_elsewhere
 def test_int8(tmp_path, model):
     wanted = forward(model, images())
     model.quantize("int8")

@@ -56,15 +56,10 @@ class DownloadError(OSError):
     """
 
     def __init__(
-        self,
-        message: str,
-        attempts: list[tuple[str, str]] | None = None,
-        advice: str = "",
-        unreachable: bool = False,
+        self, message: str, attempts: Sequence[tuple[str, str]] = (), advice: str = "", unreachable: bool = False
     ) -> None:
         """Keeps the arguments; the text of the error is the message, a paragraph for each attempt, and the advice."""
-        self.message, self.advice, self.unreachable = message, advice, unreachable
-        self.attempts = attempts or []
+        self.message, self.attempts, self.advice, self.unreachable = message, [*attempts], advice, unreachable
         paragraphs = [message, *(f"  {where}\n    {answer}" for where, answer in self.attempts)]
         super().__init__("\n".join([*paragraphs, advice] if advice else paragraphs))
 
@@ -247,8 +242,7 @@ def push_to_hub(
 
     One commit with the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
     `model.npz` in that of the original code) and a card, `README.md`, unless the repository has one.
-    `keras_vit.load("hf://owner/name")` returns the model. For a `.keras` file there instead, Keras itself has
-    `model.save("hf://owner/name")`.
+    `keras_vit.load("hf://owner/name")` returns the model. For a `.keras` file, Keras has `model.save("hf://owner/name")`.
 
     Args:
         model: A model of this package.
@@ -267,8 +261,7 @@ def push_to_hub(
     Raises:
         TypeError, ValueError: if an argument has a wrong type or value, the layout cannot hold the model, or the
             repository has other weights, which would be loaded instead.
-        DownloadError: if the Hub refuses it, has no such branch, or cannot be reached; an OSError.
-        OSError: if the temporary files cannot be written.
+        OSError: if the Hub refuses it or cannot be reached (DownloadError), or files cannot be written.
 
     Examples:
         >>> keras_vit.push_to_hub(small, "no owner")

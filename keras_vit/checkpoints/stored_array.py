@@ -14,6 +14,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from keras_vit._arguments import aligned_zeros, printable
+from keras_vit._files import contents_of
 
 READABLE = (
     *("float16", "float32", "float64", "bfloat16", "bool"),
@@ -39,17 +40,12 @@ class Extent:
     checksum: int | None = None  # the CRC-32 that the file says, until it is compared
 
     def __post_init__(self) -> None:
-        """Notes the file's length and the time of its last change; OSError if it is gone."""
-        self._stamp = self._length_and_time()
-
-    def _length_and_time(self) -> tuple[int, int]:
-        """Returns the file's length and the time of its last change; OSError if it is gone."""
-        stat = self.path.stat()
-        return stat.st_size, stat.st_mtime_ns
+        """Notes the file's length and the time of its last change."""
+        self._stamp = contents_of(self.path)
 
     def check_unchanged(self) -> None:
-        """Raises ValueError if the file has another length or time than when it was opened, OSError if it is gone."""
-        if self._length_and_time() != self._stamp:
+        """Raises ValueError if the file has another length or time than when it was opened."""
+        if contents_of(self.path) != self._stamp:
             raise ValueError(f"{self.path} was changed while it was read. Open it again, or fetch it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
@@ -108,11 +104,7 @@ class PackedExtent(Extent):
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: its name, shape and type are known, its values are read on demand.
-
-    Reading raises ValueError if the values do not have the checksum that the file says, or the file was changed;
-    OSError if it is gone or cannot be read.
-    """
+    """An array in a file: its name, shape and type are known, its values are read on demand."""
 
     name: str
     shape: tuple[int, ...]

@@ -127,21 +127,26 @@ def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
     assert open_checkpoint(tmp_path / "last.pt").config.classes == 3
 
 
-@pytest.mark.parametrize("key", AVERAGES)
-@pytest.mark.parametrize("form", ["pt", "safetensors"])
-def test_averages_beside_raw_weights(key, form, tmp_path):
-    """One rule for all forms: averages are taken, and loading says what was not."""
+def averages_in(folder, form, key):
+    """A file with raw weights of 2 and averages of 1."""
     torch = pytest.importorskip("torch")
-    raw = {name: torch.full(shape, 2.0) for name, shape in timm(head=3).items()}
-    averages = {name: torch.ones(shape) for name, shape in timm(head=3).items()}
+    raw, averages = ({name: torch.full(shape, x) for name, shape in timm(head=3).items()} for x in (2.0, 1.0))
     if form == "pt":
-        path = tmp_path / "last.pt"
-        torch.save({"model": raw, key: averages, "epoch": 3}, path)
-    else:
-        path = tmp_path / "model.safetensors"
-        both = {f"model.{name}": value.numpy() for name, value in raw.items()}
-        both |= {f"{key}.{name}": value.numpy() for name, value in averages.items()}
-        write_safetensors(path, sorted(both.items()))
+        torch.save({"model": raw, key: averages, "epoch": 3}, folder / f"{key}.pt")
+        return folder / f"{key}.pt"
+    both = {f"model.{name}": value.numpy() for name, value in raw.items()}
+    both |= {f"{key}.{name}": value.numpy() for name, value in averages.items()}
+    write_safetensors(folder / f"{key}.safetensors", sorted(both.items()))
+    return folder / f"{key}.safetensors"
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+def test_averages_beside_raw_weights(form, tmp_path):
+    """One rule for all forms: averages are taken, and loading says what was not."""
+    for key in AVERAGES:
+        said = " ".join(open_checkpoint(averages_in(tmp_path, form, key)).oddities)
+        assert f"the averages in '{key}' were taken, and not the weights in 'model'" in said
+    path = tmp_path / f"{key}.{form}"
     with pytest.warns(UserWarning, match=f"averages in '{key}' were taken, and not the weights in 'model'"):
         model = keras_vit.load(path)
     assert (np.asarray(model.get_layer("head").get_weights()[0]) == 1).all()

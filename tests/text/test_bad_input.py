@@ -235,11 +235,9 @@ def test_libraries_that_are_not_installed(golden, monkeypatch, package, case):
     "texts, error, words",
     [
         (None, TypeError, "a string or several, but None"),
-        (3, TypeError, "a string or several, but 3"),
         (b"cat", TypeError, "a string or several, but b'cat'"),
         ([1], TypeError, "texts must be strings, but int was given: 1"),
         (["cat", None], TypeError, "texts must be strings, but NoneType"),
-        ([["cat"]], TypeError, "texts must be strings, but list"),
         (["half \ud800"], ValueError, "half a surrogate pair"),
         ([], ValueError, "texts must not be empty"),
     ],
@@ -265,7 +263,6 @@ def test_texts_that_are_empty_or_long(golden):
         ([], {}, ValueError, "two names or more"),
         (["cat"], {}, ValueError, "two names or more"),
         (["cat", "cat"], {}, ValueError, "no name twice"),
-        (["cat", " "], {}, ValueError, "single lines"),
         (["cat", ""], {}, ValueError, "single lines"),
         (["cat", "dog\n"], {}, ValueError, "single lines"),
         (["Cat", "cat, tabby"], {"averaging": "big_vision"}, ValueError, "'Cat', 'cat, tabby' are one name"),
@@ -276,7 +273,6 @@ def test_texts_that_are_empty_or_long(golden):
         (["cat", "dog"], {"templates": None}, TypeError, "a sentence or several"),
         (["cat", "dog"], {"templates": []}, ValueError, "not be empty"),
         (["cat", "dog"], {"averaging": "mean"}, ValueError, "averaging must be one of"),
-        (["cat", "dog"], {"averaging": ""}, ValueError, "averaging must be one of"),
         (["cat", "dog"], {"batch_size": 0}, ValueError, "batch_size"),
     ],
 )
@@ -289,13 +285,6 @@ def test_two_classes_of_imagenet_have_the_name_of_another(both):
     """OpenAI calls two classes missile and two sunglasses: its own list is taken as it is."""
     model = both.zero_shot_classifier(imagenet_names(), "{}", progress=False, batch_size=500)
     assert model.config.class_names == imagenet_names() and len({*imagenet_names()}) == 998
-
-
-@pytest.mark.parametrize("size", [0, -1, 2.5, None])
-def test_sizes_of_batches(both, size):
-    for call in (both.embed_texts, both.embed_images):
-        with pytest.raises(ValueError if size in (0, -1) else TypeError, match="batch_size must be a whole number"):
-            call("cat" if call == both.embed_texts else zeros(1, 32, 32, 3), size)
 
 
 def test_towers_that_do_not_belong_together(both):

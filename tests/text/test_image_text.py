@@ -281,6 +281,7 @@ def test_published_templates():
         assert templates_of(name) == texts and len({*texts}) == len(texts), name
 
 
+@pytest.mark.nightly_elsewhere
 def test_ids_that_the_tower_does_not_know_train_and_answer_nothing(both_of, golden):
     """JAX and TensorFlow would take another row of the table in silence."""
     both, ref = both_of("txt_bv_siglip"), golden("txt_bv_siglip").ref

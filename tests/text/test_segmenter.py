@@ -88,6 +88,7 @@ def map_by_hand(both, vectors, picture, mode):
 
 
 @pytest.mark.parametrize("mode", ["slide", "whole"])
+@pytest.mark.nightly_elsewhere
 def test_the_maps_of_the_notebook(golden, both, vectors, mode):
     model = both.zero_shot_segmenter(NAMES, mode=mode, **OPTIONS)
     assert model.config.class_names == tuple(NAMES)

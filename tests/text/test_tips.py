@@ -56,6 +56,7 @@ def test_the_authors_lower_a_to_z_only(golden):
     assert (ids != golden(CASE).ref["ids"]).any()
 
 
+@pytest.mark.nightly_elsewhere
 def test_padding_is_seen_by_nothing(golden, both):
     ids = golden(CASE).ref["ids"][:6]
     before = both.text_encoder.predict(ids, verbose=0)

@@ -43,6 +43,7 @@ def test_exported(classifier_of, tmp_path, backend, format, name):
     assert np.abs(answers - model.predict(images, verbose=0)).max() <= COSINE * both.scale
 
 
+@pytest.mark.nightly_elsewhere
 def test_fine_tuning_begins_with_the_words(classifier_of):
     """The first batch, here all images, is counted before the first update: as the classifier of words names them."""
     _, words, _ = classifier_of("txt_hf_clip")
@@ -63,6 +64,7 @@ def test_fine_tuning_begins_with_the_words(classifier_of):
 
 
 @pytest.mark.parametrize("name", ["txt_hf_clip", pytest.param("txt_bv_siglip", marks=pytest.mark.once)])
+@pytest.mark.nightly_elsewhere
 def test_where_a_word_is_seen(classifier_of, name):
     """Saliency is the gradient of a word's logit through the division by the embedding's length."""
     both, model, images = classifier_of(name)
