@@ -107,49 +107,33 @@ def _text_names(both: ImageText, layout: str) -> Names:
     if layout in _PAIRS or (is_tips and layout == "huggingface"):
         _check_tips(config, layout)
         return NAMES["tips_hub" if layout == "huggingface" else layout]
-    namings = {"huggingface": _huggingface_names, "clip": _open_clip_names, "pe": _meta_names}
-    names = (namings | {"big_vision": _big_vision_names})[layout](both)
-    if names is None or config.position_embedding != "learned" or config.pad_id is not None:
+    name = _name_of_names(both, config, layout)
+    if name is None or config.position_embedding != "learned" or config.pad_id is not None:
         fields = ("causal", "pooling", "position_embedding", "pad_id", "projection", "projection_bias")
         what = "a text tower with " + ", ".join(f"{field}={getattr(config, field)!r}" for field in fields)
         raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
-    return names
+    return NAMES[name]
 
 
-def _huggingface_names(both: ImageText) -> Names | None:
-    """Returns the names of SiglipModel or of CLIPModel; None where neither computes what these towers do."""
-    config = both.text_encoder.config
-    if both.activation == "sigmoid":
+def _name_of_names(both: ImageText, config: TextConfig, layout: str) -> str | None:
+    """Returns which of `NAMES` belong to a text tower in a layout; None where its code computes something else."""
+    images = both.image_encoder.config
+    if layout == "huggingface" and both.activation == "sigmoid":
         is_siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
-        return NAMES["siglip"] if is_siglip else None
-    reads_end = config.causal and config.pooling in ("largest_id", "end_id")
-    return NAMES["hf_clip"] if reads_end and config.projection and not config.projection_bias else None
-
-
-def _meta_names(both: ImageText) -> Names | None:
-    """Returns the names of Meta's file; None for a text tower that it would not tell: nothing lies beside it."""
-    config = both.text_encoder.config
-    is_metas = {field: getattr(config, field) for field in _META} == _META and both.logit_bias is None
-    return NAMES["open_clip"] if is_metas and config.heads == max(config.width // 64, 1) else None
-
-
-def _open_clip_names(both: ImageText) -> Names | None:
-    """Returns the names of open_clip's CLIP, or of its CustomTextCLIP for other towers; None for another pooling."""
-    config = both.text_encoder.config
-    if config.pooling not in _POOLINGS:
-        return None
-    reads_end = config.causal and config.pooling == "largest_id"
-    is_plain = reads_end and config.projection and not config.projection_bias and both.activation == "softmax"
-    is_timms = both.image_encoder.config.rotary_embedding == "pe"
-    return NAMES["open_clip" if is_plain and not is_timms else "open_clip_custom"]
-
-
-def _big_vision_names(both: ImageText) -> Names | None:
-    """Returns the names of big_vision's two towers; None where it computes something else."""
-    text, images = both.text_encoder.config, both.image_encoder.config
-    is_flax = not text.causal and text.gelu == "tanh" and text.layer_norm_epsilon == 1e-6
-    is_flax = is_flax and text.pooling in ("last", "map") and text.projection_bias == bool(text.projection)
-    return NAMES["flax"] if is_flax and (images.projection_bias or not images.projection) else None
+        return "siglip" if is_siglip else None
+    if layout == "huggingface":
+        reads_end = config.causal and config.pooling in ("largest_id", "end_id")
+        return "hf_clip" if reads_end and config.projection and not config.projection_bias else None
+    if layout == "pe":  # nothing lies beside Meta's file
+        is_metas = {field: getattr(config, field) for field in _META} == _META and both.logit_bias is None
+        return "open_clip" if is_metas and config.heads == max(config.width // 64, 1) else None
+    if layout == "clip":  # open_clip's CLIP, or its CustomTextCLIP for other towers
+        is_plain = config.causal and config.pooling == "largest_id" and both.activation == "softmax"
+        is_plain = is_plain and config.projection and not config.projection_bias and images.rotary_embedding != "pe"
+        return ("open_clip" if is_plain else "open_clip_custom") if config.pooling in _POOLINGS else None
+    is_flax = not config.causal and config.gelu == "tanh" and config.layer_norm_epsilon == 1e-6
+    is_flax = is_flax and config.pooling in ("last", "map") and config.projection_bias == bool(config.projection)
+    return "flax" if is_flax and (images.projection_bias or not images.projection) else None
 
 
 def _arrays(both: ImageText, names: Names, layout: Layout, image_start: str) -> Arrays:
