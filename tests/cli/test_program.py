@@ -134,7 +134,7 @@ ALSO_BEFORE_KERAS = {
     "source to convert": ("convert missing.npz out.keras", "There is no file or folder missing.npz"),
     "target that exists": ("convert glyphs old.keras", "--overwrite"),
     "layout of a folder": ("convert glyphs out", "layout=..."),
-    "layout of an ending": ("convert glyphs out.npz --layout timm", ".safetensors file, or a folder"),
+    "layout of an ending": ("convert glyphs out.npz --layout timm", ".safetensors, or a folder"),
     "page's ending": ("inspect glyphs -o page.txt", "must end with .html"),
     "suffix": ("export glyphs out.nonsense", "path must end in one of .tflite"),
     "export that exists": ("export glyphs old.keras --format litert", "--overwrite"),
