@@ -118,6 +118,13 @@ def test_scenes_have_boxes(tmp_path):
     assert (tmp_path / "out/run/boxes.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_words_that_were_not_trained_are_looked_for(tmp_path):
+    printed = run("detect_by_words.py", "--output", "out", folder=tmp_path)
+    found = json.loads((tmp_path / "out/words.json").read_text())
+    assert 0 <= found["trained"] <= 1 and 0 <= found["new"] <= 1 and "AP" in printed
+    assert (tmp_path / "out/found.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_digits_are_told_apart(tmp_path):
     run("tell_digits_apart.py", "--output", "out", folder=tmp_path)
     assert 0 <= json.loads((tmp_path / "out/digits.json").read_text())["panoptic_quality"] <= 1

@@ -88,14 +88,15 @@ class DetectionHead(CompositeLayer):
         patches = tokens[:, self.prefix_tokens :]
         return self.norm(patches * tokens[:, :1] if self.class_token else patches)
 
-    def call(self, tokens: Tensor, training: bool | None = None) -> dict[str, Tensor]:
-        """Returns `logits`, `boxes` and, of an OWLv2, `objectness`."""
+    def call(self, tokens: Tensor, queries: Tensor | None = None, training: bool | None = None) -> dict[str, Tensor]:
+        """Returns `logits`, `boxes` and, of an OWLv2, `objectness`; `queries` `(E, C)` take the place of the kernel."""
         x = self.features(tokens)
         vectors = widened(self.embed(x, training=training))
         vectors = vectors / (ops.sqrt(ops.sum(ops.square(vectors), -1, keepdims=True)) + LEAST_NORM)
         shift = widened(self.logit_shift(x, training=training))
         scale = ops.elu(widened(self.logit_scale(x, training=training))) + 1
-        found = {"logits": (widened(self.queries(vectors, training=training)) + shift) * scale}
+        cosines = self.queries(vectors, training=training) if queries is None else ops.matmul(vectors, queries)
+        found = {"logits": (widened(cosines) + shift) * scale}
         boxes = widened(self._mlp("box", x, training))
         found["boxes"] = ops.sigmoid(boxes + ops.convert_to_tensor(box_bias(*self.grid_size), boxes.dtype))
         if self.objectness:  # its gradient ends here, as in transformers
@@ -108,7 +109,9 @@ class DetectionHead(CompositeLayer):
             x = activated(layer, x, self.activation, training)
         return getattr(self, f"{name}_fc3")(x, training=training)
 
-    def compute_output_spec(self, tokens: Tensor, training: Any = None) -> dict[str, keras.KerasTensor]:
+    def compute_output_spec(
+        self, tokens: Tensor, queries: Any = None, training: Any = None
+    ) -> dict[str, keras.KerasTensor]:
         shape = (tokens.shape[0], self.grid_size[0] * self.grid_size[1])
         ends = {"logits": (self.classes,), "boxes": (4,)} | ({"objectness": ()} if self.objectness else {})
         dtype = float32_or_better(self.compute_dtype)

@@ -356,17 +356,22 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
     if "preprocessing_folded" in changed_fields(old.config, new.config):
         folded |= _normalizing_embedding(old, new.config)
     for path, variable in weights_by_path(new).items():
-        if path.partition("/")[0] not in fresh:
+        if not _within(path, fresh):
             # A copy: on JAX, training donates the buffers of one model, and they must not be the other's.
             value = folded[path] if path in folded else keras.ops.copy(values[path])
             variable.assign(_resized(path, value, old.config, new.config))
+
+
+def _within(path: str, names: Collection[str]) -> bool:
+    """Whether a path is that of one of some layers, or inside it."""
+    return any(f"{path}/".startswith(f"{name}/") for name in names)
 
 
 def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
     """Gives `new` LoRA's adapters where `old` has them, with new values; the same weights train as in `old`."""
     layers, weights = layers_by_path(old), weights_by_path(old)
     for path, layer in layers_by_path(new).items():
-        if path.partition("/")[0] not in fresh and path in layers:
+        if not _within(path, fresh) and path in layers:
             if has_adapters(layers[path]):
                 if not has_adapters(layer):
                     layer.enable_lora(layers[path].lora_rank)
@@ -374,7 +379,7 @@ def copy_structure(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
             layer.trainable = layers[path].trainable
     register_weights(new)
     for path, weight in weights_by_path(new).items():
-        if path.partition("/")[0] not in fresh and path in weights:
+        if not _within(path, fresh) and path in weights:
             weight.trainable = weights[path].trainable  # LoRA trains single weights of a layer
 
 

@@ -21,7 +21,7 @@ from keras_vit.checkpoints.msgpack_file import write_msgpack
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.detection.detecting import in_pixels, overlaps
 from keras_vit.layers.detection import LEAST_NORM
-from keras_vit.models import Detector, TextEncoder, VisionTransformer, weights_by_path
+from keras_vit.models import Detector, TextEncoder, VisionTransformer
 from keras_vit.models.changes import copy_state
 from keras_vit.preprocessing.windows import read_picture
 from keras_vit.text import tokenizers
@@ -86,10 +86,16 @@ class OpenVocabularyDetector(WithTexts):
         """
         names = checked_names([class_names] if isinstance(class_names, str) else class_names, least=1)
         sentences = templates_of(templates)
-        texts = [template.replace("{}", name) for name in names for template in sentences]
-        texts = [_lowered(text) for text in texts] if self.lowers else texts
+        texts = self._as_read([template.replace("{}", name) for name in names for template in sentences])
         vectors = self.embed_texts(texts, batch_size, progress=progress)
         return self._with_classes(vectors.reshape(len(names), len(sentences), -1).mean(1), tuple(names), "zero_shot")
+
+    def ids_of(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns the token ids of texts, without capitals and punctuation where the model `lowers`."""
+        return self._ids(self._as_read(texts))
+
+    def _as_read(self, texts: Sequence[str]) -> list[str]:
+        return [_lowered(text) if self.lowers else text for text in texts]
 
     def one_shot_detector(self, example: Any, box: Sequence[float] | None = None) -> Detector:
         """Returns a detector, with one class, for the object in a picture.
@@ -131,11 +137,7 @@ class OpenVocabularyDetector(WithTexts):
         with layers.skip_initialization():
             config = old.config.replace(classes=len(vectors), class_names=names)
             new = Detector(config, name=f"{old.name}_{ending}", dtype=old.dtype_policy)
-        copy_state(old.backbone, new.backbone)
-        values = weights_by_path(old)
-        for path, variable in weights_by_path(new).items():
-            if path.startswith("head/") and path != "head/queries/kernel":
-                variable.assign(keras.ops.copy(values[path]))
+        copy_state(old, new, {"head/queries"})
         layers.assign(new.get_layer("head").queries.kernel, np.ascontiguousarray(vectors.T, "float32"))
         return new
 

@@ -50,6 +50,7 @@ class Trained(PlainData):
         class_names: Names of the model's outputs; None if the data has no names.
         output: The folder of the run, or None.
         bad_images: Files that were left out, and why (only with `on_bad_image="skip"`).
+        owl: What a detector that was trained by words was made of, both towers trained; None otherwise.
 
     Examples:
         >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
@@ -63,9 +64,10 @@ class Trained(PlainData):
     class_names: list[str] | None = None
     output: Path | None = None
     bad_images: list[Any] = dataclasses.field(default_factory=list)
+    owl: Any = None
 
     derived: ClassVar[tuple[str, ...]] = ("accuracy", "mean_iou", "panoptic_quality", "ap", "ap50")
-    hidden: ClassVar[tuple[str, ...]] = ("model",)
+    hidden: ClassVar[tuple[str, ...]] = ("model", "owl")
 
     @property
     def _kept(self) -> dict[str, Any]:
@@ -196,7 +198,8 @@ def finetune(
             report(summary(run, None if reading["holdout"] else evaluated))
         log = fit(run, trained, folder, settings.callbacks, verbose)
         class_names = list(model.config.class_names or ()) or None
-        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad))
+        owl = task.finish(model, folder.path if folder and processes.first else None)
+        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad), owl)
         if folder:
             _write_results(done, processes)
         processes.from_first()  # nobody returns before the files are there

@@ -5,6 +5,7 @@ A `Task` brings the model, its data, the model that the loss is computed with, a
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -133,6 +134,10 @@ class Task:
         """Returns what has a method `evaluate(trained model)` that measures on images: here the loss and the metric."""
         count = images.steps_per_epoch or sum(1 for _ in images)
         return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
+
+    def finish(self, model: Any, folder: Path | None) -> Any:
+        """Returns what else was trained, and writes it into a folder."""
+        return None
 
 
 class FineTuning(Task):
