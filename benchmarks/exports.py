@@ -1,17 +1,20 @@
 """Every format from every backend: does it work, how far is the file from the model, how fast is it beside the model?
 
-    python benchmarks/exports.py --output docs/exports.md
+    python benchmarks/exports.py --jobs 2 --output docs/exports.md
     python benchmarks/exports.py --backends torch --models glyphs --formats litert onnx --precisions float32 float16
 
-One process per backend and model exports to each format. `keras_vit.export` runs every file in a fresh process of its
-runtime, with a batch of 1 and of 7, and compares the answers; the figures are those of its report. The model's own
+One process per backend and model exports to each format; with `--jobs N`, N of them run at once, each on its own share
+of the cores. Rows of the page that are not measured again stay. `keras_vit.export` runs every file in a fresh process
+of its runtime, with a batch of 1 and of 7, and compares the answers; the figures are of its report. The model's own
 latency (batch 1, median; compiled on TensorFlow and JAX, eager on PyTorch) is taken in the same run, just before the
 exports, so that the ratio of the two means something; the absolute figures are those of one machine on one day.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
@@ -28,16 +31,18 @@ FORMATS = {
     "torch": ".pt2",
     "stablehlo": ".stablehlo",
 }
-MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224}
+DETECTOR = "OWLv2 on ViT-Ti/16, two names"
+MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224, DETECTOR: 224}
 HEAD = """# Exports
 
 Exported files compared with their models: accuracy, size and speed.
 
-Measured by `python benchmarks/exports.py --output docs/exports.md` on {cores} CPU cores, with the versions of
-`constraints.txt`. `glyphs` is the checkpoint in the wheel. The other models have random weights, including head, class
-token and biases. Every file was run by its runtime in a new process, with batches of 1 and 7.
+Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on {cores} CPU cores, of which
+{share} ran each model and file, with the versions of `constraints.txt`. `glyphs` is the checkpoint in the wheel. The
+other models have random weights, including head, class token and biases. Every file was run by its runtime in a new
+process, with batches of 1 and 7.
 
-- `error` is the largest difference between the logits of file and model.
+- `error` is the largest difference between the answers of file and model.
 - `size` is relative to the float32 weights.
 - `time` is the time of the file for a batch of 1, divided by that of the Keras model on that backend in the same run.
   Below 1 the file is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
@@ -52,7 +57,16 @@ def make_model(name):
 
     if name == "glyphs":
         return keras_vit.from_checkpoint("glyphs")
-    model = keras_vit.create_model(name, classifier_activation=None, image_size=MODELS[name])
+    if name == DETECTOR:
+        trunk = keras_vit.create_model("ViT-Ti/16", include_top=False, pooling="none", image_size=MODELS[name])
+        names = ("cat", "remote control")
+        model = keras_vit.Detector(
+            keras_vit.DetectorConfig(
+                backbone=trunk.config, classes=2, class_names=names, embedding=192, objectness=True
+            )
+        )
+    else:
+        model = keras_vit.create_model(name, classifier_activation=None, image_size=MODELS[name])
     rng = np.random.default_rng(0)
     for weight in model.weights:
         fan_in = int(np.prod(weight.shape[:-1])) if weight.path.endswith("kernel") else 1
@@ -82,7 +96,7 @@ def _tensorflow(model, images):
     import tensorflow as tf
 
     function, given = tf.function(lambda x: model(x, training=False)), tf.constant(images)
-    return lambda: function(given).numpy()
+    return lambda: tf.nest.map_structure(lambda answer: answer.numpy(), function(given))
 
 
 def _jax(model, images):
@@ -90,7 +104,7 @@ def _jax(model, images):
 
     weights = [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
     function = jax.jit(lambda t, n, x: model.stateless_call(t, n, x, training=False)[0])
-    return lambda: function(*weights, images).block_until_ready()
+    return lambda: jax.block_until_ready(function(*weights, images))
 
 
 def _torch(model, images):
@@ -123,6 +137,7 @@ def worker(name, formats, precisions):
                 if len(precisions) == 1:
                     print(json.dumps({**row, "why": wants.reason}), flush=True)
                 continue
+            begun = time.perf_counter()
             with tempfile.TemporaryDirectory() as folder:
                 images = {"calibration": calibration} if wants.calibration else {}
                 try:
@@ -130,25 +145,33 @@ def worker(name, formats, precisions):
                     row |= report.to_dict() | {"path": ""}
                 except Exception as error:  # that it does not work, and why, is a result
                     row["why"] = f"{type(error).__name__}: {str(error)[:300]}"
+            row["seconds"] = time.perf_counter() - begun
             print(json.dumps(row), flush=True)
 
 
 def measure(options):
-    rows = []
-    for model in options.models:
-        for backend in options.backends:
-            environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-            command = [sys.executable, __file__, "--worker", "--models", model, "--formats", *options.formats]
-            result = subprocess.run(
-                [*command, "--precisions", *options.precisions], env=environment, stdout=subprocess.PIPE, text=True
-            )
-            if result.returncode:
-                raise SystemExit(f"{model} on {backend} ended with {result.returncode}")
-            for line in result.stdout.splitlines():
-                if line.startswith("{"):
-                    rows.append({"backend": backend, **json.loads(line)})
-                    print(_line(rows[-1]), file=sys.stderr, flush=True)
-    return rows
+    """The rows of all models and backends, in their order; each job has a share of the cores for itself."""
+    shares, cores = queue.Queue(), sorted(os.sched_getaffinity(0))
+    for i in range(options.jobs):
+        shares.put(cores[i :: options.jobs])
+
+    def run(model, backend):
+        share = shares.get()
+        environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, __file__, "--worker", "--models", model, "--formats", *options.formats]
+        command += ["--cores", *map(str, share), "--precisions", *options.precisions]
+        result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        shares.put(share)
+        if result.returncode:
+            raise SystemExit(f"{model} on {backend} ended with {result.returncode}")
+        rows = [{"backend": backend, **json.loads(line)} for line in result.stdout.splitlines() if line[:1] == "{"]
+        for row in rows:
+            print(f"{_line(row)} {row['seconds']:.0f} s in all", file=sys.stderr, flush=True)
+        return rows
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        pairs = [(model, backend) for model in options.models for backend in options.backends]
+        return [row for rows in pool.map(run, *zip(*pairs, strict=True)) for row in rows]
 
 
 def _line(row):
@@ -162,9 +185,17 @@ def _line(row):
     )
 
 
-def table(rows):
+def table(rows, page=""):
+    """A Markdown table of the rows, with those of the page for what was not measured again."""
+
+    def key(line):
+        return tuple(cell.strip() for cell in line.split("|")[1:5])
+
+    old = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ") and key(line)[0] in MODELS]
+    lines = {key(line): line for line in old} | {key(line): line for line in map(_line, rows)}
+    order = sorted(lines, key=lambda k: (list(MODELS).index(k[0]), BACKENDS.index(k[1]), list(FORMATS).index(k[2])))
     head = "| model | backend | format | precision | error | same top class | size | time | load |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|", *map(_line, rows)]) + "\n"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|", *(lines[k] for k in order)]) + "\n"
 
 
 def main():
@@ -175,22 +206,26 @@ def main():
     parser.add_argument("--precisions", nargs="+", default=["float32"])
     parser.add_argument("--output", help="a Markdown file; what is in it up to its first section is replaced")
     parser.add_argument("--json", help="a file for the raw figures")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the cores")
+    parser.add_argument("--cores", nargs="+", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
+        os.sched_setaffinity(0, options.cores)
         worker(options.models[0], options.formats, options.precisions)
         return
     rows = measure(options)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
-    text = HEAD.format(cores=os.cpu_count()) + "\n" + table(rows)
+    old = Path(options.output).read_text("utf-8") if options.output and os.path.exists(options.output) else ""
+    count = os.cpu_count()
+    is_whole = {*MODELS, *BACKENDS, *FORMATS} == {*options.models, *options.backends, *options.formats}
+    head = HEAD.format(cores=count, jobs=options.jobs, share=count // options.jobs) + "\n"
+    text = (head if is_whole or not old else old.partition("| model |")[0]) + table(rows, old)
     if options.output:
-        # Sections that were written by hand stay.
-        old = Path(options.output).read_text("utf-8") if os.path.exists(options.output) else ""
-        _, heading, notes = old.partition("\n## ")
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write(text + heading + notes)
+        _, heading, notes = old.partition("\n## ")  # sections that were written by hand stay
+        Path(options.output).write_text(text + heading + notes, "utf-8")
     print(text)
 
 

@@ -95,7 +95,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("page", "One page with all of it", "write_page"),
     ],
     "export": [
-        ("export", "Export", "export ExportReport"),
+        ("export", "Export", "export ExportOptions ExportReport"),
         ("formats", "Formats and precisions", "Format FORMATS PRECISIONS TOLERANCES"),
     ],
     "data": [

@@ -108,13 +108,11 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.views": "ViewAugmentation",
     },
     "keras_vit.depth": {
-        "keras_vit.depth.estimating": "Depth estimate plot",
-        "keras_vit.depth.metrics": "DepthErrors depth_errors mean_depth_errors",
+        "keras_vit.depth.estimating": "Depth DepthErrors depth_errors estimate mean_depth_errors plot",
     },
     "keras_vit.detection": {
         "keras_vit.detection.detecting": "Detection detect plot suppressed",
-        "keras_vit.detection.evaluating": "evaluate",
-        "keras_vit.detection.metrics": "MeanAP MeanAPResult",
+        "keras_vit.detection.metrics": "MeanAP MeanAPResult evaluate",
     },
     "keras_vit.evaluation": {
         "keras_vit._pictures": "need_matplotlib",
@@ -128,7 +126,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.evaluation.targets": "MultilabelResult NumberResult average_precision best_thresholds f1_scores",
     },
     "keras_vit.export": {
-        "keras_vit.export.exporting": "ExportReport TOLERANCES export",
+        "keras_vit.export.exporting": "ExportOptions ExportReport TOLERANCES export",
     },
     "keras_vit.inspection": {
         "keras_vit.inspection.attention": (
@@ -192,8 +190,8 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.segmentation": {
         "keras_vit.preprocessing": "LabelSet label_set",
-        "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult evaluate mean_iou",
-        "keras_vit.segmentation.panoptic": "PanopticQuality PanopticQualityResult",
+        "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult PanopticQuality PanopticQualityResult evaluate "
+        "mean_iou",
         "keras_vit.segmentation.results": "Segment Segmentation plot",
         "keras_vit.segmentation.segmenting": "segment",
     },

@@ -294,6 +294,6 @@ def export(options: Namespace) -> Result:
         images=pictures,
         labels=labels,
         **chosen(options, "precision", "batch_size", "target", "uint8_input", "softmax", "calibration"),
-        **chosen(options, "allow_select_ops", "tolerance", "overwrite"),
+        **chosen(options, "tolerance", "overwrite", *(["allow_select_ops"] if options.allow_select_ops else [])),
     )
     return Result(report.to_dict(), report)

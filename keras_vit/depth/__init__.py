@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from keras_vit._names import lazy_names
 
 if TYPE_CHECKING:
-    from keras_vit.depth.estimating import Depth, estimate, plot
-    from keras_vit.depth.metrics import DepthErrors, depth_errors, mean_depth_errors
+    from keras_vit.depth.estimating import Depth, DepthErrors, depth_errors, estimate, mean_depth_errors, plot
 
 __getattr__ = lazy_names(__name__)
 

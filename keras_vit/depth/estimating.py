@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from keras_vit._arguments import check_flag
+from keras_vit._arguments import check_flag, to_numpy
 from keras_vit._files import replacing, write_npy
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
+from keras_vit._terminal import Column, TableResult
 from keras_vit.interpolation import torchvision_resized
 from keras_vit.models import DPT, LinearDepth, ViTConfig
 from keras_vit.preprocessing.images import normalized, resize_images
@@ -49,10 +51,8 @@ class Depth:
         """Writes the values as `.npy` (float32), or as a grey `.png` of 16 bits, which appears when it is complete.
 
         For metric depth, 256 grey levels are a metre (as in KITTI), up to 255.99 m. Otherwise the levels go from the
-        smallest to the largest value. Text entries `scale`, `offset` and `unit` are in the file.
-
-        Args:
-            path: The file; it is replaced if it exists.
+        smallest to the largest value. Text entries `scale`, `offset` and `unit` are in the file. An existing file is
+        replaced.
 
         Returns:
             Scale and offset: a value is `offset + scale * number` of the file; 1 and 0 for `.npy`.
@@ -60,9 +60,7 @@ class Depth:
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
-            TypeError: if `path` is not a path.
-            ValueError: if `path` has another ending or there are no pixels; or, for `.png`, a value is NaN, infinite or
-                above 255.99 m.
+            ValueError: if `path` has another ending, or for `.png` a value is not finite or beyond what it holds.
         """
         ending = Path(path).suffix.lower()
         if ending not in (".npy", ".png"):
@@ -146,20 +144,17 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Args:
         model: A depth model, such as `keras_vit.load` returns. A model for a single size takes only pictures whose
             prepared size is the same; `"dynamic"` models take all.
-        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)`, uint8 or
-            values of 0..255; three channels unless `model.config.channels` says otherwise.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         flip: Whether to average with the depth of the mirrored picture, as DINOv2's figures on NYU do.
 
     Returns:
         A `Depth`.
 
     Raises:
-        ImportError: if `picture` is a file and Pillow is not installed, or tifffile for a TIFF of other channels than
-            three.
-        TypeError: if `model` is not a depth model, `picture` is not a picture, or `flip` is not a bool.
+        ImportError: if Pillow is missing for a file, or tifffile for a TIFF of other channels than three.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if the picture cannot be decoded, has another shape, no pixels or values outside 0..255. Also if the
-            model does not take the prepared size, or has `include_preprocessing`.
+        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded, has another shape or values
+            or a size that the model does not take, or the model has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
     `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.
@@ -206,11 +201,10 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
         The figure.
 
     Raises:
-        ImportError: if matplotlib is not installed, or Pillow and `picture` is a file.
-        TypeError: if `result` is not a `Depth`, `picture` is not a picture, or `path` is not a path.
+        ImportError: if matplotlib is not installed, or Pillow for a picture's file.
         OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
-        ValueError: if the picture cannot be decoded, holds values that are not pixels or is of another size, or `path`
-            has another ending.
+        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded or has another size, or
+            `path` has another ending.
 
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")
@@ -233,3 +227,108 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     colours[~known] = 255
     tiles = [("picture", pixels.clip(0, 255).astype("uint8")), ("depth", colours)]
     return plot_map(tiles, path, side=4.4, bar=bar)
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthErrors(TableResult):
+    """The errors of one picture or the means over several. Printing it draws a table.
+
+    Attributes:
+        pictures: Number of pictures.
+        delta1: The share of pixels whose depth is off by a factor below 1.25.
+        relative: The mean of `|depth - truth| / truth`.
+        rmse: The root of the mean squared error, in metres.
+
+    Examples:
+        >>> keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2).delta1
+        0.5
+    """
+
+    pictures: int
+    delta1: float
+    relative: float
+    rmse: float
+
+    columns = (
+        Column("pictures", lambda errors: errors.pictures),
+        Column("delta1", lambda errors: errors.delta1, digits=4),
+        Column("relative", lambda errors: errors.relative, digits=4),
+        Column("rmse", lambda errors: errors.rmse, digits=4),
+    )
+
+
+def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
+    """Returns the errors of estimated depth against measured depth, over the pixels in a range.
+
+    Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as
+    Depth Anything and MiDaS do; then depth is clipped to the range.
+
+    Args:
+        result: What `estimate` returns.
+        truth: Metres `(height, width)`; 0 or NaN where nothing was measured.
+        least: Only pixels with a true depth above this many metres count.
+        most: Only pixels with a true depth below this many metres count: 10 for NYU, 80 for KITTI.
+
+    Returns:
+        The errors over the pixels that count.
+
+    Raises:
+        TypeError, ValueError: if an argument makes no sense, sizes differ, no pixel counts, or depth is not finite.
+
+    Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
+
+    Examples:
+        >>> truth = np.linspace(1, 5, 12).reshape(3, 4)
+        >>> keras_vit.depth.depth_errors(keras_vit.depth.Depth(2 / truth + 1, metric=False), truth).delta1
+        1.0
+    """
+    if not isinstance(result, Depth):
+        raise TypeError(f"result must be a Depth, as estimate returns, but {type(result).__name__} was given.")
+    if not 0 < least < most:
+        raise ValueError(f"least and most must be metres with 0 < least < most, but {least!r} and {most!r} were given.")
+    metres, depth = to_numpy(truth).astype("float64"), result.depth.astype("float64")
+    if metres.shape != depth.shape:
+        raise ValueError(f"truth must be as large as the depth, {depth.shape}, but {metres.shape} was given.")
+    if not np.isfinite(depth).all():
+        raise ValueError("result must hold finite depth, but some of it is infinite or NaN.")
+    counted = (metres > least) & (metres < most)  # NaN is neither
+    if not counted.any():
+        raise ValueError(f"No pixel of truth lies between {least} and {most} m: is it in metres?")
+    metres, depth = metres[counted], depth[counted]
+    if not result.metric:  # scale and shift fit the inverse of the metres, least squares
+        lines = np.stack([depth, np.ones_like(depth)], axis=1)
+        inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
+        depth = 1 / np.maximum(inverse, 1 / most)
+    depth = np.clip(depth, least, most)
+    delta1 = float((np.maximum(depth / metres, metres / depth) < 1.25).mean())
+    error = depth - metres
+    relative, rmse = float((np.abs(error) / metres).mean()), float(np.sqrt((error**2).mean()))
+    return DepthErrors(1, delta1, relative, rmse)
+
+
+def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
+    """Returns the mean errors over pictures, with the same weight for each.
+
+    Args:
+        errors: What `depth_errors` returned for each picture.
+
+    Returns:
+        The mean of each error, and the number of pictures. The root of the squared errors is taken per picture, before
+        the mean, as in the papers.
+
+    Raises:
+        ValueError: if `errors` is empty.
+
+    Examples:
+        >>> keras_vit.depth.mean_depth_errors([keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2)] * 2).pictures
+        2
+    """
+    errors = list(errors)
+    if not errors:
+        raise ValueError("errors must hold the errors of at least one picture.")
+    return DepthErrors(
+        pictures=sum(one.pictures for one in errors),
+        delta1=float(np.mean([one.delta1 for one in errors])),
+        relative=float(np.mean([one.relative for one in errors])),
+        rmse=float(np.mean([one.rmse for one in errors])),
+    )

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from keras_vit.detection.detecting import detect as detect
     from keras_vit.detection.detecting import plot as plot
     from keras_vit.detection.detecting import suppressed as suppressed
-    from keras_vit.detection.evaluating import evaluate as evaluate
     from keras_vit.detection.metrics import MeanAP as MeanAP
     from keras_vit.detection.metrics import MeanAPResult as MeanAPResult
+    from keras_vit.detection.metrics import evaluate as evaluate
 
 __getattr__ = lazy_names(__name__)

@@ -13,11 +13,12 @@ import numpy as np
 
 from keras_vit._arguments import check_flag, to_numpy, whole_number
 from keras_vit._files import write_text
+from keras_vit._options import SHARE
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit._terminal import PlainData
 from keras_vit.models import Detector
 from keras_vit.preprocessing.windows import read_picture
-from keras_vit.segmentation.results import check_share, label_of
+from keras_vit.segmentation.results import label_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,10 +117,8 @@ def detect(
         A `Detection`, in the order of the patches.
 
     Raises:
-        ImportError: if `picture` is a file and Pillow is not installed.
-        OSError: if the file cannot be opened.
-        TypeError: if `model` is not a `Detector`, or `picture` is not a picture.
-        ValueError: if another argument is out of its range, or the picture cannot be decoded or has other channels.
+        ImportError, OSError: if `picture` is a file and Pillow is not installed, or the file cannot be opened.
+        TypeError, ValueError: if an argument makes no sense, or the picture cannot be decoded or has other channels.
 
     Source: `post_process_grounded_object_detection` of transformers 5.24.
 
@@ -130,9 +129,9 @@ def detect(
     """
     if not isinstance(model, Detector):
         raise TypeError(f"model must be a Detector, but {type(model).__name__} was given.")
-    check_share("threshold", threshold)
+    SHARE("threshold", threshold)
     if nms is not None:
-        check_share("nms", nms)
+        SHARE("nms", nms)
     check_flag("per_class", per_class)
     if most is not None:
         whole_number("most", most, 1)
@@ -217,8 +216,7 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
         OSError: if the picture cannot be opened, or the file not written.
-        TypeError: if `found` is not a `Detection`, or `picture` is not a picture.
-        ValueError: if the picture cannot be decoded, or `path` has another ending.
+        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded, or `path` ends otherwise.
 
     Examples:
         >>> found = detection.detect(detector, "photo.jpg")

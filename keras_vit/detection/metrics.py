@@ -1,5 +1,6 @@
 """COCO's average precision and recall of boxes or masks, as pycocotools 2.0.11 computes them (`cocoeval.py`)."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,11 @@ import numpy as np
 
 from keras_vit._arguments import check_choice, check_class_names, to_numpy, whole_number
 from keras_vit._processes import connect
-from keras_vit._terminal import ClassesResult, Column
+from keras_vit._terminal import ClassesResult, Column, ProgressBar
+from keras_vit.data import ImageStream, open_boxes, open_data, open_segments
+from keras_vit.detection.detecting import detect
+from keras_vit.models import Detector, EoMT
+from keras_vit.segmentation.segmenting import best_masks
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the intersection over union
 _RECALLS = np.linspace(0, 1, 101)
@@ -85,8 +90,7 @@ class MeanAP:
         class_names: Names of the classes.
 
     Raises:
-        TypeError: if `class_names` is not a collection.
-        ValueError: if `classes` is not an integer of at least 1, `kind` is unknown, or the number of names differs.
+        TypeError, ValueError: if `classes` is not an integer of at least 1, `kind` is unknown, or names do not fit.
 
     Examples:
         >>> metric = detection.MeanAP(classes=1)
@@ -118,9 +122,8 @@ class MeanAP:
                 objects, which need not be found; `areas` `(k,)` in pixels, which decide the size group.
 
         Raises:
-            KeyError: if a part is missing.
-            TypeError: if values are not numbers.
-            ValueError: if shapes do not fit, a label does not exist, or a box, score or area is not finite.
+            KeyError, TypeError, ValueError: if a part is missing or not of numbers, shapes do not fit, a label does not
+                exist, or a box, score or area is not finite.
         """
         guesses, truths = self._parts("found", _as_mapping(found, self.kind)), self._parts("truth", truth)
         scores = _numbers("found", "scores", guesses["scores"], guesses["labels"].shape)
@@ -289,3 +292,78 @@ def _mean(values: np.ndarray) -> float:
     """Returns the mean of the values of classes that have a truth; NaN where none has."""
     known = values[values > -1]
     return float(np.mean(known)) if known.size else float("nan")
+
+
+def evaluate(
+    model: Any,
+    data: Any,
+    *,
+    most: int | None = None,
+    on_bad_image: str = "stop",
+    distribution: str | None = None,
+    progress: bool = True,
+) -> MeanAPResult:
+    """Returns COCO's average precision on pictures at their own sizes: of boxes, or of the masks of an EoMT.
+
+    Args:
+        model: A `Detector`, or an `EoMT`, whose instance masks are compared.
+        data: What `open_boxes` takes or returns (for an EoMT, `open_segments`), or a stream of it. The test split is
+            used if there is one. Classes are matched by name if both have names.
+        most: Number of boxes or masks per picture, those with the best scores. None: 300 pairs of a patch and a class
+            (Scenic), or 100 pairs of a query and a class (EoMT's authors).
+        on_bad_image: `"stop"` or `"skip"` (see `open_data`).
+        distribution: As in `segmentation.evaluate`.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        A `MeanAPResult`, over the pictures of all processes.
+
+    Raises:
+        TypeError, ValueError, OSError, ImportError: as `detect`, `open_boxes` and `open_segments`; ValueError also for
+            a class whose name the model does not know, TypeError for a stream of training data, which has no end.
+        RuntimeError: if the processes cannot work together, or another one ends before its time.
+
+    Examples:
+        >>> boxes = data.open_boxes(([pixels[0]], [{"boxes": [[2, 2, 10, 12]], "labels": [0]}]), classes=3)
+        >>> detection.evaluate(detector, boxes, progress=False).pictures
+        1
+    """
+    if not isinstance(model, (Detector, EoMT)):
+        raise TypeError(f"model must be a Detector or an EoMT, but {type(model).__name__} was given.")
+    processes, config, has_boxes = connect(distribution), model.config, isinstance(model, Detector)
+    with contextlib.ExitStack() as stack:
+        if not isinstance(data, ImageStream):
+            opened = (open_boxes if has_boxes else open_segments)(data).in_order(config.class_names)
+            data = open_data(
+                opened,
+                split="test",
+                image_size=config.image_size,
+                batch_size=processes.count,
+                shuffle=False,
+                shard=processes.shard,
+                on_bad_image=on_bad_image,
+            )
+            stack.enter_context(data)
+        elif on_bad_image != "stop":
+            raise ValueError("on_bad_image is for data that is opened here, not for streams: leave it out.")
+        names = data.class_names and tuple(data.class_names)
+        if data.target != ("boxes" if has_boxes else "segments") or data.classes > config.classes:
+            raise ValueError(
+                f"data must be {'boxes' if has_boxes else 'segments'} of at most the {config.classes} classes of "
+                f"the model, but it has the target {data.target!r} and {data.classes} classes."
+            )
+        if names and config.class_names and names != config.class_names:
+            raise ValueError(f"data has the classes {names}, but the model {config.class_names}, in this order.")
+        metric = MeanAP(config.classes, "boxes" if has_boxes else "masks", config.class_names)
+        bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
+        for pictures, targets in bar.track(data):
+            for picture, target in zip(pictures, targets, strict=True):
+                metric.add(found_in(model, picture, most), target)
+        return metric.result(distribution)
+
+
+def found_in(model: Any, picture: np.ndarray, most: int | None = None) -> Any:
+    """Returns the pairs with the best scores, whatever these are, as `MeanAP` takes them."""
+    if isinstance(model, Detector):
+        return detect(model, picture, threshold=0.0, per_class=True, most=300 if most is None else most)
+    return best_masks(model, picture, 100 if most is None else most)

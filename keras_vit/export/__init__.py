@@ -10,11 +10,11 @@ from keras_vit.export.formats import FORMATS, PRECISIONS
 
 # What needs Keras, which the process that checks a file does without.
 if TYPE_CHECKING:
-    from keras_vit.export.exporting import TOLERANCES, ExportReport, export
+    from keras_vit.export.exporting import TOLERANCES, ExportOptions, ExportReport, export
 
 __getattr__ = lazy_names(__name__)
 
-__all__ = ["FORMATS", "PRECISIONS", "TOLERANCES", "ExportReport", "Format", "export"]
+__all__ = ["FORMATS", "PRECISIONS", "TOLERANCES", "ExportOptions", "ExportReport", "Format", "export"]
 
 
 class _Callable(types.ModuleType):

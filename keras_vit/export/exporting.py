@@ -10,16 +10,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from keras_vit._arguments import Source, check_choice, check_flag, require_packages, whole_number
+from keras_vit._arguments import Source, require_packages
 from keras_vit._files import check_folder, make_folder
-from keras_vit._options import Number
+from keras_vit._options import Above0, OneOf, Options, Whole, check, option
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export.float16 import LARGEST, TOLERANCE, distance
 from keras_vit.export.format import Format
@@ -211,38 +211,16 @@ class Agreement(NamedTuple):
         )
 
 
-def export(
-    model: keras.Model | Source,
-    path: str | os.PathLike[str],
-    format: str | None = None,
-    *,
-    precision: str = "float32",
-    batch_size: int | str | None = None,
-    target: str | None = None,
-    uint8_input: bool = False,
-    softmax: bool = False,
-    class_names: Sequence[str] | None = None,
-    source: str | None = None,
-    images: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    calibration: Any = None,
-    allow_select_ops: bool = False,
-    tolerance: float | None = None,
-    measure: bool = True,
-    overwrite: bool = False,
-) -> ExportReport:
-    """Writes a model to a file that runs without Keras, and checks that it returns the same.
+def _batch(name: str, value: Any) -> int | str:
+    """The check of a number of images at a time."""
+    return value if value == "any" else Whole(1, ', or "any"')(name, value)
 
-    Each format is written by one framework, which has to be installed; under another backend, a second process writes
-    it. The format's own runtime runs the file in a new process. The file appears at `path` only if its outputs agree.
 
-    Args:
-        model: A `VisionTransformer`, `BiT` or dense model (`EoMT`, `LinearSegmenter`, `DPT`, `LinearDepth`), of any
-            backend and precision; a result of `feature_extractor`; a functional or sequential model with one inside;
-            or a name, an address or a path as in `load`.
-        path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
-        format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
-            None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
+    """Keywords of `export`, besides its images.
+
+    Attributes:
         precision: `"float32"` or another one that the format has (see `keras_vit.export.PRECISIONS`).
         batch_size: Images at a time; `"any"` for any number; None for one in a LiteRT file, otherwise any number.
         target: `"gpu"` for the GPU of a phone: a LiteRT file in float32 or float16, or an ONNX file in float16, for a
@@ -251,19 +229,61 @@ def export(
         softmax: Whether the file returns probabilities if the model returns logits.
         class_names: One for each class, in order, to be stored in the file; None for those of `model.config`.
         source: The checkpoint that the weights came from, to be stored in the file.
+        allow_select_ops: Whether a LiteRT file may use operators that its runtime lacks (Flex operators).
+        tolerance: Largest difference to the model, relative to its largest output or to 1; None for the value in
+            `TOLERANCES`. In addition, 95 % of the images must keep their class, unless the model's two best classes are
+            nearly equal.
+        measure: Whether the time to run images is measured (about a second).
+        overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
+
+    Examples:
+        >>> export.ExportOptions(target="gpu").precision
+        'float32'
+    """
+
+    precision: str = "float32"
+    batch_size: Annotated[int | str, _batch] | None = None
+    target: Annotated[str | None, OneOf((None, "gpu"))] = None
+    uint8_input: bool = False
+    softmax: bool = False
+    class_names: Sequence[str] | None = None
+    source: str | None = None
+    allow_select_ops: bool = option(False, when={"format": ("litert",)})
+    tolerance: Above0 | None = None
+    measure: bool = True
+    overwrite: bool = False
+
+
+def export(
+    model: keras.Model | Source,
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    images: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    calibration: Any = None,
+    **options: Any,
+) -> ExportReport:
+    """Writes a model to a file that runs without Keras, and checks that it returns the same.
+
+    Each format is written by one framework, which has to be installed; under another backend, a second process writes
+    it. The format's own runtime runs the file in a new process. The file appears at `path` only if its outputs agree.
+
+    Args:
+        model: A `VisionTransformer`, `BiT` or dense model (`EoMT`, `LinearSegmenter`, `DPT`, `LinearDepth`,
+            `Detector`), of any backend and precision; a result of `feature_extractor`; a functional or sequential model
+            with one inside; or a name, an address or a path as in `load`.
+        path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
+        format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
+            None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
         images: Images to compare the outputs on, `(n, height, width, channels)`: uint8 pixels, or float32 as the
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
         calibration: Typical images, for precisions that need the ranges of values (int8): an array like `images`,
             a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8, better 100 to 300.
             Without `images`, outputs are compared on up to 64 of them.
-        allow_select_ops: Whether the file may use operators that need an addition to the runtime, such as LiteRT's
-            Flex.
-        tolerance: Largest difference to the model, relative to its largest output or to 1; None for the value in
-            `TOLERANCES`. In addition, 95 % of the images must keep their class, unless the model's two best classes are
-            nearly equal.
-        measure: Whether the time to run images is measured (about a second).
-        overwrite: Whether something at `path` may be replaced. It is replaced only when the new file is good.
+        **options: Those of `ExportOptions`: `precision`, `batch_size`, `target`, `uint8_input`, `softmax`,
+            `class_names`, `source`, `allow_select_ops`, `tolerance`, `measure`, `overwrite`.
 
     Returns:
         An `ExportReport`: the file, its differences from the model, and its speed.
@@ -282,35 +302,35 @@ def export(
         logits
     """
     started = time.perf_counter()
-    path = Path(path).expanduser()
+    asked, path = ExportOptions.from_dict(options), Path(path).expanduser()
     row = format_of(path, format)
+    check(asked, {"format": row.name})
     if isinstance(model, (str, os.PathLike)):
-        source = os.fspath(model) if source is None else source
+        asked = asked.adapted(source=os.fspath(model) if asked.source is None else asked.source)
         model = load(model)
     check_model(model)
-    flags = {"uint8_input": uint8_input, "softmax": softmax, "measure": measure, "overwrite": overwrite}
-    _check_options(row, model, precision, calibration, tolerance, flags | {"allow_select_ops": allow_select_ops})
-    batch_size = _batch_size(row, model, batch_size, target, precision)
-    names = names_of_classes(model, class_names)
-    _check_destination(path, row, overwrite)
+    batch_size = _check_options(row, model, asked, calibration is not None)
+    names = names_of_classes(model, asked.class_names)
+    _check_destination(path, row, asked.overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
-    reference = plain_model(model)
-    float16 = bool(target) or (precision == "float16" and row.gpu != ())
-    signature = Signature.of(reference, batch_size, uint8_input, softmax, float16)
+    reference, precision, tolerance = plain_model(model), asked.precision, asked.tolerance
+    rounded = bool(asked.target) or precision == "float16"
+    for_gpu = rounded and row.gpu != ()
+    signature = Signature.of(reference, batch_size, asked.uint8_input, asked.softmax, for_gpu)
     compared = compared_images(model, signature, images, labels, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
     if compared.labels is not None:
         check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
     expected = [answers_of(reference, signature, batch) for batch in compared.taken("float32")]
-    job = Job(row.name, precision, signature, describe(model, signature, precision, names, source))
+    job = Job(row.name, precision, signature, describe(model, signature, precision, names, asked.source))
     try:
         with Console(stderr=True).status(f"Exporting to {path.name} ...") as status, _workspace(path) as temporary:
             written = Path(temporary, f"exported{row.suffix}")
             operators = write_anywhere(served_model(reference), job, compared.calibration, written)
-            _check_operators(row, [] if allow_select_ops else operators["select"])
+            _check_operators(row, [] if asked.allow_select_ops else operators["select"])
             status.update(f"Checking {path.name} ...")
-            taken, rounded = compared.taken(signature.dtype), bool(target) or precision == "float16"
-            answers, measured = run_in_fresh_process(row, written, taken, batch_size, measure, rounded)
+            taken = compared.taken(signature.dtype)
+            answers, measured = run_in_fresh_process(row, written, taken, batch_size, asked.measure, rounded)
             answers = [_named(batch, signature) for batch in answers]
             in_float16 = _in_float16(answers.pop(), expected[0], measured, row, tolerance) if rounded else {}
             limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
@@ -431,58 +451,41 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     return RuntimeError(text + end)
 
 
-def _check_options(
-    row: Format, model: keras.Model, precision: str, calibration: Any, tolerance: float | None, flags: dict[str, Any]
-) -> None:
-    """Raises ValueError for options that do not fit the format or the model, ImportError if a package is missing."""
-    for name, value in flags.items():
-        check_flag(name, value)
-    needed = row.precision(precision).calibration
-    if needed != (calibration is not None):
-        words = "needs calibration images" if needed else "needs no calibration: leave it out"
+def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibrated: bool) -> int | None:
+    """Returns the images at a time, None for any number; ValueError for what does not fit the format or the model."""
+    precision = asked.precision
+    if row.precision(precision).calibration != calibrated:
+        words = "needs no calibration: leave it out" if calibrated else "needs calibration images"
         raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
-    if tolerance is not None:
-        Number("a number above 0", lambda n: n > 0)("tolerance", tolerance)
-    free = model.inputs[0].shape[1] is None
-    if free != (model.inputs[0].shape[2] is None):
-        raise ValueError(f"{model.name} takes images of any height or any width, but not both. Fix both, or none.")
-    if free:
-        config = input_config(model)
-        if config is None or (row.any_size and isinstance(config, ViTConfig)):
-            why = row.any_size or "nothing says which sizes fit"
-            raise ValueError(
-                f"{model.name} takes images of any size, which the format {row.name!r} cannot express: {why}. Fix "
-                "the size first: model.with_image_size(224)."
-            )
-    weights = 4 * model.count_params()
-    if row.largest and weights >= row.largest:
-        raise ValueError(
-            f"{model.name} has {weights / 1000000000.0:.1f} GB of weights; a {row.name} file can hold "
-            f"{row.largest / 1000000000.0:.1f} GB. 'saved_model', 'openvino' and 'torch' can hold more."
-        )
-
-
-def _batch_size(row: Format, model: keras.Model, batch_size: Any, target: Any, precision: str) -> int | None:
-    """Returns the images at a time, None for any number; ValueError or TypeError where these do not fit the target."""
-    if batch_size is None:
-        batch_size = 1 if target else row.batch
-    elif isinstance(batch_size, str) and batch_size == "any":
-        batch_size = None
-    else:
-        batch_size = whole_number("batch_size", batch_size, 1)
-    check_choice("target", target, (None, "gpu"))
-    if target and precision not in row.gpu:
+    if asked.target and precision not in row.gpu:
         able = [f"{other.name!r} with precision {' or '.join(other.gpu)}" for other in FORMATS.values() if other.gpu]
         why = f"target='gpu' is for {', '.join(able)}, but {row.name!r} with precision={precision!r} was given."
         if "int8" in precision:
             why += " In int8, products of rank 3 compile on WebGPU and fail on Mali, those of rank 2 the other way."
             why += " Take float16, which all GPUs compile."
         raise ValueError(why)
-    if target and (batch_size is None or model.inputs[0].shape[1] is None):
-        what = "a number of images: leave batch_size out" if batch_size is None else "images of one size"
-        help_ = "" if batch_size is None else ": model.with_image_size(224)"
-        raise ValueError(f"target='gpu' needs {what}{help_}. A phone's GPU takes the sizes in the file alone.")
-    return batch_size
+    free = [side is None for side in model.inputs[0].shape[1:3]]
+    if any(free) and not all(free):
+        raise ValueError(f"{model.name} takes images of any height or any width, but not both. Fix both, or none.")
+    config = input_config(model)
+    if all(free) and (config is None or asked.target or (row.any_size and isinstance(config, ViTConfig))):
+        why = row.any_size or "nothing says which sizes fit"
+        why = "target='gpu' needs images of one size, those in the file" if asked.target else why
+        raise ValueError(
+            f"{model.name} takes images of any size, which the format {row.name!r} cannot express here: {why}. Fix "
+            "the size first: model.with_image_size(224)."
+        )
+    weights = 4 * model.count_params()
+    if row.largest and weights >= row.largest:
+        raise ValueError(
+            f"{model.name} has {weights / 1000000000.0:.1f} GB of weights; a {row.name} file can hold "
+            f"{row.largest / 1000000000.0:.1f} GB. 'saved_model', 'openvino' and 'torch' can hold more."
+        )
+    if asked.batch_size is None:
+        return 1 if asked.target else row.batch
+    if asked.target and asked.batch_size == "any":
+        raise ValueError("target='gpu' needs a number of images, as a phone's GPU does: leave batch_size out.")
+    return None if asked.batch_size == "any" else int(asked.batch_size)
 
 
 def _check_destination(path: Path, row: Format, overwrite: bool) -> None:

@@ -8,6 +8,7 @@ import abc
 import dataclasses
 import importlib
 import importlib.util
+import itertools
 import json
 import zipfile
 from collections.abc import Callable, Iterator
@@ -167,10 +168,14 @@ def append_archive(path: Path, metadata: "Metadata") -> None:
             archive.writestr(zipfile.ZipInfo(name), text)
 
 
-def batches(images: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yields the images in batches of one size; the first images come again to fill the last one."""
-    for start in range(0, len(images), size):
+def batches(images: np.ndarray, *sizes: int) -> Iterator[np.ndarray]:
+    """Yields the images in batches, of which the last size repeats; the first images come again to fill the last."""
+    start = 0
+    for size in itertools.chain(sizes, itertools.repeat(sizes[-1])):
+        if start >= len(images):
+            return
         yield images.take(range(start, start + size), axis=0, mode="wrap")
+        start += size
 
 
 def only_float32(what: str, instead: str) -> dict[str, Precision]:

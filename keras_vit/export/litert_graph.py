@@ -43,7 +43,10 @@ class Graph:
 
         model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
         kinds = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
+        # The first field had a byte; operators beyond 127 are in the second.
         codes = [kinds[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in model.operatorCodes]
+        self.custom = {code.customCode.decode() for code in model.operatorCodes if code.customCode}  # not built in
+        self.kinds = {*codes} - {"CUSTOM"} | self.custom
         graph = model.subgraphs[0]
         self.tensors, self.buffers, self.input = graph.tensors, model.buffers, int(graph.inputs[0])
         self.outputs = {end.name.decode(): int(end.tensorIndex) for end in model.signatureDefs[0].outputs}
@@ -54,14 +57,12 @@ class Graph:
             options = DTYPES[graph.tensors[outputs[0]].type] if kind == "CAST" else row.builtinOptions
             self.operators.append(Operator(kind, inputs, outputs, options, kind + layer_of(name)))
 
-    def shape(self, tensor: int) -> tuple[int, ...]:
-        """The shape of a tensor, -1 where a length is not fixed."""
+    def shape(self, tensor: int) -> tuple[int, ...]:  # with -1 where a length is not fixed
         found = self.tensors[tensor]
         signature = found.shape if found.shapeSignature is None else found.shapeSignature
         return () if signature is None else tuple(map(int, signature))
 
-    def constant(self, tensor: int) -> np.ndarray | None:
-        """The values of a tensor that the file holds; None for others."""
+    def constant(self, tensor: int) -> np.ndarray | None:  # None for tensors that the file does not hold
         data = self.buffers[self.tensors[tensor].buffer].data
         if data is None:
             return None

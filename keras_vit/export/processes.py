@@ -15,14 +15,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from keras_vit.export import float16
-from keras_vit.export.format import Answers, Format
+from keras_vit.export.format import Answers, Format, batches
 from keras_vit.export.formats import FORMATS
 
 if TYPE_CHECKING:
@@ -198,15 +198,11 @@ def run_job(
     return measured
 
 
-def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: list[int]) -> Answers:
+def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: Sequence[int]) -> Answers:
     """Returns the outputs for images by name, float32, computed in batches."""
-    parts, start = [], 0
-    while start < len(images):
-        size = sizes[min(len(parts), len(sizes) - 1)]
-        part = images.take(range(start, start + size), axis=0, mode="wrap")  # the first ones again fill the last batch
-        parts.append({name: np.array(answer)[: len(images) - start] for name, answer in run(part).items()})
-        start += size
-    return {name: np.concatenate([part[name] for part in parts]).astype("float32") for name in parts[0]}
+    parts = [{name: np.array(answer) for name, answer in run(part).items()} for part in batches(images, *sizes)]
+    found = {name: np.concatenate([part[name] for part in parts]).astype("float32") for name in parts[0]}
+    return {name: answers[: len(images)] for name, answers in found.items()}
 
 
 def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) -> float:

@@ -4,7 +4,6 @@ Also the images of an export: those that the outputs are compared on, and those 
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,10 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
+from keras_vit._arguments import Tensor, check_class_names, listing, softmax
 from keras_vit._files import expanded_path
 from keras_vit._keras import has_graph, layers_inside
-from keras_vit.data import IMAGE_SUFFIXES, LabelTable, has_test_split, image_files, match_labels, open_data
+from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import is_pipeline, split_folders
 from keras_vit.models import (
     BiT,
@@ -31,7 +30,6 @@ from keras_vit.models import (
     pixel_scaling,
     weights_by_path,
 )
-from keras_vit.preprocessing import check_pixels
 from keras_vit.preprocessing.images import OVERSHOOT
 
 Config: TypeAlias = ViTConfig | BiTConfig
@@ -359,7 +357,8 @@ def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarr
 
 def calibration_images(source: Any, config: Config | None, signature: Signature) -> np.ndarray:
     """Returns calibration images, uint8 or float32: their range decides how finely int8 tells values apart."""
-    if not hasattr(source, "__array__"):
+    alike = isinstance(source, list) and not is_pipeline(source) and len({np.shape(image) for image in source}) == 1
+    if not (alike or hasattr(source, "__array__")):
         if config is None:
             raise ValueError("calibration must be an array: the model does not say how pictures are resized.")
         source = _resized(source, config)
@@ -386,21 +385,20 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
     return images
 
 
-def _resized(source: Any, config: Config) -> Any:
-    """Images of a folder, a data set or a list of images of different sizes, resized by the model's pipeline."""
-    if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.startswith("tfds:")):
-        paths = _picture_files(source)
-        step = math.ceil(len(paths) / MOST)  # evenly from all of them: the first ones may be of one class
-        return _load(paths[::step], config)
-    if isinstance(source, (str, tuple, dict, LabelTable)) or is_pipeline(source):
-        return _from_data_set(source, config)
-    if isinstance(source, list) and len({np.shape(image) for image in source}) > 1:
-        images = [to_numpy(image) for image in source]
-        for image in images:
-            if image.dtype.kind == "f":  # of an integer image alone, 0 and 1 may be all there is
-                check_pixels(image, config.channels, name="calibration", scaled="raise")
-        return _load(images, config)
-    return source
+def _resized(source: Any, config: Config) -> np.ndarray:
+    """Returns up to 300 images of what `open_data` takes, as the config's pipeline resizes them, uint8."""
+    split = "test" if is_pipeline(source) else "train"  # in which a pipeline ends when it has yielded all
+    options: dict[str, Any] = {"resize": config.pipeline, "channels": config.channels, "target": "none"}
+    images: list[np.ndarray] = []
+    with open_data(source, image_size=config.image_size, batch_size=1, split=split, shuffle=False, **options) as stream:
+        count = MOST if stream.examples is None else min(MOST, stream.examples)
+        # Evenly from all of them where their number is known: the first ones may be of one class.
+        for step in np.linspace(0, (stream.examples or count) - 1, count).astype(int).tolist():
+            try:
+                images.append(stream.batch(step)[0])
+            except IndexError:
+                break
+    return _as_pixels(np.concatenate(images)[:count])
 
 
 def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) -> None:
@@ -475,14 +473,18 @@ def labelled_pictures(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`."""
     folder = expanded_path(folder)
-    if Path(folder).is_dir() and has_test_split(folder):
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
+    if has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
-    paths = _picture_files(folder)
-    config = input_config(model)
+    paths, config = image_files(folder), input_config(model)
+    if not paths or config is None:
+        raise ValueError(f"There are no pictures ({', '.join(sorted(IMAGE_SUFFIXES))}) in {folder}.")
+    images = _as_pixels(np.stack([config.pipeline.resized(path, config.channels)[0] for path in paths]))
     folders = [path.relative_to(folder).parts[:-1] for path in paths]
     classes = classes_of(model) if len(model.outputs[0].shape) == 2 else None
     if () in folders or classes is None:
-        return _load(paths, config), None
+        return images, None
     names = sorted({parts[0] for parts in folders})
     if class_names is None and len(names) != classes:
         raise ValueError(
@@ -490,22 +492,7 @@ def labelled_pictures(
             "class_names=[...], or a folder of pictures without folders."
         )
     outputs = np.arange(len(names)) if class_names is None else match_labels(names, class_names, str(folder))
-    return _load(paths, config), outputs[[names.index(parts[0]) for parts in folders]]
-
-
-def _picture_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Returns the image files below a folder, sorted; FileNotFoundError without it, ValueError without images."""
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
-    paths = image_files(folder)
-    if not paths:
-        raise ValueError(f"There are no pictures ({', '.join(sorted(IMAGE_SUFFIXES))}) in {folder}.")
-    return paths
-
-
-def _load(pictures: Sequence[Any], config: Any) -> np.ndarray:
-    """Returns files or pixels as the config's pipeline resizes them, uint8 `(n, height, width, channels)`."""
-    return _as_pixels(np.stack([config.pipeline.resized(picture, config.channels)[0] for picture in pictures]))
+    return images, outputs[[names.index(parts[0]) for parts in folders]]
 
 
 def _as_pixels(images: np.ndarray) -> np.ndarray:
@@ -516,24 +503,3 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
             "normalised images, model.preprocess(images)."
         )
     return np.rint(images.clip(0, 255)).astype("uint8")
-
-
-def _from_data_set(source: Any, config: Config) -> np.ndarray:
-    """Up to 300 images of labelled data as the config's pipeline resizes them, uint8; of pipelines the first."""
-    # A pipeline may begin again as training data; in order, it ends when it has yielded all.
-    split, classes = ("test", config.classes) if is_pipeline(source) else ("train", None)
-    images: list[np.ndarray] = []
-    options: dict[str, Any] = {"image_size": config.image_size, "resize": config.pipeline, "channels": config.channels}
-    is_regression = config.classes == 1 and config.classifier_activation != "sigmoid"
-    if is_regression and (isinstance(source, tuple) or is_pipeline(source)):  # which do not say it
-        options["target"], classes = "number", None
-    with open_data(source, batch_size=1, split=split, shuffle=False, classes=classes, **options) as stream:
-        count = MOST if stream.examples is None else min(MOST, stream.examples)
-        # Evenly from all of them where their number is known: the first ones may be of one class.
-        steps = np.linspace(0, (stream.examples or count) - 1, count).astype(int).tolist()
-        for step in steps:
-            try:
-                images.append(stream.batch(step)[0])
-            except IndexError:
-                break
-    return _as_pixels(np.concatenate(images)[:count])

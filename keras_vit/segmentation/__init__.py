@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from keras_vit.preprocessing import label_set as label_set
     from keras_vit.segmentation.metrics import MeanIoU as MeanIoU
     from keras_vit.segmentation.metrics import MeanIoUResult as MeanIoUResult
+    from keras_vit.segmentation.metrics import PanopticQuality as PanopticQuality
+    from keras_vit.segmentation.metrics import PanopticQualityResult as PanopticQualityResult
     from keras_vit.segmentation.metrics import evaluate as evaluate
     from keras_vit.segmentation.metrics import mean_iou as mean_iou
-    from keras_vit.segmentation.panoptic import PanopticQuality as PanopticQuality
-    from keras_vit.segmentation.panoptic import PanopticQualityResult as PanopticQualityResult
     from keras_vit.segmentation.results import Segment as Segment
     from keras_vit.segmentation.results import Segmentation as Segmentation
     from keras_vit.segmentation.results import plot as plot

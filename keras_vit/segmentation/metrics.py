@@ -1,23 +1,22 @@
-"""How well maps of classes agree with labels: the mean intersection over union, exact and picture by picture.
-
-`evaluate` computes it for a model on pictures with masks.
-"""
+"""How well segments agree with labels: the mean intersection over union and the panoptic quality."""
 
 import contextlib
 import dataclasses
 import numbers
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import to_numpy, whole_number
+from keras_vit._arguments import check_class_names, to_numpy, whole_number
 from keras_vit._processes import connect
-from keras_vit._terminal import ClassesResult, Column, ProgressBar
+from keras_vit._terminal import ClassesResult, Column, ProgressBar, Table, TableResult, make_table
 from keras_vit.data import ImageStream, MaskedImages, open_data, open_masks
 from keras_vit.data.masks import names_beside
 from keras_vit.models import EoMT, LinearSegmenter
+from keras_vit.segmentation.results import Segmentation, check_classes
 from keras_vit.segmentation.segmenting import segment
 
 
@@ -86,9 +85,7 @@ class MeanIoU:
         class_names: Names of the classes.
 
     Raises:
-        ValueError: if there are not as many names as classes, `classes` is not an integer of at least 1, or `ignore` is
-            not an integer.
-        TypeError: if `class_names` is not a collection.
+        TypeError, ValueError: if `classes` is not an integer of at least 1, `ignore` is not one, or names do not fit.
 
     Examples:
         >>> metric = segmentation.MeanIoU(classes=3)
@@ -98,19 +95,11 @@ class MeanIoU:
     """
 
     def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
-        """Sets all sums to 0; ValueError unless `classes` is an integer of at least 1, with as many names.
-
-        ValueError also where `ignore` is not an integer, TypeError where `class_names` is not a collection.
-        """
-        self.classes = whole_number("classes", classes, 1)
+        names, _ = check_class_names(class_names, whole_number("classes", classes, 1))
+        self.classes, self.class_names = int(classes), None if names is None else tuple(names)
         if ignore is not None and not isinstance(ignore, numbers.Integral):
             raise ValueError(f"ignore must be an integer or None, but {ignore!r} was given.")
         self.ignore = None if ignore is None else int(ignore)
-        self.class_names = None if class_names is None else tuple(class_names)
-        if self.class_names is not None and len(self.class_names) != self.classes:
-            raise ValueError(
-                f"class_names must be {self.classes}, one a class, but {len(self.class_names)} were given."
-            )
         self._pictures = 0
         self._counts = np.zeros((3, self.classes), "int64")  # intersection, predicted, labelled
 
@@ -122,9 +111,7 @@ class MeanIoU:
             label: Likewise, of the same shape; `ignore` where a pixel does not count.
 
         Raises:
-            TypeError: if they are not integers.
-            ValueError: if they are not such maps or have no pixels, their shapes differ, or one has a class that does
-                not exist.
+            TypeError, ValueError: if they are not such maps, or have different shapes or a class that does not exist.
         """
         maps = {"prediction": to_numpy(prediction), "label": to_numpy(label)}
         for name, values in maps.items():
@@ -155,19 +142,9 @@ class MeanIoU:
         self._pictures += pictures
 
     def result(self, distribution: str | None = None) -> MeanIoUResult:
-        """Returns the figures over all pictures that were added.
+        """Returns the metrics over the pictures of all processes, or with `"alone"` of this process.
 
-        Args:
-            distribution: None: the processes that the program was started in have added pictures of their own, all of
-                them call this, and each gets the result for all. `"alone"`: those of this process.
-
-        Returns:
-            A `MeanIoUResult`.
-
-        Raises:
-            ValueError: if `distribution`, or what the launcher says, makes no sense.
-            RuntimeError: if the processes cannot work together, or another one ends before its time (on JAX also a
-                ValueError).
+        Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together.
         """
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
@@ -195,8 +172,7 @@ def mean_iou(
         A `MeanIoUResult`, of this process alone.
 
     Raises:
-        TypeError, ValueError: as in `MeanIoU` and `MeanIoU.add`; ValueError if there are not as many labels as
-            predictions.
+        TypeError, ValueError: as in `MeanIoU`; ValueError if there are not as many labels as predictions.
 
     Examples:
         >>> segmentation.mean_iou([[[0, 1]]], [[[0, 1]]], classes=2).mean_iou
@@ -227,20 +203,17 @@ def evaluate(
         ignore: The value of pixels that have no class and do not count.
         reduce_zero_label: Whether 0 means no class and class k has the number k + 1, as in ADE20K's files.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).
-        distribution: None: all processes that the program was started in share the pictures, and each gets the result
-            for all. `"alone"`: this process evaluates by itself.
+        distribution: None: all processes of the program share the pictures, and each gets the result for all.
+            `"alone"`: this process evaluates by itself.
         progress: Whether to show a progress bar.
 
     Returns:
         A `MeanIoUResult`.
 
     Raises:
-        TypeError, ValueError, OSError: as `segment` and `open_masks`; ValueError also if the data has a class whose
-            name the model does not know, or no pixel has a class, or for options that a stream does not use; TypeError
-            for a stream of training data, which has no end.
-        ImportError: if a package to read the pictures is missing, such as Pillow.
-        RuntimeError: if the processes cannot work together, or another one ends before its time (on JAX also a
-            ValueError).
+        TypeError, ValueError, OSError, ImportError: as `segment` and `open_masks`; ValueError also for a class whose
+            name the model does not know, or where no pixel has a class; TypeError for a stream of training data.
+        RuntimeError: if the processes cannot work together, or another one ends before its time.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
@@ -286,3 +259,202 @@ def evaluate(
     if not result.labelled.any():
         raise ValueError(f"No pixel of the data has a class: all are {ignore}.")
     return result
+
+
+_VOID = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PanopticQualityResult(TableResult):
+    """What `PanopticQuality` found. Printing it draws a table.
+
+    Attributes:
+        pictures: Number of pictures.
+        matched: int64 `(classes,)`: segments that were found (true positives).
+        invented: int64 `(classes,)`: predicted segments that match none (false positives).
+        missed: int64 `(classes,)`: labelled segments that match none (false negatives).
+        overlap: float64 `(classes,)`: the sum of the intersections over unions of those that were found.
+        stuff: Which classes are not countable things.
+
+    Examples:
+        >>> segmentation.PanopticQuality(classes=2).result().pictures
+        0
+    """
+
+    pictures: int
+    matched: np.ndarray
+    invented: np.ndarray
+    missed: np.ndarray
+    overlap: np.ndarray
+    stuff: tuple[int, ...] = ()
+
+    @property
+    def per_class(self) -> np.ndarray:
+        """Returns float64 `(classes, 3)`: PQ, SQ and RQ (Eq. 1 and 2); NaN for a class without any segment."""
+        segments = self.matched + (self.invented + self.missed) / 2
+        counted = np.where(segments, segments, np.nan)
+        shares = self.overlap / counted, self.overlap / np.maximum(self.matched, 1), self.matched / counted
+        return np.where(segments[:, None], np.stack(shares, axis=1), np.nan)
+
+    def _mean(self, column: int, stuff: bool | None = None) -> float:
+        """The mean of a column of `per_class` over the classes that are stuff (True), are not (False), or all."""
+        chosen = [k for k in range(len(self.matched)) if stuff is None or (k in self.stuff) is stuff]
+        values = self.per_class[chosen, column]
+        return float(np.nanmean(values)) if (~np.isnan(values)).any() else float("nan")
+
+    @property
+    def quality(self) -> float:
+        """Returns PQ, the mean over the classes that have segments; NaN where none has."""
+        return self._mean(0)
+
+    pq = quality
+
+    @property
+    def sq(self) -> float:
+        """Returns the segmentation quality, how well segments overlap that were found: the mean over the classes."""
+        return self._mean(1)
+
+    @property
+    def rq(self) -> float:
+        """Returns the recognition quality, F1 of finding segments: the mean over the classes."""
+        return self._mean(2)
+
+    derived = ("pq", "sq", "rq", "per_class")
+
+    def table(self) -> Table:
+        """Returns a table of PQ, SQ and RQ in percent, with a row for all classes, one for things and one for stuff."""
+        columns = (
+            Column("classes", lambda group: group[0]),
+            Column("PQ %", lambda group: self._mean(0, group[1]), percent=True),
+            Column("SQ %", lambda group: self._mean(1, group[1]), percent=True),
+            Column("RQ %", lambda group: self._mean(2, group[1]), percent=True),
+        )
+        return make_table([("all", None), ("things", False), ("stuff", True)], columns)
+
+
+class PanopticQuality:
+    """Adds up matched, invented and missed segments picture by picture.
+
+    A predicted and a labelled segment of one class match where they overlap by more than half of their union, of which
+    pixels without a label are not a part. A predicted segment that lies mostly on such pixels, or on a crowd of its
+    class, is not a mistake; a crowd need not be found. As panopticapi's `evaluation.py`.
+
+    Args:
+        classes: Number of classes.
+        stuff: Which of them are not countable things, for the table.
+
+    Raises:
+        ValueError: if `classes` is not an integer of at least 1, or `stuff` holds anything but integers below it.
+
+    Examples:
+        >>> metric = segmentation.PanopticQuality(classes=3, stuff=[2])
+        >>> parts = (segmentation.Segment(0, 1, "dog", 0.9, 4),)
+        >>> found = segmentation.Segmentation(np.zeros((2, 2), "int32"), parts, "panoptic")
+        >>> metric.add(found, label=[[7, 7], [7, 8]], segments={7: 1, 8: 2})
+        >>> metric.result().per_class[1].tolist()
+        [0.75, 0.75, 1.0]
+    """
+
+    def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
+        self.classes = whole_number("classes", classes, 1)
+        self.stuff = tuple(check_classes("stuff", stuff, self.classes))
+        self._pictures = 0
+        self._counts = np.zeros((3, self.classes), "int64")  # matched, invented, missed
+        self._overlap = np.zeros(self.classes)
+
+    def add(
+        self,
+        prediction: Segmentation,
+        label: ArrayLike,
+        segments: Mapping[int, int],
+        crowd: Collection[int] = (),
+        background: int | None = None,
+    ) -> None:
+        """Adds a picture.
+
+        Args:
+            prediction: What `segment(task="panoptic")` gives.
+            label: Integers `(height, width)`: the id of each pixel's segment.
+            segments: The class of each id; pixels of an id that it lacks have no label.
+            crowd: Ids of segments that stand for several things that were not told apart.
+            background: The id of pixels that are known to belong to no segment: a segment that is predicted there is
+                a mistake, as in COCO's evaluation of instances. None: such pixels have no label, as in panopticapi.
+
+        Raises:
+            TypeError, ValueError: if `prediction` is not a panoptic `Segmentation` or `label` a map of integers, their
+                sizes differ, a class or an id does not exist, or `background` is the id of a segment.
+        """
+        if not isinstance(prediction, Segmentation) or prediction.task != "panoptic":
+            raise TypeError(
+                f"prediction must be what segment(task='panoptic') returns, but {prediction!r:.80} was given."
+            )
+        labels = to_numpy(label)
+        if labels.dtype.kind not in "iu":
+            raise TypeError(f"label must be a map of ids, which are integers, but it is {labels.dtype}.")
+        if labels.shape != prediction.map.shape:
+            raise ValueError(
+                f"prediction and label must be equally large, but the shapes {prediction.map.shape} and "
+                f"{labels.shape} were given."
+            )
+        guesses = {part.id: part.label_id for part in prediction.segments}
+        for name, found in (("prediction", guesses), ("segments", segments)):
+            wrong = [k for k in found.values() if not isinstance(k, numbers.Integral) or not 0 <= k < self.classes]
+            if wrong:
+                raise ValueError(f"{name} must have the classes 0 to {self.classes - 1}, but has {wrong[:5]}.")
+            if any(k < 0 for k in found):
+                raise ValueError(f"{name} must have ids of at least 0, but has {min(found)}.")
+        if background is not None and (background < 0 or background in segments):
+            raise ValueError(
+                f"background must be an id of at least 0 that is not in segments, but {background} was given."
+            )
+        (ids, places), crowds = np.unique(labels, return_inverse=True), set(crowd)
+        absent = sorted({*segments, *crowds} - set(ids.tolist())) or sorted(crowds - set(segments))
+        if absent:
+            raise ValueError(f"segments and crowd must name ids of the label, but {absent} are not there.")
+        truths = np.array([k if k in segments or k == background else _VOID for k in ids.tolist()])[places.ravel()]
+        pairs = np.stack([truths, np.where(np.isin(prediction.map, list(guesses)), prediction.map, _VOID).ravel()])
+        found, counts = np.unique(pairs, axis=1, return_counts=True)
+        shared = {(int(t), int(p)): int(n) for (t, p), n in zip(found.T, counts, strict=True)}
+        self._match(shared, dict(segments), guesses, crowds)
+        self._pictures += 1
+
+    def _match(
+        self, shared: dict[tuple[int, int], int], truths: dict[int, int], guesses: dict[int, int], crowd: set[int]
+    ) -> None:
+        """Adds the matched, invented and missed segments of one picture to the counts."""
+        area_true, area_guess = Counter[int](), Counter[int]()
+        for (true, guess), pixels in shared.items():
+            area_true[true] += pixels
+            area_guess[guess] += pixels
+        matched, invented, missed = self._counts
+        found_truths: set[int] = set()
+        found_guesses: set[int] = set()
+        for (true, guess), pixels in shared.items():
+            if guess == _VOID or true in crowd or true not in truths or truths[true] != guesses[guess]:
+                continue
+            union = area_true[true] + area_guess[guess] - pixels - shared.get((_VOID, guess), 0)
+            if 2 * pixels > union:
+                matched[truths[true]] += 1
+                self._overlap[truths[true]] += pixels / union
+                found_truths.add(true)
+                found_guesses.add(guess)
+        for true, label in truths.items():
+            if true not in found_truths and true not in crowd:
+                missed[label] += 1
+        crowd_of_class = {truths[true]: true for true in truths if true in crowd}
+        for guess, label in guesses.items():
+            excused = shared.get((_VOID, guess), 0)
+            if label in crowd_of_class:
+                excused += shared.get((crowd_of_class[label], guess), 0)
+            if guess not in found_guesses and area_guess[guess] and 2 * excused <= area_guess[guess]:
+                invented[label] += 1
+
+    def result(self, distribution: str | None = None) -> PanopticQualityResult:
+        """Returns the metrics over the pictures of all processes, or with `"alone"` of this process.
+
+        Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together.
+        """
+        processes = connect(distribution)
+        pictures = int(processes.total(np.int64(self._pictures)))
+        counts, overlap = processes.total(self._counts), processes.total(self._overlap)
+        return PanopticQualityResult(pictures, *counts, overlap, self.stuff)

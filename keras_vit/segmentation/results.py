@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from keras_vit._files import replacing, write_npy
+from keras_vit._options import SHARE
 from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit._terminal import PlainData
 from keras_vit.preprocessing import LABEL_SETS, label_set
@@ -73,15 +74,11 @@ class Segmentation(PlainData):
         """Writes the map as `.npy` (int32), or as a `.png` with an id a pixel, which appears when it is complete.
 
         Up to the id 254 the picture has 8 bits and a colour for each id; 255 are pixels of no segment. With more ids it
-        is grey with 16 bits, and 65535 stands for them.
-
-        Args:
-            path: The file; it is replaced if it exists.
+        is grey with 16 bits, and 65535 stands for them. A file that exists is replaced.
 
         Raises:
             ImportError: if Pillow is not installed, for `.png`.
             OSError: if the file cannot be written.
-            TypeError: if `path` is not a path.
             ValueError: if `path` has another ending, or for `.png` an id is above 65534.
         """
         ending = pathlib.Path(path).suffix.lower()
@@ -115,12 +112,6 @@ def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation
     pairs = zip(found.tolist(), areas.tolist(), strict=True)
     segments = tuple(Segment(k, k, label_of(names, k), None, area) for k, area in pairs)
     return Segmentation(classes.astype("int32"), segments, "semantic")
-
-
-def check_share(name: str, value: Any) -> None:
-    """Raises ValueError unless it is a number in 0..1."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a number in 0..1, but {value!r} was given.")
 
 
 def check_classes(name: str, given: Any, classes: int) -> list[int]:
@@ -160,10 +151,9 @@ def plot(
 
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
-        TypeError: if `result` is not a `Segmentation`, or `picture`, `path` or `colours` has another type.
         OSError: if the picture cannot be opened, or the file not written.
-        ValueError: if the picture cannot be decoded, has no pixels of 0..255 or another size, a class has no colour,
-            `colours` is not a data set, `opacity` is not a number in 0..1, or `path` has another ending.
+        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded or has another size, a class
+            has no colour, or `path` has another ending.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")
@@ -171,7 +161,7 @@ def plot(
     """
     if not isinstance(result, Segmentation):
         raise TypeError(f"result must be a Segmentation, as segment returns, but {type(result).__name__} was given.")
-    check_share("opacity", opacity)
+    SHARE("opacity", opacity)
     pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
     if pixels.shape[:2] != size:
         given = " x ".join(map(str, pixels.shape[:2]))

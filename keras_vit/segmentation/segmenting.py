@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import check_choice, check_flag, softmax, to_numpy, whole_number
+from keras_vit._options import SHARE
 from keras_vit._processes import fill_up
 from keras_vit.interpolation import opencv_resized, torchvision_resized
 from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
@@ -32,7 +33,7 @@ from keras_vit.preprocessing.windows import (
     stretched,
     strips,
 )
-from keras_vit.segmentation.results import Segment, Segmentation, check_classes, check_share, label_of, semantic
+from keras_vit.segmentation.results import Segment, Segmentation, check_classes, label_of, semantic
 
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
@@ -57,8 +58,7 @@ def segment(
 
     Args:
         model: A segmentation model, an `EoMT` or a `LinearSegmenter`, such as `keras_vit.load` returns.
-        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255;
-            three channels unless `model.config.channels` says otherwise.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
             which may overlap. None for the one that the model's file says, else `"panoptic"`. A linear head knows
             `"semantic"` only.
@@ -76,12 +76,10 @@ def segment(
         A `Segmentation` of the size of the picture.
 
     Raises:
-        ImportError: if `picture` is a file and Pillow is missing, or tifffile for a TIFF of other channels than three.
-        TypeError: if `model`, `picture`, `scales` (a collection) or `flip` (a bool) has another type.
+        ImportError: if Pillow is missing for a file, or tifffile for a TIFF of other channels than three.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        ValueError: if another argument is out of its range, or the picture cannot be decoded, has other channels, or
-            has values outside 0..255. Also if one side is more than 50 times as long as the other, or the model does
-            not take the prepared size.
+        TypeError, ValueError: if an argument makes no sense, or the picture cannot be decoded, has other channels or
+            values, one side more than 50 times as long as the other, or a size that the model does not take.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
     of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.
@@ -104,9 +102,8 @@ def segment(
             "threshold and overlap are for an EoMT and its panoptic segments (threshold: instances, too), but "
             f"task={task!r} was given."
         )
-    threshold = THRESHOLD if threshold is None else threshold
-    check_share("threshold", threshold)
-    check_share("overlap", overlap)
+    threshold = SHARE("threshold", THRESHOLD if threshold is None else threshold)
+    overlap = SHARE("overlap", overlap)
     whole_number("batch_size", batch_size, 1)
     check_flag("flip", flip)
     stuff = check_classes("stuff_classes", stuff_classes, config.classes)

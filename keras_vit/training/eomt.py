@@ -17,7 +17,7 @@ from keras_vit._arguments import DType, listing, matches, pair, to_numpy
 from keras_vit._processes import ALONE_BY_NAME, current, share
 from keras_vit.data import ImageStream, SegmentedImages
 from keras_vit.detection import MeanAP
-from keras_vit.detection.evaluating import found_in
+from keras_vit.detection.metrics import found_in
 from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP

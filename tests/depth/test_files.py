@@ -205,6 +205,7 @@ def dpt_in_torch(head, features, tokens):
     return torch.clamp(F.relu(x) + 0.001, 0.001, 10.0)[:, 0].numpy()
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("grid", [(5, 5), (4, 3)])
 def test_dinov2s_dpt(grid, dinov2_dpt, written):
     """Grids of odd sizes are where a shallower map has another size than the deeper one."""

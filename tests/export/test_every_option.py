@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export import export
+from keras_vit.export import ExportOptions, export
 from tests.export.tiny import fake_export
 from tests.small_models import small_bit, small_depth_model, small_eomt, small_linear_segmenter, small_vit
 
@@ -52,7 +52,8 @@ def outcome(model, path, monkeypatch, options):
 
 
 def test_every_option_has_a_value():
-    assert set(VALUES) == {*inspect.signature(export).parameters} - {"model", "path"}
+    fields = {field.name for field in dataclasses.fields(ExportOptions)}
+    assert set(VALUES) == {*inspect.signature(export).parameters} - {"model", "path", "options"} | fields
 
 
 PAIRS = [(kind, option) for kind in MODELS for option, value in VALUES.items() if value is not None]

@@ -219,6 +219,8 @@ REFUSED = {
     "batch size": ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
     "tolerance": ({"tolerance": -1}, "tolerance must be a number above 0"),
     "tolerance of words": ({"tolerance": "0.1"}, "tolerance must be a number above 0"),
+    "no option": ({"sofmax": True}, "has no argument sofmax=True.*softmax"),
+    "another format's": ({"path": "m.onnx", "allow_select_ops": True}, "allow_select_ops=True is for the format 'lite"),
     "flag": ({"softmax": "no"}, "softmax must be True or False, but 'no'"),
     "too few names": ({"class_names": ["one"]}, "must name each of the 5 classes"),
     "image size": ({"images": np.zeros((2, 9, 12, 3))}, r"\(n, 8, 12, 3\).*\(2, 9, 12, 3\).*preprocess"),

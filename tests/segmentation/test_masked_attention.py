@@ -8,6 +8,7 @@ import keras_vit
 from keras_vit.models.dense import read_queries
 from tests.segmentation.test_eomt import DINOV2, DINOV3, HEAD, shaken
 
+pytestmark = pytest.mark.nightly_elsewhere
 EXACT = 2e-6  # of the logits' range: the same in float32, in another order
 
 

@@ -73,7 +73,7 @@ WRONG = {
     "another ending": (result(IDS), PICTURE, {"path": "masks.bmp"}, ValueError, "path must end"),
     "few colours": (result(IDS), PICTURE, {"colours": [(0, 0, 0)]}, ValueError, "class 1"),
     "no set": (result(IDS), PICTURE, {"colours": "pascal"}, ValueError, "colours must be one of"),
-    "no number": (result(IDS), PICTURE, {"opacity": "half"}, ValueError, "opacity"),
+    "no number": (result(IDS), PICTURE, {"opacity": "half"}, TypeError, "opacity"),
     "opacity": (result(IDS), PICTURE, {"opacity": 1.5}, ValueError, "opacity"),
 }
 

@@ -175,7 +175,7 @@ def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
     pictures = []
     for i in range(6):
         pixels, target = segments.read(i)
-        found = detection.evaluating.best_masks(model, pixels, 100)
+        found = detection.metrics.best_masks(model, pixels, 100)
         none = {"boxes": np.zeros((len(found["labels"]), 4))}
         pictures.append((found | none, target | {"boxes": np.zeros((len(target["labels"]), 4))}))
     wanted = pycocotools(pictures, "masks")

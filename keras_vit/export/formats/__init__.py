@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from keras_vit.export.format import Format, Precision
+from keras_vit.export.formats.frameworks import SavedModel, StableHLO, Torch
 from keras_vit.export.formats.litert import LiteRT
 from keras_vit.export.formats.onnx import ONNX
 from keras_vit.export.formats.openvino import OpenVINO
-from keras_vit.export.formats.saved_model import SavedModel
-from keras_vit.export.formats.stablehlo import StableHLO
-from keras_vit.export.formats.torch import Torch
 
 FORMATS: dict[str, Format] = {
     row.name: row for row in (SavedModel(), LiteRT(), ONNX(), OpenVINO(), Torch(), StableHLO())

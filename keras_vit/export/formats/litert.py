@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.export import litert_graph
-from keras_vit.export.float16 import Computed, layer_of
+from keras_vit.export.float16 import layer_of
 from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, append_archive, batches
-from keras_vit.export.formats.saved_model import tensorflow_module
+from keras_vit.export.formats.frameworks import tensorflow_module
 
 if TYPE_CHECKING:
     import keras
@@ -109,27 +109,11 @@ class LiteRT(Format):
 
     def operators(self, path: Path) -> Operators:
         """Returns the operators; foreign are those not built in (Flex); OSError, ImportError, LiteRT's errors."""
-        from ai_edge_litert import schema_py_generated as schema
+        graph = litert_graph.Graph(path)
+        return Operators(sorted(graph.kinds), sorted(graph.custom))
 
-        model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-        names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
-        builtins, custom = set(), set()
-        for code in model.operatorCodes:
-            # The first field had a byte; operators beyond 127 are in the second.
-            builtin = max(code.builtinCode, code.deprecatedBuiltinCode)
-            if builtin == schema.BuiltinOperator.CUSTOM:
-                custom.add(code.customCode.decode())
-            else:
-                builtins.add(names[builtin])
-        return Operators(sorted(builtins | custom), sorted(custom))
-
-    def off_gpu(self, path: Path) -> tuple[int, list[str]]:
-        """Returns how many operators a file has, and those that a phone's GPU would not run; OSError, ImportError."""
-        return litert_graph.off_gpu(path)
-
-    def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Computed:
-        """Returns as `Format.compute`; OSError, ImportError, and NotImplementedError for operators without NumPy."""
-        return litert_graph.compute(path, images, dtype, loud)
+    off_gpu = staticmethod(litert_graph.off_gpu)
+    compute = staticmethod(litert_graph.compute)
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None

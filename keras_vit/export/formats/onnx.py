@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export import onnx_graph
-from keras_vit.export.float16 import LARGEST, Computed
+from keras_vit.export.float16 import LARGEST, Computed, compute_onnx
 from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, as_strings, batches
-from keras_vit.export.formats.saved_model import tensorflow_module
+from keras_vit.export.formats.frameworks import tensorflow_module
 
 if TYPE_CHECKING:
     import keras
@@ -175,7 +174,7 @@ class ONNX(Format):
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Computed:
         """Returns as `Format.compute`, in the dtypes of the file; OSError, ImportError, onnx's errors."""
-        return onnx_graph.compute(path, images, loud)
+        return compute_onnx(path, images, loud)
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None

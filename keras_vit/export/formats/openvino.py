@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.export.format import Answers, Format, Operators, Precision, as_strings
-from keras_vit.export.formats.saved_model import tensorflow_module
+from keras_vit.export.formats.frameworks import tensorflow_module
 
 if TYPE_CHECKING:
     import keras

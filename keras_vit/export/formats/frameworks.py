@@ -1,0 +1,186 @@
+"""Formats that a framework runs itself: TensorFlow's SavedModel, JAX's StableHLO and PyTorch's exported program."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit.export.format import FLATBUFFER, Answers, Format, append_archive, as_files, only_float32
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.export.served_model import Metadata, Signature
+
+
+def tensorflow_module(model: "keras.Model", signature: "Signature", format: str) -> Any:
+    """Returns a `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs."""
+    # It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice.
+    import tensorflow as tf
+
+    from keras_vit.export import rewrites
+    from keras_vit.export.served_model import INPUT, serve
+
+    def served(images: Any) -> Any:
+        answers = serve(model, signature, images)
+        return rewrites.separate_outputs(answers) if rewrites.is_for_gpu(signature, format) else answers
+
+    spec = tf.TensorSpec(signature.shape, signature.dtype, name=INPUT)
+    module = tf.Module(name="keras_vit")
+    module.weights = [weight.value for weight in model.weights]
+    module.serve = tf.function(served, input_signature=[spec], autograph=False)
+    with rewrites.replaced(model, rewrites.calls_for(signature, format)):
+        module.serve.get_concrete_function()  # traced now, and not again
+    return module
+
+
+class SavedModel(Format):
+    """A folder for TensorFlow."""
+
+    name = "saved_model"
+    suffix = ""
+    backend = "tensorflow"
+    needs = ("tensorflow",)
+    extra = "export"
+    runtime = ("tensorflow",)
+    precisions = only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files.")
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the folder, `serve` as its signature `serving_default`; ImportError or TensorFlow's errors."""
+        import tensorflow as tf
+
+        module = tensorflow_module(model, signature, self.name)
+        tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name."""
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(str(path))
+
+        def run(images: np.ndarray) -> Answers:
+            # `loaded` is named here, so that it lives as long: a signature does not keep its variables.
+            answers = loaded.signatures["serving_default"](images=tf.constant(images))
+            return {name: answer.numpy() for name, answer in answers.items()}
+
+        return run
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Writes the metadata as files into the folder's `assets.extra`; OSError if it cannot."""
+        folder = path / "assets.extra"  # the folder in a SavedModel that is anybody's to fill
+        folder.mkdir(exist_ok=True)
+        for name, text in as_files(metadata).items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+class StableHLO(Format):
+    """A serialized function, `.stablehlo`."""
+
+    name = "stablehlo"
+    suffix = ".stablehlo"
+    backend = "jax"
+    needs = ("jax", "flatbuffers")
+    extra = "jax"
+    runtime = ("jax", "jax.export")
+    precisions = only_float32("a StableHLO program", "export to litert, onnx or openvino.")
+    largest = FLATBUFFER
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the model as a function of images, for CPUs, GPUs and TPUs; OSError, ImportError or JAX's errors."""
+        import jax
+        from jax import export
+
+        from keras_vit.export.served_model import serve
+
+        batch, height, width, channels = signature.shape
+        rows, columns = signature.steps
+        # Sizes as multiples of what a patch needs: JAX has to prove that the patches fit.
+        names = (batch or "batch", height or f"{rows}*rows", width or f"{columns}*columns", channels)
+        shape = export.symbolic_shape(", ".join(map(str, names)))
+        images = jax.ShapeDtypeStruct(shape, signature.dtype)
+        function = jax.jit(functools.partial(serve, model, signature))
+        path.write_bytes(export.export(function, platforms=("cpu", "cuda", "tpu"))(images).serialize())
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with JAX; returns a function from a batch of images to outputs by name."""
+        import jax
+        from jax import export
+
+        call = jax.jit(export.deserialize(bytearray(Path(path).read_bytes())).call)
+        return lambda images: {name: np.asarray(answer) for name, answer in call(images).items()}
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Appends the metadata to the file as a zip archive; OSError if it cannot be written."""
+        append_archive(path, metadata)  # which JAX does not look at
+
+
+class Torch(Format):
+    """An exported program, `.pt2`."""
+
+    name = "torch"
+    suffix = ".pt2"
+    backend = "torch"
+    needs = ("torch",)
+    extra = "torch"
+    runtime = ("torch", "torch.export")
+    precisions = only_float32("an exported program", "quantize in PyTorch, or export to onnx or openvino.")
+    any_size = "PyTorch's tracing cannot make position embeddings for sizes that it does not know yet"
+
+    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+        """Writes the model as a program of `torch.export`, with its weights; ImportError or PyTorch's errors."""
+        import keras
+        import torch
+
+        from keras_vit.export.served_model import serve
+
+        class Served(torch.nn.Module):
+            """The model as a function of its weights: PyTorch would store those that Keras holds a second time."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                for index, weight in enumerate(model.weights):
+                    self.register_parameter(
+                        f"{index}:{weight.path}".replace(".", "_"),
+                        torch.nn.Parameter(weight.value, requires_grad=False),
+                    )
+
+            def forward(self, images: Any) -> Any:
+                """Returns the outputs by name, a single one as a plain tensor. The file's input is called `images`."""
+                with keras.StatelessScope(list(zip(model.weights, self.parameters(), strict=True))):
+                    answers = serve(model, signature, images)
+                    return answers if len(answers) > 1 else answers[signature.outputs[0]]
+
+        batch, height, width, channels = signature.shape
+        # Any length but 0 and 1, which PyTorch would take for fixed.
+        shape = (batch or 2, height or 64 * signature.steps[0], width or 96 * signature.steps[1], channels)
+        sample = torch.zeros(shape, dtype=getattr(torch, signature.dtype))
+        dynamic = {} if batch else {0: torch.export.Dim("batch", min=1, max=2**15)}
+        if signature.any_size:
+            dynamic |= {1: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO}
+        with torch.no_grad():
+            program = torch.export.export(Served().eval(), (sample,), dynamic_shapes=(dynamic or None,))
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # where this package lies on this machine, for every node
+        torch.export.save(program, str(path))
+
+    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+        """Opens a file with PyTorch; returns a function from a batch of images to outputs by name."""
+        import torch
+
+        module = torch.export.load(str(path)).module()
+
+        def run(images: np.ndarray) -> Answers:
+            with torch.inference_mode():
+                answers = module(torch.from_numpy(images))
+            answers = answers if isinstance(answers, dict) else {"output": answers}  # a single one is a plain tensor
+            return {name: answer.float().numpy() for name, answer in answers.items()}
+
+        return run
+
+    def annotate(self, path: Path, metadata: "Metadata") -> None:
+        """Writes the file again, with the metadata as extra files; ImportError or PyTorch's errors if it cannot."""
+        import torch
+
+        torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))
