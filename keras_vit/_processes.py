@@ -253,8 +253,8 @@ def connect(distribution: str | None = None) -> Processes:
         return started
     if backend not in ("jax", "torch"):
         raise RuntimeError(
-            f"Several processes work together on jax and torch, but KERAS_BACKEND is {backend}. For all GPUs of a "
-            "machine it has tf.distribute.MirroredStrategy (docs/distribution.md)."
+            f"Several processes need the backend jax or torch, but KERAS_BACKEND is {backend}. For all GPUs of a "
+            "machine, use tf.distribute.MirroredStrategy (docs/distribution.md)."
         )
     if backend == "torch" and place is not None:
         _connect_torch(place)

@@ -349,7 +349,7 @@ def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[i
 def bounded(blocks: int) -> int:
     """Returns `blocks`, the number that a file claims; ValueError for more than `MOST_BLOCKS`: names cost nothing."""
     if blocks > MOST_BLOCKS:
-        raise ValueError(f"It claims to have {blocks:,} blocks, more than the {MOST_BLOCKS:,} that are read.")
+        raise ValueError(f"It has {blocks:,} blocks; at most {MOST_BLOCKS:,} are supported.")
     return blocks
 
 

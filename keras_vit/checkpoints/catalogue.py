@@ -361,7 +361,7 @@ def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str,
     chosen = [row for row in rows if _plain(row["family"]) == _plain(family)]
     if not chosen:
         known = ", ".join(dict.fromkeys(row["family"] for row in rows))
-        raise ValueError(f"None of them is of the family {family!r}. There are: {known}.")
+        raise ValueError(f"Nothing here is of the family {family!r}. The families are: {known}.")
     return chosen
 
 
@@ -393,7 +393,7 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             raise ValueError(f"{path} is not AugReg's index.csv: it must have one column {column!r}, but has {found}.")
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
-            raise ValueError(f"{path} is not AugReg's index.csv: line {number} has other cells than the head.")
+            raise ValueError(f"{path} is not AugReg's index.csv: line {number} has a wrong number of cells.")
         row |= {column: _accuracy(row[column]) for column in ("final_val", "adapt_final_val")}
     return rows
 

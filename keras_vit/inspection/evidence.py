@@ -193,7 +193,9 @@ def _logits(probe: Probe) -> dict[str, Call]:
 def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
     """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers."""
     if probe.inner is probe.model and not probe.config.classes:
-        raise ValueError(f"{probe.inner.name} has no head, so it has no evidence for a class.")
+        raise ValueError(
+            f"{probe.inner.name} has no head, so there is no evidence for a class: load it with its head, or train one."
+        )
     scores = probe.run(images, _logits(probe) | (calls or {}))
     if len(getattr(scores, "shape", ())) != 2:
         raise ValueError(f"{probe.model.name} must have one number for each class and image, (batch, classes).")

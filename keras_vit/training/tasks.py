@@ -235,8 +235,8 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
         if any(np.any(weight) for weight in model.get_layer("head").get_weights()):
             if recipe.head_bias:
                 raise ValueError(
-                    f"head_bias={recipe.head_bias!r} is for heads that begin, but the head of {model.name} has been "
-                    "trained: give head_bias=0.0, or model.with_classes(None) for a new head."
+                    f"head_bias={recipe.head_bias!r} sets the biases of a new head, but the head of {model.name} is "
+                    "already trained. Pass head_bias=0.0, or model.with_classes(None) to get a new head."
                 )
             return model
     elif not model.get_layer("head").trainable:

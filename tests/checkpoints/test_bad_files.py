@@ -134,7 +134,7 @@ def zeros(*shape):
     return np.zeros(shape, "f4")
 
 
-MANY = "claims to have (99,999,999|100,000,000) blocks"
+MANY = "It has (99,999,999|100,000,000) blocks"
 # By case: the reference file, what becomes of its arrays, what is said.
 WRONG = {
     "missing": ("mini_token", {QUERY: None}, f"is not a complete checkpoint.*missing: {QUERY}.*Nothing was loaded"),

@@ -170,7 +170,7 @@ def test_weights_and_models_of_a_family():
     assert {row["family"] for row in list_models(family="DINOv2-reg")} == {"DINOv2-reg"}
     assert len(list_models(family="hybrid")) == 5
     assert {row["family"] for row in list_weights("siglip", family="SigLIP")} == {"SigLIP"}
-    with pytest.raises(ValueError, match="family 'DINO2'. There are: .*DINOv2"):
+    with pytest.raises(ValueError, match="family 'DINO2'. The families are: .*DINOv2"):
         list_weights(family="DINO2")
     with pytest.raises(TypeError, match="family must be a name"):
         list_models(family=2)
@@ -327,7 +327,7 @@ def test_an_accuracy_that_is_no_number_does_not_win(index, cell):
         (lambda data: data.replace(b",ds,", b",\x1b[31mds,", 1), r"one column 'ds', but has .*\\x1b\[31mds"),
         (lambda data: data + b'"' + b"x" * 200_000, "field larger"),
         (lambda data: b"", "but has none"),
-        (lambda data: data + b"B/16,i21k", "line 14 has other cells than the head"),
+        (lambda data: data + b"B/16,i21k", "line 14 has a wrong number of cells"),
     ],
 )
 def test_a_damaged_index(index, damage, message):

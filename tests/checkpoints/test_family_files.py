@@ -317,7 +317,7 @@ REFUSED = {
     "stages without end": (timm() | {"patch_embed.backbone.stages.9.blocks.0.conv1.weight": (8, 8, 1, 1)}, "10 stages"),
     "units without end": (
         timm() | {"patch_embed.backbone.stages.0.blocks.99999999.conv1.weight": (8, 8, 1, 1)},
-        "claims to have 100,000,000 blocks",
+        "It has 100,000,000 blocks",
     ),
     "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
@@ -494,7 +494,7 @@ def test_heads_that_nothing_tells(tmp_path):
     path = write(tmp_path, timm(width=48))
     with pytest.raises(ValueError, match=r"width 48 is not a multiple of 64. Pass like="):
         open_checkpoint(path)
-    with pytest.raises(ValueError, match="It is 48 wide, but like='DINOv2-S/14' is 384 wide"):
+    with pytest.raises(ValueError, match="Its width is 48, but the width of like='DINOv2-S/14' is 384"):
         open_checkpoint(path, like="DINOv2-S/14")
 
 

@@ -445,7 +445,7 @@ def test_the_biases_of_a_head_begin_as_the_recipe_says():
     np.testing.assert_array_equal(done.model.get_layer("head").get_weights()[1], [-10.0] * 3)
     trained = new_model()
     trained.get_layer("head").kernel.assign(np.ones((8, 3)))
-    with pytest.raises(ValueError, match="head_bias=-10.0 is for heads that begin"):
+    with pytest.raises(ValueError, match="head_bias=-10.0 sets the biases of a new head"):
         training.pretrain(trained, IMAGES, recipe, steps=1, verbose=False)
 
 

@@ -455,7 +455,7 @@ def _heads(
         heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
             if like is not None and like.config is not None:
-                raise ValueError(f"It is {width} wide, but like={like.name!r} is {like.config.width} wide.")
+                raise ValueError(f"Its width is {width}, but the width of like={like.name!r} is {like.config.width}.")
             raise ValueError(
                 f"Its number of attention heads is not known: no config.json is beside it, and its width {width} "
                 "is not a multiple of 64. Pass like=..."
