@@ -116,7 +116,7 @@ def _not_read() -> "Plan":
 
 @dataclasses.dataclass(frozen=True)
 class Notice:
-    """What a user should know of a file, in a sentence."""
+    """A sentence about a file for the user."""
 
     text: str
     field: str = ""  # the field of the config that it is about; empty for none

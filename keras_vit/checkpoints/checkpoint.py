@@ -346,7 +346,7 @@ def _read_back(
 
 
 def decisive_fields(config: ModelConfig) -> dict[str, Any]:
-    """Returns the fields that decide what a model computes, each said in one way."""
+    """Returns the fields that determine a model's outputs, each in a normal form."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     without = [*CHOSEN]
     if not config.classes:
@@ -382,17 +382,17 @@ def decisive_fields(config: ModelConfig) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo(PlainData):
-    """What a checkpoint file holds, as `inspect_checkpoint` returns it.
+    """The contents of a checkpoint file, as `inspect_checkpoint` returns them.
 
     Attributes:
         layout: Family of files it belongs to.
         dialect: Which of the layout's names it uses.
-        prefix: What stands before every name.
+        prefix: Prefix of every array name.
         variant: The paper's name of the model, if it is one of its variants.
         config: The model, as far as the arrays tell.
         parameters: Number of weights of the model.
         bytes: Size of the file; of weights in several files, of all of them with their index.
-        oddities: What is unusual about the file, and what was assumed because nothing tells it, in words.
+        oddities: Sentences about unusual properties of the file and assumed settings.
         unused: Names of the arrays that are not a part of the model, such as those of a text tower.
     """
 

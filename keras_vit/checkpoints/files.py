@@ -353,7 +353,7 @@ def pair_in(source: Any) -> tuple[Any, pathlib.Path | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Like:
-    """A known model, `like=`, which stands for what a file does not tell."""
+    """The known model of `like=`, with settings that a file lacks."""
 
     name: str  # what the user has called it
     config: "ViTConfig | None" = None  # where it is a variant of this package; None where it is a name of timm's

@@ -77,9 +77,9 @@ Model = VisionTransformer | BiT
 
 
 class Task:
-    """What a run trains, and on what. A new kind of training is a subclass, and `finetune(task=...)` runs it.
+    """A training task: model, data, loss and metric. A new kind is a subclass that `finetune(task=...)` runs.
 
-    `finetune` calls the methods in the order in which they stand here. The defaults are those of images with labels.
+    `finetune` calls the methods in the order in which they stand here. The defaults are for images with labels.
     """
 
     title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike

@@ -61,12 +61,12 @@ def name_codec(ours: Mapping[str, str], theirs: Mapping[str, str] | None = None)
 
 
 def fields_in(keys: Iterable[Key], found: Mapping[str, Any]) -> Fields:
-    """Returns the fields of a config that a library's JSON says."""
+    """Returns the config fields in a library's JSON."""
     return {key.field: key.read(key.key, found[key.key]) for key in keys if key.read and found.get(key.key) is not None}
 
 
 def written(keys: Iterable[Key], config: Any) -> dict[str, Any]:
-    """Returns what a library's JSON says of a config."""
+    """Returns a library's JSON settings for a config."""
     return {key.key: key.write(getattr(config, key.field)) for key in keys}
 
 
@@ -126,7 +126,7 @@ def preparation_in(
 def used_at(
     config: ViTConfig, size: tuple[int, int] | None, is_size: bool = True
 ) -> tuple[ViTConfig, tuple[int, int] | None, list[Notice]]:
-    """Returns the config, the size at which the model is used, and warnings; `size` is what the publisher prepares."""
+    """Returns the config, the size at which the model is used, and warnings; `size` is the publisher's image size."""
     if size is None:
         return config, None, []
     patch = config.image_size_of((1, 1))
@@ -169,7 +169,7 @@ def filter_in(key: str, value: Any) -> Fields:
 
 
 def unsupported_value(key: str, value: Any) -> ValueError:
-    """Returns the error for what a JSON file says of preparing images and is not done here."""
+    """Returns the error for an unsupported preprocessing setting in a JSON file."""
     advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
     return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
 
@@ -185,7 +185,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
-    """Returns the object at nested keys of a config; empty where there is none, or no object."""
+    """Returns the object at nested keys of a config; empty if it is missing or not an object."""
     for key in keys:
         value = (config or {}).get(key)
         config = value if isinstance(value, dict) else {}
