@@ -139,13 +139,16 @@ def check_class_name(name: str, where: str) -> None:
         )
 
 
-def check_class_names(class_names: Sequence[str] | None, classes: int | None) -> tuple[list[str] | None, int | None]:
-    """Returns the class names as a list, None if there are none, and their number, else `classes`."""
+def check_class_names(
+    class_names: Sequence[str] | None, classes: int | None
+) -> tuple[tuple[str, ...] | None, int | None]:
+    """Returns the class names as a tuple, None if there are none, and their number, else `classes`."""
+    classes = None if classes is None else whole_number("classes", classes, 1)
     if class_names is None:
         return None, classes
     if isinstance(class_names, (str, bytes)) or not isinstance(class_names, Iterable):
         raise TypeError(f"class_names must be a list of strings in the order of the labels, but got {class_names!r}.")
-    names = list(class_names)
+    names = tuple(class_names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is among them.")

@@ -31,76 +31,6 @@ ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 
-def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
-    """Returns the layers and the magnitude of RandAugment."""
-    layers, magnitude = Several(Whole(0), 2)(name, value)
-    if layers < 1 or magnitude > MAX_MAGNITUDE:
-        raise ValueError(
-            f"{name} must be (layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or "
-            f"None, but {value!r} was given."
-        )
-    return layers, magnitude
-
-
-_ERASED = {"erasing": GIVEN}
-OF_CLASSES = {"target": ("class", "multilabel")}  # what mixes images has to mix their labels, too
-
-
-@dataclasses.dataclass(frozen=True)
-class Augmentation(Options):
-    """How training images are changed. The defaults are the papers' settings for fine-tuning.
-
-    Args:
-        crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and
-            scales it to size (vit_jax, `input_pipeline.py`; big_vision, `inception_crop`). `"random"` scales
-            the image, keeping its aspect ratio, until it covers 7/6 of the size, and cuts out a random part
-            (big_vision, `resize_small` and `random_crop`: 448 to 384 in `configs/transfer.py`). `"resize"` scales the
-            whole image to size.
-        min_area: The least share of the image's area that the inception crop keeps, in (0, 1].
-        flip: Mirror half of the images, left to right.
-        mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none.
-        randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
-            have 0, 10, 15 and 20); `None`: none.
-        cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899,
-            timm's `Mixup`), at most 1; 0: none. With mixup as well, a coin decides for each batch.
-        erasing: How often a box of an image is erased (arXiv 1708.04896), after all else but mixup and CutMix; boxes
-            as in timm's `RandomErasing`, 2 % to a third of the image.
-        erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
-        erasing_mean: Mean of the noise, of pixels of 0..1; a number, or one for each channel. With the mean and
-            deviation that the model normalises by, it sees standard normal noise, or zeros.
-        erasing_std: Standard deviation of the noise.
-
-    Raises:
-        TypeError, ValueError: if a field is out of its range.
-
-    Examples:
-        >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
-        0.0
-    """
-
-    crop: Annotated[str, OneOf(CROPS)] = "inception"
-    min_area: Part = option(0.05, when={"crop": ("inception",)})
-    flip: bool = True
-    mixup: Share = option(0.0, when=OF_CLASSES)
-    randaugment: Annotated[tuple[int, int], _layers_and_magnitude] | None = None
-    cutmix: Share = option(0.0, when=OF_CLASSES)
-    erasing: Share = 0.0
-    erasing_fill: Annotated[str, OneOf(("pixel", "const"))] = option("pixel", when=_ERASED)
-    erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = option(0.5, when=_ERASED)
-    erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = option(0.5, when=_ERASED)
-
-    targets: ClassVar[tuple[str, ...]] = ("class", "multilabel", "number", "none")  # of the data that it is for
-
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError for what images of this many channels cannot have: RandAugment, or noise of others."""
-        if channels != 3 and self.randaugment is not None:
-            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
-        for name in ("erasing_mean", "erasing_std"):
-            value = getattr(self, name)
-            if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
-                raise ValueError(f"{name} must be one number, or {channels} for the channels, but {value} was given.")
-
-
 Draw = Callable[[int], np.random.Generator]
 
 
@@ -166,6 +96,90 @@ class ImageTransform(Transform):
             whole = image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype("uint8")
             image = randaugment(whole, *augmentation.randaugment, draw(RANDAUGMENT))
         return erased(image, augmentation, draw(ERASING)) if augmentation.erasing else image
+
+
+class PictureAugmentation(Options):
+    """How pictures of some targets are changed in training, by a transform."""
+
+    targets: ClassVar[tuple[str, ...]]
+    transform: ClassVar[type[Transform]]
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError for what pictures of this many channels cannot have."""
+        if channels != 3:
+            name = type(self).__name__
+            raise ValueError(f"{name} is for red, green and blue, 3 channels, but the model takes {channels}.")
+
+
+def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
+    """Returns the layers and the magnitude of RandAugment."""
+    layers, magnitude = Several(Whole(0), 2)(name, value)
+    if layers < 1 or magnitude > MAX_MAGNITUDE:
+        raise ValueError(
+            f"{name} must be (layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or "
+            f"None, but {value!r} was given."
+        )
+    return layers, magnitude
+
+
+_ERASED = {"erasing": GIVEN}
+OF_CLASSES = {"target": ("class", "multilabel")}  # what mixes images has to mix their labels, too
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation(PictureAugmentation):
+    """How training images are changed. The defaults are the papers' settings for fine-tuning.
+
+    Args:
+        crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and
+            scales it to size (vit_jax, `input_pipeline.py`; big_vision, `inception_crop`). `"random"` scales
+            the image, keeping its aspect ratio, until it covers 7/6 of the size, and cuts out a random part
+            (big_vision, `resize_small` and `random_crop`: 448 to 384 in `configs/transfer.py`). `"resize"` scales the
+            whole image to size.
+        min_area: The least share of the image's area that the inception crop keeps, in (0, 1].
+        flip: Mirror half of the images, left to right.
+        mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none.
+        randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
+            have 0, 10, 15 and 20); `None`: none.
+        cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899,
+            timm's `Mixup`), at most 1; 0: none. With mixup as well, a coin decides for each batch.
+        erasing: How often a box of an image is erased (arXiv 1708.04896), after all else but mixup and CutMix; boxes
+            as in timm's `RandomErasing`, 2 % to a third of the image.
+        erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
+        erasing_mean: Mean of the noise, of pixels of 0..1; a number, or one for each channel. With the mean and
+            deviation that the model normalises by, it sees standard normal noise, or zeros.
+        erasing_std: Standard deviation of the noise.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
+        0.0
+    """
+
+    crop: Annotated[str, OneOf(CROPS)] = "inception"
+    min_area: Part = option(0.05, when={"crop": ("inception",)})
+    flip: bool = True
+    mixup: Share = option(0.0, when=OF_CLASSES)
+    randaugment: Annotated[tuple[int, int], _layers_and_magnitude] | None = None
+    cutmix: Share = option(0.0, when=OF_CLASSES)
+    erasing: Share = 0.0
+    erasing_fill: Annotated[str, OneOf(("pixel", "const"))] = option("pixel", when=_ERASED)
+    erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = option(0.5, when=_ERASED)
+    erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = option(0.5, when=_ERASED)
+
+    targets: ClassVar[tuple[str, ...]] = ("class", "multilabel", "number", "none")
+    transform: ClassVar[type[Transform]] = ImageTransform
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError for what images of this many channels cannot have: RandAugment, or noise of others."""
+        if channels != 3 and self.randaugment is not None:
+            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
+        for name in ("erasing_mean", "erasing_std"):
+            value = getattr(self, name)
+            if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
+                raise ValueError(f"{name} must be one number, or {channels} for the channels, but {value} was given.")
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:

@@ -5,20 +5,20 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import Source, check_class_names, did_you_mean, listing, printable, to_numpy, whole_number
-from keras_vit._files import expanded_path, fingerprint
-from keras_vit._options import OneOf, Options, Part, Share
-from keras_vit.data.augmentation import IMAGE, Draw, Transform, inception_box
+from keras_vit._arguments import Source, check_class_names, did_you_mean, listing, printable, to_numpy
+from keras_vit._files import expanded_path
+from keras_vit._options import OneOf, Part, Share
+from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform, inception_box
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
-from keras_vit.data.examples import Examples, is_pipeline, pick_split, split_of
+from keras_vit.data.examples import is_pipeline, pick_split, split_of
 from keras_vit.data.masks import names_beside
-from keras_vit.data.segments import AnnotatedPictures, Targets, as_bytes, labels_of, opened
+from keras_vit.data.segments import AnnotatedPictures, Targets, from_pipeline, in_memory, labels_of, opened
 from keras_vit.data.tables import Cells, read_columns, splits_of
-from keras_vit.preprocessing.windows import DETECTOR_PICTURES, detector_pixels, read_picture
+from keras_vit.preprocessing.windows import DETECTOR_PICTURES, detector_pixels
 
 # What tables call left, top, right and bottom.
 _COLUMNS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))
@@ -42,45 +42,11 @@ class BoxedImages(AnnotatedPictures):
         array([[ 2.,  2., 10., 12.]])
     """
 
-    examples: Examples | None = dataclasses.field(repr=False)
-    classes: int
-    class_names: tuple[str, ...] | None
-    tests: "BoxedImages | None" = dataclasses.field(default=None, repr=False)
-    pipeline: Any = dataclasses.field(default=None, repr=False)
-    target: str = "boxes"
-    task: ClassVar[str] = ""
-
-    def in_order(self, names: Sequence[str] | None) -> Self:
-        """Returns the same boxes with classes in the order of a model's names; itself if either has no names.
-
-        Raises ValueError if a class has a name that is not one of the model's, or a pipeline has them in another order.
-        """
-        if names is None or self.class_names in (None, tuple(names)):
-            return self
-        unknown = [name for name in self.class_names if name not in names]
-        if unknown or self.pipeline is not None:
-            raise ValueError(
-                f"data has the classes {listing(self.class_names)}, but the model {listing(names)}. Give "
-                "class_names= as the model has them, or data of these classes."
-            )
-        numbers = np.array([list(names).index(name) for name in self.class_names], "int32")
-        annotate = functools.partial(_renumbered, self.examples.annotate, numbers)
-        return dataclasses.replace(
-            self,
-            examples=dataclasses.replace(self.examples, annotate=annotate),
-            classes=len(names),
-            class_names=tuple(names),
-            tests=None if self.tests is None else self.tests.in_order(names),
-        )
+    target: ClassVar[str] = "boxes"
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
         """Returns the target of one of a pipeline's pictures as arrays."""
         return checked_boxes(target, size, self.classes, where)
-
-
-def _renumbered(annotate: Any, numbers: np.ndarray, note: Any, pixels: np.ndarray, name: str) -> Targets:
-    target = annotate(note, pixels, name)
-    return target | {"labels": numbers[target["labels"]]}
 
 
 def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int, name: str) -> Targets:
@@ -154,8 +120,7 @@ def open_boxes(
         ('cat',)
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
-    given, count = check_class_names(class_names, classes)
-    names, count = None if given is None else tuple(given), None if count is None else whole_number("classes", count, 1)
+    names, count = check_class_names(class_names, classes)
     is_path = isinstance(source, (str, os.PathLike))
     is_table = (is_path and Path(source).suffix.lower() in (".csv", ".tsv", ".parquet")) or (
         isinstance(source, Mapping) or hasattr(source, "columns")
@@ -165,7 +130,7 @@ def open_boxes(
     if (file, label) != ("file", "label") and not is_table:
         raise ValueError("file and label are columns of a table, but the data is not a table: leave them out.")
     if isinstance(source, BoxedImages):
-        found = source.in_order(names)
+        found = source
     elif is_table:
         found = _table(source, names, file, label)
     elif is_path and annotations is not None:
@@ -173,19 +138,16 @@ def open_boxes(
     elif is_path:
         found = _folders(Path(source), names or names_beside(source))
     elif isinstance(source, tuple) and len(source) == 2:
-        found = _arrays(*source, count, names)
+        examples, count, _ = in_memory(*source, count, checked_boxes, with_empty=True)
+        found = BoxedImages(examples, count, names)
     elif is_pipeline(source):
-        if count is None:
-            raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
-        found = BoxedImages(None, count, names, pipeline=source)
+        found = from_pipeline(BoxedImages, source, count, names)
     else:
         raise TypeError(
             "data must be a folder, a table, (pictures, targets) or a pipeline of these, but "
             f"{type(source).__name__} was given."
         )
-    if count not in (None, found.classes):
-        raise ValueError(f"classes={count} was given, but the boxes have {found.classes} classes.")
-    return found
+    return found.with_classes(count, names)
 
 
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
@@ -264,67 +226,7 @@ def _of_rows(classes: int, rows: Sequence[tuple[int, list[float]]], pixels: np.n
     return checked_boxes(target, pixels.shape[:2], classes, name)
 
 
-def _arrays(pictures: Any, targets: Sequence[Any], classes: int | None, names: tuple[str, ...] | None) -> BoxedImages:
-    """Returns pictures and targets in memory."""
-    if len(pictures) != len(targets) or not len(targets):
-        raise ValueError(
-            f"There must be as many pictures as targets, but {len(pictures)} and {len(targets)} are given."
-        )
-    count = classes or 1 + max(int(max(to_numpy(target["labels"]), default=0)) for target in targets)
-    for i, target in enumerate(targets):
-        checked_boxes(target, np.shape(pictures[i])[:2], count, f"picture {i}")
-    examples = opened(
-        pictures,
-        targets,
-        lambda target, pixels, name: checked_boxes(target, pixels.shape[:2], count, name),
-        fingerprint(*(to_numpy(pictures[i]) for i in range(min(16, len(targets))))),
-        len(targets),
-        name=lambda i: f"picture {i}",
-        load=lambda picture: as_bytes(read_picture(picture)),
-        in_files=False,
-    )
-    return BoxedImages(examples, count, names)
-
-
 # In training
-
-
-@dataclasses.dataclass(frozen=True)
-class BoxAugmentation(Options):
-    """How pictures with boxes are changed in training, as OWL-ViT's authors do, but without their mosaics.
-
-    In this order: a crop of aspect 3/4 to 4/3, mirroring, and the size of the model.
-
-    Args:
-        min_area: The least share of the picture that a crop keeps; 1.0: no crop.
-        kept: A box stays if at least this share of its area is in the crop.
-        flip: Mirror half of the pictures, left to right.
-        pictures: Whose rules resize crops, as in `keras_vit.DetectorConfig`. `finetune_detection` takes the model's.
-
-    Raises:
-        TypeError, ValueError: if a field is out of its range.
-
-    Source: `scenic/projects/owl_vit/configs/clip_b32.py`.
-
-    Examples:
-        >>> data.BoxAugmentation(flip=False).kept
-        0.6
-    """
-
-    min_area: Part = 0.3
-    kept: Share = 0.6
-    flip: bool = True
-    pictures: Annotated[str, OneOf(DETECTOR_PICTURES)] = "owlv2"
-
-    targets: ClassVar[tuple[str, ...]] = ("boxes",)
-
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError unless the pictures are of red, green and blue."""
-        if channels != 3:
-            raise ValueError(f"Pictures with boxes have 3 channels, but the model takes {channels}.")
-
-
-PLAIN_BOXES = BoxAugmentation(min_area=1.0, flip=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,3 +253,37 @@ class BoxTransform(Transform):
         scale = np.array([new / old for new, old in zip(self.image_size, sides, strict=True)])[[1, 0, 1, 0]]
         pixels = detector_pixels(picture, self.image_size, augmentation.pictures)
         return pixels, {"boxes": (boxes * scale).astype("float32"), "labels": labels}
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxAugmentation(PictureAugmentation):
+    """How pictures with boxes are changed in training, as OWL-ViT's authors do, but without their mosaics.
+
+    In this order: a crop of aspect 3/4 to 4/3, mirroring, and the size of the model.
+
+    Args:
+        min_area: The least share of the picture that a crop keeps; 1.0: no crop.
+        kept: A box stays if at least this share of its area is in the crop.
+        flip: Mirror half of the pictures, left to right.
+        pictures: Whose rules resize crops, as in `keras_vit.DetectorConfig`. `finetune_detection` takes the model's.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Source: `scenic/projects/owl_vit/configs/clip_b32.py`.
+
+    Examples:
+        >>> data.BoxAugmentation(flip=False).kept
+        0.6
+    """
+
+    min_area: Part = 0.3
+    kept: Share = 0.6
+    flip: bool = True
+    pictures: Annotated[str, OneOf(DETECTOR_PICTURES)] = "owlv2"
+
+    targets: ClassVar[tuple[str, ...]] = ("boxes",)
+    transform: ClassVar[type[Transform]] = BoxTransform
+
+
+PLAIN_BOXES = BoxAugmentation(min_area=1.0, flip=False)

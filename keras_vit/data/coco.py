@@ -25,55 +25,43 @@ class Segments(NamedTuple):
     crowds: set[int]
 
 
-class Instances(NamedTuple):
-    """The instances of a picture."""
+class Shapes(NamedTuple):
+    """The instances of a picture, or its boxes."""
 
     picture: str
     size: tuple[Any, Any]  # height and width, None where the file does not say them
-    masks: list[Any]  # polygons or run lengths; those of crowds come first, so that single things lie above them
+    # Polygons or run lengths; those of crowds come first, so that single things lie above them. Or left, top, width and
+    # height of boxes.
+    shapes: list[Any]
     labels: list[int]
     crowd: list[bool]
-    areas: list[float]  # what the file says; NaN where it does not
-
-
-class Boxes(NamedTuple):
-    """The boxes of a picture."""
-
-    picture: str
-    size: tuple[Any, Any]  # as of `Instances`
-    boxes: list[Any]  # left, top, width, height
-    labels: list[int]
-    crowd: list[bool]
-    areas: list[float]
+    areas: list[float]  # what the file says; NaN of instances where it does not
 
 
 class Annotation(NamedTuple):
     """What a file of COCO's form says."""
 
-    rows: list[Any]  # `Segments` or `Instances` of each picture that has some, or `Boxes` of each picture
+    rows: list[Any]  # `Segments` of each picture that has some, or `Shapes` of each picture
     names: tuple[str, ...]  # of the classes
     stuff: tuple[int, ...]  # classes of which there are no single things (`isthing` is 0)
     is_panoptic: bool
 
 
-def read_annotation(
-    file: Path, names: Sequence[str] | None = None, is_panoptic: bool | None = None, boxes: bool = False
-) -> Annotation:
+def read_annotation(file: Path, names: Sequence[str] | None = None, boxes: bool = False) -> Annotation:
     """Returns what a file says; `names` are what the classes are called, with `boxes` these alone are read."""
+    kind = ""
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
-        if is_panoptic is None:
-            is_panoptic = any("segments_info" in row for row in about["annotations"])
+        is_panoptic = any("segments_info" in row for row in about["annotations"])
+        kind = "" if boxes else "panoptic " if is_panoptic else "instance "
         places = class_numbers(about, names)
         rows = (_box_rows if boxes else _panoptic_rows if is_panoptic else _instance_rows)(file, about, places)
-        stuff = sorted(places[row["id"]] for row in about["categories"] if row.get("isthing") == 0)
         if not rows:
             raise ValueError("it has no annotations")
-        known = names or (name for _, name in _categories(about))
-        return Annotation(rows, tuple(known), tuple(stuff), is_panoptic)
+        stuff = sorted(places[row["id"]] for row in about["categories"] if row.get("isthing") == 0)
+        return Annotation(rows, tuple(names or (name for _, name in _categories(about))), tuple(stuff), is_panoptic)
     except (ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else printable(error, 300)
-        kind = "" if is_panoptic is None or boxes else "panoptic " if is_panoptic else "instance "
         raise ValueError(f"{file} does not have COCO's {kind}annotation format: {reason}.") from error
 
 
@@ -92,46 +80,47 @@ def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Se
     return list(found.values())
 
 
-def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Instances]:
+def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Shapes]:
     """Returns the instances of pictures, crowds among them, without boxes alone; pictures without instances last."""
-    pictures = {
-        row["id"]: Instances(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
-        for row in about["images"]
-    }
-    single = [row for row in about["annotations"] if not row.get("iscrowd")]
+    rows, pictures = about["annotations"], _pictures(about)
+    single = [row for row in rows if not row.get("iscrowd")]
     shown = [row for row in single if row.get("segmentation")]
-    count, crowds = len(about["annotations"]), {row["image_id"] for row in about["annotations"] if row.get("iscrowd")}
-    if count and not single:
-        raise ValueError(f"all of its {count} annotations are crowds, which are not trained on")
-    if count and not shown:
-        raise ValueError(f"none of its {count} annotations has polygons or run lengths")
+    if rows and not single:
+        raise ValueError(f"all of its {len(rows)} annotations are crowds, which are not trained on")
+    if rows and not shown:
+        raise ValueError(f"none of its {len(rows)} annotations has polygons or run lengths")
     if len(shown) < len(single):
-        less = f"{len(single) - len(shown)} of {count} annotations in {printable(file)}"
+        less = f"{len(single) - len(shown)} of {len(rows)} annotations in {printable(file)}"
         warn_caller(f"{less} have no polygons or run lengths, and are left out.")
-    found = {row["image_id"]: _listed(pictures, "image_id", row) for row in shown} | pictures
-    several = [row for row in about["annotations"] if row.get("iscrowd") and row.get("segmentation")]
-    for row in [*several, *shown]:
-        picture = _listed(found, "image_id", row)
-        picture.crowd.append(bool(row.get("iscrowd")))
-        picture.areas.append(row.get("area", np.nan))
-        picture.masks.append(row["segmentation"])
-        picture.labels.append(_listed(places, "category_id", row))
-    warn_of_crowds(file, len(crowds - {row["image_id"] for row in single}))
-    return list(found.values())
+    crowds = [row for row in rows if row.get("iscrowd")]
+    warn_of_crowds(file, len({row["image_id"] for row in crowds} - {row["image_id"] for row in single}))
+    ordered = {row["image_id"]: _listed(pictures, "image_id", row) for row in shown} | pictures
+    for row in [*(row for row in crowds if row.get("segmentation")), *shown]:
+        _add(ordered, row, row["segmentation"], np.nan, places)
+    return list(ordered.values())
 
 
-def _box_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Boxes]:
-    found = {
-        row["id"]: Boxes(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
+def _box_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Shapes]:
+    pictures = _pictures(about)
+    for row in about["annotations"]:
+        _, _, width, height = row["bbox"]
+        _add(pictures, row, row["bbox"], width * height, places)
+    return list(pictures.values())
+
+
+def _pictures(about: Any) -> dict[Any, Shapes]:
+    return {
+        row["id"]: Shapes(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
         for row in about["images"]
     }
-    for row in about["annotations"]:
-        picture, (_, _, width, height) = _listed(found, "image_id", row), row["bbox"]
-        picture.boxes.append(row["bbox"])
-        picture.labels.append(_listed(places, "category_id", row))
-        picture.crowd.append(bool(row.get("iscrowd")))
-        picture.areas.append(row.get("area", width * height))
-    return list(found.values())
+
+
+def _add(pictures: Mapping[Any, Shapes], row: Any, shape: Any, area: float, places: Mapping[int, int]) -> None:
+    picture = _listed(pictures, "image_id", row)
+    picture.shapes.append(shape)
+    picture.labels.append(_listed(places, "category_id", row))
+    picture.crowd.append(bool(row.get("iscrowd")))
+    picture.areas.append(row.get("area", area))
 
 
 def warn_of_crowds(file: Path, pictures: int) -> None:
@@ -214,26 +203,26 @@ def panoptic_targets(file: Path, note: tuple[Segments, Path], pixels: np.ndarray
     return mask_targets(numbers, segments=parts) | {"crowd": np.array([key in row.crowds for key in found])}
 
 
-def _size_of(pixels: np.ndarray, file: Path, row: Instances | Boxes, name: str) -> tuple[int, int]:
+def _size_of(pixels: np.ndarray, file: Path, row: Shapes, name: str) -> tuple[int, int]:
     size = pixels.shape[:2]
     if None not in row.size and row.size != size:
         raise ValueError(f"{file.name} has annotations of {name} at {row.size}, but the picture is {size}.")
     return size
 
 
-def box_targets(file: Path, row: Boxes, pixels: np.ndarray, name: str) -> dict[str, Any]:
+def box_targets(file: Path, row: Shapes, pixels: np.ndarray, name: str) -> dict[str, Any]:
     """Returns the boxes of a picture by an annotation's row, as corners."""
     _size_of(pixels, file, row, name)
-    boxes = np.array(row.boxes, "float64").reshape(-1, 4)
+    boxes = np.array(row.shapes, "float64").reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     return {"boxes": boxes, "labels": row.labels, "crowd": row.crowd, "areas": row.areas}
 
 
-def instance_targets(file: Path, row: Instances, pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
+def instance_targets(file: Path, row: Shapes, pixels: np.ndarray, name: str) -> dict[str, np.ndarray]:
     """Returns the instances of a picture by an annotation's row."""
     size = _size_of(pixels, file, row, name)
     try:
-        masks = [mask_at_size(instance_mask(one, *size), pixels, file) for one in row.masks]
+        masks = [mask_at_size(instance_mask(one, *size), pixels, file) for one in row.shapes]
     except ValueError as error:
         raise ValueError(f"{file.name}: for {name}, {error}") from error
     areas = np.where(np.isnan(row.areas), [mask.sum() for mask in masks], row.areas)

@@ -394,8 +394,8 @@ class Reading:
 
 def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
     """A function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times."""
-    if examples.target in ("number", "mask"):
-        raise ValueError(f"sampling={sampling!r} is for classes, but the labels are {examples.target}s.")
+    if examples.target not in ("class", "multilabel"):
+        raise ValueError(f"sampling={sampling!r} is for classes, but the target of the data is {examples.target!r}.")
     groups = groups_of(examples)
     counts = np.bincount(groups)
     if examples.target == "multilabel":

@@ -12,68 +12,14 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from keras_vit._arguments import ImageSize, check_choice, pair, whole_number
-from keras_vit._options import Hue, Limits, Options, PerChannel, Share, UpTo
-from keras_vit.data.augmentation import IMAGE, Draw, Transform
+from keras_vit._options import Hue, Limits, PerChannel, Share, UpTo
+from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
 from keras_vit.interpolation import FLIPPED, linear_samples, resample, torchvision_resized
 
 CROPS = 10  # how often a crop is drawn again that nearly is of one class
 TRIES = 100  # how often an augmentation is drawn that leaves no segment
 CHANGES = ("brightness", "contrast", "saturation", "hue")  # of colours, fields of `MaskAugmentation`
 _GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskAugmentation(Options):
-    """How training pictures with masks are changed. The defaults are DINOv2's settings for its linear head.
-
-    Each change of colours happens to half of the pictures. Batches of other libraries' pipelines are not changed.
-
-    Args:
-        scale: The shorter side becomes that of the image size times a number drawn from this range.
-        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
-            times; 1.0: never.
-        flip: Mirror half of the pictures, left to right.
-        brightness: What is added to pixels of 0..255, at most.
-        contrast: 0.5 multiplies them by 0.5 to 1.5.
-        saturation: The same for the saturation of HSV.
-        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
-        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
-            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
-
-    Raises:
-        TypeError, ValueError: if a field is out of its range.
-
-    Examples:
-        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
-        0.75
-    """
-
-    scale: Annotated[tuple[float, float], Limits()] = (0.5, 2.0)
-    one_class: Share = 0.75
-    flip: bool = True
-    brightness: Annotated[float, UpTo(255)] = 32.0
-    contrast: Share = 0.5
-    saturation: Share = 0.5
-    hue: Hue = 0.1
-    fill: Annotated[float | tuple[float, ...], PerChannel(UpTo(255))] = (123.675, 116.28, 103.53)
-
-    targets: ClassVar[tuple[str, ...]] = ("mask",)
-
-    @property
-    def recolours(self) -> bool:
-        """Whether it changes colours, which only red, green and blue have."""
-        return any(getattr(self, name) for name in CHANGES)
-
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError for changes of colours, or a fill, that pictures of this many channels cannot have."""
-        if channels != 3 and self.recolours:
-            plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
-            raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
-        if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
-            raise ValueError(f"fill must be one number, or {channels} for the channels, but {self.fill} was given.")
-
-
-PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +61,61 @@ class MaskTransform(Transform):
         image[...] = augmentation.fill
         image[: crop[0], : crop[1]], result[: crop[0], : crop[1]] = pixels, labels
         return image, result
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskAugmentation(PictureAugmentation):
+    """How training pictures with masks are changed. The defaults are DINOv2's settings for its linear head.
+
+    Each change of colours happens to half of the pictures. Batches of other libraries' pipelines are not changed.
+
+    Args:
+        scale: The shorter side becomes that of the image size times a number drawn from this range.
+        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
+            times; 1.0: never.
+        flip: Mirror half of the pictures, left to right.
+        brightness: What is added to pixels of 0..255, at most.
+        contrast: 0.5 multiplies them by 0.5 to 1.5.
+        saturation: The same for the saturation of HSV.
+        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
+        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
+            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
+        0.75
+    """
+
+    scale: Annotated[tuple[float, float], Limits()] = (0.5, 2.0)
+    one_class: Share = 0.75
+    flip: bool = True
+    brightness: Annotated[float, UpTo(255)] = 32.0
+    contrast: Share = 0.5
+    saturation: Share = 0.5
+    hue: Hue = 0.1
+    fill: Annotated[float | tuple[float, ...], PerChannel(UpTo(255))] = (123.675, 116.28, 103.53)
+
+    targets: ClassVar[tuple[str, ...]] = ("mask",)
+    transform: ClassVar[type[Transform]] = MaskTransform
+
+    @property
+    def recolours(self) -> bool:
+        """Whether it changes colours, which only red, green and blue have."""
+        return any(getattr(self, name) for name in CHANGES)
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError for changes of colours, or a fill, that pictures of this many channels cannot have."""
+        if channels != 3 and self.recolours:
+            plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
+            raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
+        if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
+            raise ValueError(f"fill must be one number, or {channels} for the channels, but {self.fill} was given.")
+
+
+PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
 
 
 def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
@@ -161,7 +162,20 @@ def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class SegmentAugmentation(Options):
+class SegmentTransform(Transform):
+    """Crops a picture and the masks of its segments in training, as often as it takes until one is left."""
+
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any] | None:
+        for _ in range(TRIES if target["masks"].any() else 0):
+            drawn = self.augmentation.draw(picture.shape[:2], self.image_size, draw(IMAGE))
+            crop, found = augment_masks(picture, target, self.image_size, **drawn)
+            if len(found["labels"]):
+                return crop.astype("float32"), found
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentAugmentation(PictureAugmentation):
     """How pictures with segments are changed in training (`datasets/transforms.py` of EoMT).
 
     In this order: colours, mirroring, resizing, padding with black below and to the right if the picture is smaller
@@ -186,11 +200,7 @@ class SegmentAugmentation(Options):
     flip: bool = True
 
     targets: ClassVar[tuple[str, ...]] = ("segments",)
-
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError unless the pictures are of red, green and blue."""
-        if channels != 3:
-            raise ValueError(f"Pictures with segments have 3 channels, but the model takes {channels}.")
+    transform: ClassVar[type[Transform]] = SegmentTransform
 
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
         """Returns random arguments of `augment_masks`, by name, for a picture of a size (height, width).
@@ -214,19 +224,6 @@ class SegmentAugmentation(Options):
 
 
 PLAIN_SEGMENTS = SegmentAugmentation((1.0, 1.0), flip=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class SegmentTransform(Transform):
-    """Crops a picture and the masks of its segments in training, as often as it takes until one is left."""
-
-    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any] | None:
-        for _ in range(TRIES if target["masks"].any() else 0):
-            drawn = self.augmentation.draw(picture.shape[:2], self.image_size, draw(IMAGE))
-            crop, found = augment_masks(picture, target, self.image_size, **drawn)
-            if len(found["labels"]):
-                return crop.astype("float32"), found
-        return None
 
 
 def augment_masks(

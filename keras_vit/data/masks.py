@@ -292,9 +292,7 @@ def open_masks(
     ignore, source = whole_number("ignore", ignore, -1), expanded_path(source)
     check_flag("reduce_zero_label", reduce_zero_label)
     names, classes = check_class_names(class_names, classes)
-    classes = None if classes is None else whole_number("classes", classes, 1)
     if isinstance(source, MaskedImages):
-        names = None if names is None else tuple(names)
         given = {"classes": (classes, None), "class_names": (names, None), "ignore": (ignore, 255)}
         for name, (value, unset) in (given | {"reduce_zero_label": (reduce_zero_label, False)}).items():
             if value not in (unset, getattr(source, name)):
@@ -313,7 +311,7 @@ def open_masks(
                 f"data must be a folder of images/ and masks/, but there is no folder {str(source)!r}."
             )
         names, classes = check_class_names(names or names_beside(source), classes)
-    data = MaskedImages(source, classes, None if names is None else tuple(names), ignore, reduce_zero_label)
+    data = MaskedImages(source, classes, names, ignore, reduce_zero_label)
     if data.pipeline is not None and hasattr(source, "__next__"):
         raise TypeError("An iterator can be read only once. Pass its source instead: a data set, or a list.")
     if data.pipeline is not None and classes is None:
@@ -407,7 +405,7 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
     return mask[rows[:, None], columns]
 
 
-def names_beside(source: Any) -> list[str] | None:
+def names_beside(source: Any) -> tuple[str, ...] | None:
     """Returns the names of classes, one a line in `classes.txt` of a folder; None where there is none, or no folder."""
     file = Path(expanded_path(source), CLASSES) if isinstance(source, (str, os.PathLike)) else None
     if file is None or not file.exists():

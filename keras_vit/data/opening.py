@@ -28,7 +28,7 @@ from keras_vit._arguments import (
 from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import check_shard
 from keras_vit.data.augmentation import HOLDOUT, ORDER, Augmentation, ImageTransform, Transform
-from keras_vit.data.boxes import PLAIN_BOXES, BoxAugmentation, BoxTransform
+from keras_vit.data.boxes import PLAIN_BOXES, BoxAugmentation
 from keras_vit.data.examples import (
     DENSE,
     IMAGE_SUFFIXES,
@@ -60,13 +60,11 @@ from keras_vit.data.mask_augmentation import (
     PLAIN,
     PLAIN_SEGMENTS,
     MaskAugmentation,
-    MaskTransform,
     SegmentAugmentation,
-    SegmentTransform,
 )
 from keras_vit.data.pipelines import Labels, PipelineStream
 from keras_vit.data.streams import ExampleStream, ImageStream
-from keras_vit.data.views import ViewAugmentation, ViewTransform
+from keras_vit.data.views import ViewAugmentation
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
 
@@ -174,8 +172,8 @@ def open_data(
         raise ValueError(f"sampling={sampling!r} is for shuffled training data: leave it out.")
     part, source = "train" if holdout is not None else split, expanded_path(source)
     source = pick_split(source, part) if isinstance(source, Mapping) else source
-    names, classes = check_class_names(class_names, classes)
-    classes = None if classes is None else whole_number("classes", classes, 1)
+    named, classes = check_class_names(class_names, classes)
+    names = None if named is None else list(named)
     # What has been opened says its target; only labels may be left out.
     known = getattr(source, "target", None)
     check_choice("target", target, (*TARGETS, NO_TARGET, *([known] if known else [])))
@@ -247,15 +245,13 @@ def _transform(
     ignore: int,
 ) -> Transform:
     """Returns what becomes of each example of a target `kind`."""
+    if not shuffle and kind in DENSE:
+        return Transform(size, None, seed, channels)
     if not shuffle:
-        return (
-            Transform(size, None, seed, channels)
-            if kind in DENSE
-            else ImageTransform(size, None, seed, channels, resize)
-        )
+        return ImageTransform(size, None, seed, channels, resize)
     if augmentation is None:
-        plain = {"mask": PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0), "segments": PLAIN_SEGMENTS}
-        plain["boxes"] = PLAIN_BOXES
+        plain = {"mask": PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0)}
+        plain |= {"segments": PLAIN_SEGMENTS, "boxes": PLAIN_BOXES}
         augmentation = plain.get(kind, Augmentation(crop="resize", flip=False))
     if kind not in getattr(augmentation, "targets", ()):
         known = {"mask": "MaskAugmentation", "segments": "SegmentAugmentation", "boxes": "BoxAugmentation"}
@@ -267,14 +263,8 @@ def _transform(
             f"{type(augmentation).__name__}.{hint}"
         )
     augmentation.check_channels(channels)
-    if kind == "mask":
-        return MaskTransform(size, augmentation, seed, channels, ignore)
-    if kind == "segments":
-        return SegmentTransform(size, augmentation, seed, channels)
-    if kind == "boxes":
-        return BoxTransform(size, augmentation, seed, channels)
-    make = ViewTransform if isinstance(augmentation, ViewAugmentation) else ImageTransform
-    return make(size, augmentation, seed, channels)
+    of_masks = {"ignore": ignore} if kind == "mask" else {}
+    return augmentation.transform(size, augmentation, seed, channels, **of_masks)
 
 
 def _open_pictures(source: Any, split: str, reading: Reading) -> Examples:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from keras_vit._arguments import (
     listing,
     to_numpy,
     warn_caller,
-    whole_number,
 )
 from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import option, refuse
@@ -53,16 +52,19 @@ Targets = dict[str, np.ndarray]
 _NUMBER = re.compile(r"[-_]?\d*$")  # after the class in the name of an instance's file
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class AnnotatedPictures:
-    """What pictures with segments and pictures with boxes share; subclasses have the fields that it reads."""
+    """Pictures with segments or boxes: what `open_data` reads them from, and how their classes are numbered."""
 
-    examples: Examples | None
+    examples: Examples | None = dataclasses.field(repr=False)
     classes: int
     class_names: tuple[str, ...] | None
-    task: str
-    tests: Any
-    target: str
-    whole: Examples | None = None
+    tests: Any = dataclasses.field(default=None, repr=False)
+    pipeline: Any = dataclasses.field(default=None, repr=False)
+    whole: Examples | None = dataclasses.field(default=None, repr=False)
+    task: str = ""
+
+    target: ClassVar[str]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,21 +90,53 @@ class AnnotatedPictures:
         Raises IndexError for one that there is not, TypeError for what is not a whole number.
         """
         chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
-        changes = {} if self.whole is None else {"whole": None}
-        return dataclasses.replace(self, examples=self.examples.part(chosen), **changes)
+        return dataclasses.replace(self, examples=self.examples.part(chosen), whole=None)
+
+    def in_order(self, names: Sequence[str] | None) -> Self:
+        """Returns the same data with classes in the order of a model's names; itself if either has no names.
+
+        Raises ValueError if a class has a name that is not one of the model's, or a pipeline has them in another order.
+        """
+        if names is None or self.class_names in (None, tuple(names)):
+            return self
+        if self.pipeline is not None or not {*self.class_names} <= {*names}:
+            raise ValueError(
+                f"data has the classes {listing(self.class_names)}, but the model {listing(names)}. Give "
+                "class_names= as the model has them, or data of these classes."
+            )
+        numbers = np.array([list(names).index(name) for name in self.class_names], "int32")
+
+        def renumbered(examples: Examples | None) -> Examples | None:
+            annotate = None if examples is None else functools.partial(_renumbered, examples.annotate, numbers)
+            return None if examples is None else dataclasses.replace(examples, annotate=annotate)
+
+        return dataclasses.replace(
+            self,
+            examples=renumbered(self.examples),
+            whole=renumbered(self.whole),
+            classes=len(names),
+            class_names=tuple(names),
+            tests=None if self.tests is None else self.tests.in_order(names),
+        )
+
+    def with_classes(self, classes: int | None, names: tuple[str, ...] | None) -> Self:
+        """Returns the data with the names and the number of classes that a person gave; ValueError if they differ."""
+        found = self.in_order(names)
+        if classes not in (None, found.classes):
+            given = f"classes={classes}" if names is None else f"class_names={list(names)}"
+            raise ValueError(f"{given} was given, but the {self.target} have {found.classes} classes.")
+        return found if found.class_names or names is None else dataclasses.replace(found, class_names=names)
 
     def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
         """Returns the pictures to train on, or where there are such those to evaluate on."""
         here = self.in_order(class_names)
         chosen = here if split == "train" or here.tests is None else here.tests
-        names = None if here.class_names is None else list(here.class_names)
-        marks = fingerprint(*chosen.names, chosen.examples.fingerprint)
         return dataclasses.replace(
             chosen.examples if split == "train" or chosen.whole is None else chosen.whole,
             kind=f"{self.task} {self.target}".strip(),
-            fingerprint=marks,
+            fingerprint=fingerprint(*chosen.names, chosen.examples.fingerprint),
             classes=here.classes,
-            class_names=names,
+            class_names=None if here.class_names is None else list(here.class_names),
             target=self.target,
             task=chosen.task,
         ).readable(reading)
@@ -111,11 +145,20 @@ class AnnotatedPictures:
         """Returns the pictures and the targets of what a pipeline yields."""
         return pair_of(element)
 
+    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+        """Returns the target of one of a pipeline's pictures as arrays."""
+        raise NotImplementedError
+
     def check_batch(self, targets: Any, images: np.ndarray, where: str) -> list[Targets]:
         """Returns the targets of a pipeline's pictures as `checked` does."""
         if not isinstance(targets, (list, tuple)) or len(targets) != len(images):
             raise ValueError(f"There must be a target for each of the {len(images)} pictures of {where}.")
         return [self.checked(target, images.shape[1:3], where) for target in targets]
+
+
+def _renumbered(annotate: Any, numbers: np.ndarray, note: Any, pixels: np.ndarray, name: str) -> Targets:
+    target = annotate(note, pixels, name)
+    return target | {"labels": numbers[target["labels"]]}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,20 +183,17 @@ class SegmentedImages(AnnotatedPictures):
         ('picture 0',)
     """
 
-    examples: Examples | None = dataclasses.field(repr=False)
-    classes: int
-    class_names: tuple[str, ...] | None
-    task: str
     stuff: tuple[int, ...] = ()
-    tests: "SegmentedImages | None" = dataclasses.field(default=None, repr=False)
-    pipeline: Any = dataclasses.field(default=None, repr=False)
     masks: MaskedImages | None = dataclasses.field(default=None, repr=False)  # semantic ones
-    whole: Examples | None = dataclasses.field(default=None, repr=False)
-    target: str = "segments"
+
+    target: ClassVar[str] = "segments"
 
     def in_order(self, names: Sequence[str] | None) -> Self:
-        """Returns the same data; raises ValueError if `names` are given and are not its class names in their order."""
-        return with_classes(self, None, None if names is None else tuple(names))
+        found = super().in_order(names)
+        if found is self:
+            return self
+        stuff = tuple(sorted(names.index(self.class_names[k]) for k in self.stuff))
+        return dataclasses.replace(found, stuff=stuff, masks=None if self.masks is None else self.masks.in_order(names))
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
         """Returns the target of one of a pipeline's pictures, made of a mask where that is given."""
@@ -253,60 +293,56 @@ def open_segments(
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)
-    names, count = None if names is None else tuple(names), None if count is None else whole_number("classes", count, 1)
     check_choice("split", split, tuple(SPLITS))
     of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
-    given = {"annotations": annotations, "split": split, **of_masks}
+    listed, folders = names or names_beside(source), _instance_folders(source)
     if isinstance(source, SegmentedImages):
-        refuse(_OF_KINDS, given, {"data": "segments that are open"})
-        return with_classes(source, count, names)
-    if annotations is not None:
-        refuse(_OF_KINDS, given, {"data": "COCO's annotations"})
-        listed = names or names_beside(source)
-        return with_classes(_coco(Path(source), Path(annotations), listed), count, names)
-    if isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
-        refuse(_OF_KINDS, given, {"data": "arrays of masks with labels"})
-        return _arrays(*source, count, names)
-    if isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
-        refuse(_OF_KINDS, given, {"data": "ADE20K's folder"})
-        return with_classes(_ade20k(Path(source), split), count, names)
-    folders = _instance_folders(source)
-    if folders:
-        refuse(_OF_KINDS, given, {"data": _INSTANCES[len(folders) > 1]})
-        return with_classes(_instances(folders, names or names_beside(source), split), count, names)
-    is_table = isinstance(source, (MaskedImages, LabelTable, str, os.PathLike, Mapping))
-    if not is_table and is_pipeline(source) and not hasattr(source, "__next__"):
-        _, first = pair_of(next(iter(one_pass(source)), ()))
-        if isinstance(first, Mapping) or isinstance(first[0], Mapping):
-            refuse(_OF_KINDS, given, {"data": "pipelines of masks with labels"})
-            if count is None:
-                raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
-            return SegmentedImages(None, count, names, "instance", pipeline=source)
-    masks = open_masks(source, classes=classes, class_names=class_names, **of_masks)
-    if masks.pipeline is None:
-        return _semantic(masks, split)
-    refuse({"split": _OF_KINDS["split"]}, given, {"data": "a pipeline of masks"})
-    return SegmentedImages(None, masks.classes, masks.class_names, "semantic", pipeline=masks.pipeline, masks=masks)
+        kind, make = "segments that are open", lambda: source
+    elif annotations is not None:
+        kind, make = "COCO's annotations", lambda: _coco(Path(source), Path(annotations), listed)
+    elif isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
+        whole, count, kept = in_memory(*source, count, _checked, with_empty=False)
+        found = SegmentedImages(whole.part(kept), count, names, whole=whole, task="instance")
+        kind, make = "arrays of masks with labels", lambda: found
+    elif isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
+        kind, make = "ADE20K's folder", lambda: _ade20k(Path(source), split)
+    elif folders:
+        kind, make = _INSTANCES[len(folders) > 1], lambda: _instances(folders, listed, split)
+    elif _yields_targets(source):
+        kind = "pipelines of masks with labels"
+        make = functools.partial(from_pipeline, SegmentedImages, source, count, names, "instance")
+    else:
+        masks = open_masks(source, classes=classes, class_names=class_names, **of_masks)
+        kind, make = "masks" if masks.pipeline is None else "a pipeline of masks", lambda: _semantic(masks, split)
+    refuse(_OF_KINDS, {"annotations": annotations, "split": split, **of_masks}, {"data": kind})
+    return make().with_classes(count, names)
 
 
 _INSTANCES = ("a folder of instances", "train/ and val/ with instances")
+_MASKS = ("masks", "a pipeline of masks")
 # Options that are not for every kind of data.
 _OF_KINDS = {
     "annotations": option(when={"data": ("COCO's annotations",)}),
-    "ignore": option(255, when={"data": ("masks",)}),
-    "reduce_zero_label": option(False, when={"data": ("masks",)}),
+    "ignore": option(255, when={"data": _MASKS}),
+    "reduce_zero_label": option(False, when={"data": _MASKS}),
     "split": option("train", when={"data": ("masks", "ADE20K's folder", _INSTANCES[1])}),
 }
 
 
-def with_classes(source: SegmentedImages, classes: int | None, names: tuple[str, ...] | None) -> SegmentedImages:
-    """Returns the source; ValueError if `classes` or `names` are given and are not those that it has."""
-    if names not in (None, source.class_names):
-        found = "no names" if source.class_names is None else listing(source.class_names)
-        raise ValueError(f"class_names={list(names or ())} was given, but the classes of the segments have {found}.")
-    if classes not in (None, source.classes):
-        raise ValueError(f"classes={classes} was given, but the segments have {source.classes} classes.")
-    return source
+def _yields_targets(source: Any) -> bool:
+    """Whether a pipeline, which can be gone through again, yields masks with labels."""
+    is_table = isinstance(source, (MaskedImages, LabelTable, str, os.PathLike, Mapping))
+    if is_table or not is_pipeline(source) or hasattr(source, "__next__"):
+        return False
+    _, first = pair_of(next(iter(one_pass(source)), ()))
+    return isinstance(first, Mapping) or isinstance(first[0], Mapping)
+
+
+def from_pipeline(kind: Any, source: Any, classes: int | None, names: tuple[str, ...] | None, task: str = "") -> Any:
+    """Returns `SegmentedImages` or `BoxedImages` of a pipeline that yields targets."""
+    if classes is None:
+        raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
+    return kind(None, classes, names, pipeline=source, task=task)
 
 
 def opened(
@@ -329,17 +365,15 @@ def opened(
 
 def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
     """Returns the pictures of a split with semantic masks, of which each class that occurs is a segment."""
+    fields: dict[str, Any] = {"class_names": masks.class_names, "task": "semantic", "masks": masks}
+    if masks.pipeline is not None:
+        return SegmentedImages(None, masks.classes, pipeline=masks.pipeline, **fields)
     examples = masks.open_examples(split, None, Reading(check="none"))
     load = examples.load if examples.in_files else lambda picture: as_bytes(examples.load(picture))
     annotate = functools.partial(_of_mask, examples.annotate, masks.ignore)
-    return SegmentedImages(
-        examples=dataclasses.replace(examples, load=load, annotate=annotate),
-        classes=examples.classes,
-        class_names=masks.class_names,
-        task="semantic",
-        tests=_semantic(masks, "validation") if split == "train" and masks.has_test_split else None,
-        masks=masks,
-    )
+    tests = _semantic(masks, "validation") if split == "train" and masks.has_test_split else None
+    segments = dataclasses.replace(examples, load=load, annotate=annotate)
+    return SegmentedImages(segments, masks.classes, tests=tests, **fields)
 
 
 def _of_mask(annotate: Callable[..., np.ndarray], ignore: int, note: Any, pixels: np.ndarray, name: str) -> Targets:
@@ -366,7 +400,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
     there = [i for i, path in enumerate(paths) if path is not None]
     whole = opened(paths, notes, annotate, file.name, file.stat().st_size, sum(kept)).part(there)
     examples = whole.part(np.flatnonzero(np.array(kept)[there]))
-    return SegmentedImages(examples, len(about.names), about.names, task, about.stuff, whole=whole)
+    return SegmentedImages(examples, len(about.names), about.names, whole=whole, task=task, stuff=about.stuff)
 
 
 def _ade20k(root: Path, split: str) -> SegmentedImages:
@@ -440,7 +474,7 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
         raise ValueError(f"{folder}/instances must have files whose names {wanted}, but {found}.")
     notes = [[(part, known.index(labels[part])) for part in parts] for parts in files.values()]
     digest = tuple((part.name, part.stat().st_size) for part in labels)
-    return SegmentedImages(opened(list(files), notes, _of_files, *digest), len(known), known, "instance")
+    return SegmentedImages(opened(list(files), notes, _of_files, *digest), len(known), known, task="instance")
 
 
 def _of_files(parts: Sequence[tuple[Path, int]], pixels: np.ndarray, name: str) -> Targets:
@@ -449,28 +483,29 @@ def _of_files(parts: Sequence[tuple[Path, int]], pixels: np.ndarray, name: str) 
     return {"masks": np.stack(masks), "labels": np.array([label for _, label in parts], "int32")}
 
 
-def _arrays(
-    pictures: Any, targets: Sequence[Any], classes: int | None, names: tuple[str, ...] | None
-) -> SegmentedImages:
-    """Returns pictures and targets in memory; pictures without a segment are left out."""
+def in_memory(
+    pictures: Any, targets: Sequence[Any], classes: int | None, check: Callable[..., Targets], with_empty: bool
+) -> tuple[Examples, int, list[int]]:
+    """Returns pictures and targets in memory, the number of classes, and which pictures are trained on."""
+    if len(pictures) != len(targets):
+        counts = f"{len(pictures)} and {len(targets)}"
+        raise ValueError(f"There must be as many pictures as targets, but {counts} are given.")
     labels = [to_numpy(target["labels"]) for target in targets]
     count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
-    if len(pictures) != len(labels):
-        raise ValueError(f"There must be as many pictures as targets, but {len(pictures)} and {len(labels)} are given.")
     for i, target in enumerate(targets):
-        _checked(target, np.shape(pictures[i])[:2], count, f"picture {i}")
-    kept = [i for i, of in enumerate(labels) if len(of)]
+        check(target, np.shape(pictures[i])[:2], count, f"picture {i}")
+    kept = [i for i, of in enumerate(labels) if with_empty or len(of)]
     examples = opened(
         pictures,
         targets,
-        lambda target, pixels, name: _checked(target, pixels.shape[:2], count, name),
+        lambda target, pixels, name: check(target, pixels.shape[:2], count, name),
         fingerprint(*(to_numpy(pictures[i]) for i in kept[:16])),
         len(kept),
         name=lambda i: f"picture {i}",
         load=lambda picture: as_bytes(read_picture(picture)),
         in_files=False,
     )
-    return SegmentedImages(examples.part(kept), count, names, "instance", whole=examples)
+    return examples, count, kept
 
 
 def as_bytes(picture: np.ndarray) -> np.ndarray:

@@ -6,79 +6,14 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._options import Count, Hue, Limits, Options, Pair, Positive, Share
-from keras_vit.data.augmentation import IMAGE, Draw, Transform
+from keras_vit._options import Count, Hue, Limits, Pair, Positive, Share
+from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
 from keras_vit.data.mask_augmentation import CHANGES, adjusted
 from keras_vit.interpolation import torchvision_resized
 
 ASPECTS, ATTEMPTS = (3 / 4, 4 / 3), 10  # of torchvision's `RandomResizedCrop`
 SIGMA, THRESHOLD = (0.1, 2.0), 128  # of the blur, in pixels; above which solarized pixels are inverted
 _LOCAL_SHARE = 96 / 224  # side of local views, per side of global ones
-
-
-@dataclasses.dataclass(frozen=True)
-class ViewAugmentation(Options):
-    """The views of a picture in self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
-
-    Args:
-        global_views: How many large crops; they come first, and are scaled to the image size of the model.
-        local_views: How many small crops.
-        local_size: What they are scaled to, an integer or (height, width); None for 3/7 of the image size, in whole
-            patches: 96 for 224.
-        global_area: The least and the largest share of the picture that a global view shows.
-        local_area: The same of local views.
-        flip: Mirror half of the views, left to right: not for digits and text.
-        jitter: Share of the views whose colours change, by the next four.
-        brightness: 0.4 multiplies by 0.6 to 1.4.
-        contrast: Likewise.
-        saturation: Likewise.
-        hue: By what share of the circle of colours they turn, at most.
-        grey: Share of the views that become grey.
-        blur: Share that is blurred, with a standard deviation of 0.1 to 2 pixels.
-        solarize: Share of the second global views whose bright pixels are inverted.
-
-    Raises:
-        TypeError, ValueError: if a field is out of its range.
-
-    Examples:
-        >>> data.ViewAugmentation(local_views=4, flip=False).global_views
-        2
-    """
-
-    global_views: Positive = 2
-    local_views: Count = 6
-    local_size: Pair | None = None
-    global_area: Annotated[tuple[float, float], Limits(1)] = (0.3, 1.0)
-    local_area: Annotated[tuple[float, float], Limits(1)] = (0.05, 0.3)
-    flip: bool = True
-    jitter: Share = 0.8
-    brightness: Share = 0.4
-    contrast: Share = 0.4
-    saturation: Share = 0.2
-    hue: Hue = 0.1
-    grey: Share = 0.2
-    blur: Share = 0.5
-    solarize: Share = 0.2
-
-    targets: ClassVar[tuple[str, ...]] = ("none",)
-
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError unless the pictures are of red, green and blue."""
-        if channels != 3:
-            raise ValueError(f"Views have other colours, so the model must take 3 channels, not {channels}.")
-
-    def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-        """Returns the height and width of local views for a model; ValueError if its patches do not divide them.
-
-        `image_size` and `patch` are the (height, width) of its images and patches.
-        """
-        if self.local_size is None:
-            sides = zip(image_size, patch, strict=True)
-            return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
-        size = self.local_size
-        if size[0] % patch[0] or size[1] % patch[1]:
-            raise ValueError(f"local_size={size} is not a multiple of the patch of {patch} pixels: give one, or None.")
-        return size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +57,67 @@ class ViewTransform(Transform):
             batch[:, :end].reshape(len(batch), views.global_views, *self.image_size, 3),
             batch[:, end:].reshape(len(batch), views.local_views, *local, 3),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewAugmentation(PictureAugmentation):
+    """The views of a picture in self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
+
+    Args:
+        global_views: How many large crops; they come first, and are scaled to the image size of the model.
+        local_views: How many small crops.
+        local_size: What they are scaled to, an integer or (height, width); None for 3/7 of the image size, in whole
+            patches: 96 for 224.
+        global_area: The least and the largest share of the picture that a global view shows.
+        local_area: The same of local views.
+        flip: Mirror half of the views, left to right: not for digits and text.
+        jitter: Share of the views whose colours change, by the next four.
+        brightness: 0.4 multiplies by 0.6 to 1.4.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: By what share of the circle of colours they turn, at most.
+        grey: Share of the views that become grey.
+        blur: Share that is blurred, with a standard deviation of 0.1 to 2 pixels.
+        solarize: Share of the second global views whose bright pixels are inverted.
+
+    Raises:
+        TypeError, ValueError: if a field is out of its range.
+
+    Examples:
+        >>> data.ViewAugmentation(local_views=4, flip=False).global_views
+        2
+    """
+
+    global_views: Positive = 2
+    local_views: Count = 6
+    local_size: Pair | None = None
+    global_area: Annotated[tuple[float, float], Limits(1)] = (0.3, 1.0)
+    local_area: Annotated[tuple[float, float], Limits(1)] = (0.05, 0.3)
+    flip: bool = True
+    jitter: Share = 0.8
+    brightness: Share = 0.4
+    contrast: Share = 0.4
+    saturation: Share = 0.2
+    hue: Hue = 0.1
+    grey: Share = 0.2
+    blur: Share = 0.5
+    solarize: Share = 0.2
+
+    targets: ClassVar[tuple[str, ...]] = ("none",)
+    transform: ClassVar[type[Transform]] = ViewTransform
+
+    def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+        """Returns the height and width of local views for a model; ValueError if its patches do not divide them.
+
+        `image_size` and `patch` are the (height, width) of its images and patches.
+        """
+        if self.local_size is None:
+            sides = zip(image_size, patch, strict=True)
+            return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
+        size = self.local_size
+        if size[0] % patch[0] or size[1] % patch[1]:
+            raise ValueError(f"local_size={size} is not a multiple of the patch of {patch} pixels: give one, or None.")
+        return size
 
 
 def view(

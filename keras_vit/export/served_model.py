@@ -191,7 +191,7 @@ def names_of_classes(model: keras.Model, class_names: Sequence[str] | None) -> l
     shapes = [tuple(output.shape) for output in model.outputs]
     if names is not None and shapes != [(None, count)]:
         raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
-    return names
+    return None if names is None else list(names)
 
 
 def describe(

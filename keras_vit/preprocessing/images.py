@@ -8,12 +8,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import numpy as np
 
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller, whole_number
 from keras_vit._files import expanded_path
+from keras_vit._options import OneOf, Options, Pair, Part, Several, Whole
 from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ RESIZES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Options):
     """Images of any size in, what a model takes out: resize, cut out the centre, normalise.
 
     The defaults are those of the official checkpoints.
@@ -59,29 +60,16 @@ class Pipeline:
             as models do whose patches do not fill the image (384 pixels in patches of 14).
     """
 
-    image_size: tuple[int, int]
+    image_size: Pair
     mean: float | tuple[float, ...] = 0.5
     std: float | tuple[float, ...] = 0.5
-    resize: str = "squash"
-    crop_ratio: float = 1.0
-    crop_rounding: str = "even"
-    filter: str = "bilinear"
-    trim: tuple[int, int] = (0, 0)
+    resize: Annotated[str, OneOf(("squash", "shortest"))] = "squash"
+    crop_ratio: Part = 1.0
+    crop_rounding: Annotated[str, OneOf(tuple(CROP_ROUNDINGS))] = "even"
+    filter: Annotated[str, OneOf(tuple(FILTERS))] = "bilinear"
+    trim: Annotated[tuple[int, int], Several(Whole(0), 2)] = (0, 0)
 
-    def __post_init__(self) -> None:
-        """Checks all fields and makes tuples of the sizes; TypeError or ValueError for a field that makes no sense."""
-        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        object.__setattr__(self, "trim", tuple(self.trim))
-        if len(self.trim) != 2 or not all(isinstance(n, int) and n >= 0 for n in self.trim):
-            raise ValueError(f"trim must be two whole numbers from 0, but {self.trim!r} was given.")
-        check_choice("resize", self.resize, ("squash", "shortest"))
-        check_choice("filter", self.filter, tuple(FILTERS))
-        check_choice("crop_rounding", self.crop_rounding, tuple(CROP_ROUNDINGS))
-        wanted = f"crop_ratio must be a number in (0, 1], but {self.crop_ratio!r} was given."
-        if not isinstance(self.crop_ratio, (int, float)) or isinstance(self.crop_ratio, bool):
-            raise TypeError(wanted)
-        if not 0 < self.crop_ratio <= 1:
-            raise ValueError(wanted)
+    def _check_together(self) -> None:
         for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
             values = np.asarray(given, "float64")
             if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):

@@ -152,6 +152,8 @@ def test_sources_that_are_refused(tmp_path):
     with pytest.raises(ValueError, match="classes=3 was given, but the boxes have 2 classes"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", classes=3)
     boxes = data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")
+    plain = data.open_boxes(([scene()[0]], [scene()[1] | {"labels": [0]}]))
+    assert data.open_boxes(plain, class_names=["a"]).class_names == ("a",)
     with pytest.raises(ValueError, match=r"has the classes 'dog', 'cat', but the model 'bird'"):
         boxes.in_order(["bird"])
     del about["annotations"][0]["bbox"]

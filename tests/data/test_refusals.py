@@ -8,6 +8,7 @@ import pytest
 from keras_vit.data import (
     Augmentation,
     MaskAugmentation,
+    open_boxes,
     open_data,
     open_masks,
     open_table,
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.once
 
 X, Y = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype="uint8"), np.arange(12) % 3
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype="uint8")
+BOXES = ([PICTURE], [{"boxes": [[1, 1, 8, 8]], "labels": [0]}])
 SMALL = (np.full((2, 8, 8, 3), 9, "uint8"), np.zeros((2, 8, 8), "uint8"))
 
 
@@ -168,7 +170,7 @@ REFUSED = [
             ({"holdout": 1.0}, ValueError, "holdout must be a share"),
             ({"holdout": 0.01}, ValueError, "cannot be held out"),
             ({"sampling": "sqrt", "split": "test"}, ValueError, "for shuffled training data"),
-            ({"sampling": "sqrt", "target": "number"}, ValueError, "labels are numbers"),
+            ({"sampling": "sqrt", "target": "number"}, ValueError, "the target of the data is 'number'"),
             ({"source": [(X, Y)], "sampling": "sqrt", "classes": 3}, ValueError, "A pipeline decides its own order"),
             ({"source": [(X, Y)], "processes": True, "classes": 3}, ValueError, "A pipeline decides its own order"),
             ({"image_size": None, "holdout": 0.1, "split": "test"}, ValueError, "A pipeline decides its own order"),
@@ -212,7 +214,10 @@ REFUSED = [
     (lambda: masks((SMALL[0], SMALL[1] + 3), {"ignore": 1}), ValueError, "ignore=1 is one of the 4 classes"),
     (lambda: masks(SMALL, resize="timm", split="test"), ValueError, "resize='timm' is for images in order, without"),
     (lambda: masks((SMALL[0][:, :0], SMALL[1][:, :0])), ValueError, "and have pixels"),
-    (lambda: masks(SMALL, sampling="balanced"), ValueError, "the labels are masks"),
+    (lambda: masks(SMALL, sampling="balanced"), ValueError, "the target of the data is 'mask'"),
+    (lambda: opened(open_boxes(BOXES), sampling="balanced"), ValueError, "the target of the data is 'boxes'"),
+    (lambda: opened(X, target="none", sampling="sqrt"), ValueError, "the target of the data is 'none'"),
+    (lambda: open_boxes(open_boxes(BOXES), class_names=["a", "b"]), ValueError, r"class_names=\['a', 'b'\] was given"),
     (lambda: masks([SMALL], target="number"), ValueError, "do not match the masks"),
     (lambda: masks([SMALL], classes=4), ValueError, "do not match the masks"),
     (lambda: masks(SMALL, {"class_names": ["a", "a"]}), ValueError, "differ"),
