@@ -34,6 +34,8 @@ class BoxedImages(AnnotatedPictures):
         class_names: Names of the classes, in order; None if they have no names.
         tests: The pictures of the test split; None if there is no such split.
         pipeline: Batches of another library's pipeline; None for other data.
+        whole: None: pictures without a box are among the examples.
+        task: Empty, because boxes have one task only.
         target: `"boxes"`.
 
     Examples:
