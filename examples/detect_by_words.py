@@ -1,4 +1,4 @@
-"""Boxes from words that were never trained: coloured shapes, named by two words each, in a few minutes on a CPU.
+"""Boxes from words that were never trained: coloured shapes, named by two words each, found by a small OWL-ViT.
 
     python examples/detect_by_words.py --output words-output [--quick]
 
