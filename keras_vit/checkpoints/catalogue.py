@@ -256,10 +256,12 @@ def _published() -> dict[str, Entry]:
     found = dict(catalogue())
     for group in _read("repositories.json")["groups"]:
         for listed in group["repositories"]:
-            row = {**dict.fromkeys(("image_size", "classes")), **group["common"], **listed}
+            row: dict[str, Any] = {**dict.fromkeys(("image_size", "classes")), **group["common"], **listed}
             row |= {field: tuple(row.get(field, ())) for field in ("notes", "inferred")}
-            repository, source = row.pop("repository"), "the publisher's table, at its own size"
-            more = {"family": group["family"], "top1_source": None if row.get("top1") is None else source}
+            repository = row.pop("repository")
+            more: dict[str, Any] = {"family": group["family"], "top1_source": None}
+            if row.get("top1") is not None:
+                more["top1_source"] = "the publisher's table, at its own size"
             name, url = f"hf://{repository}", f"https://huggingface.co/{repository}"
             found[name] = Entry(name=name, layout=None, urls=(url,), **row, **more)
     return found
