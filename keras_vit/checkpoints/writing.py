@@ -92,7 +92,10 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
     """Raises ValueError for an unknown layout, and for a path whose ending is not that of the layout's files."""
     if layout is not None:
         check_choice("layout", layout, tuple(LAYOUTS))
-        _target(pathlib.Path(path), layout)
+        is_npz = LAYOUTS[layout].sidecars is None
+        if pathlib.Path(path).suffix not in ((".npz",) if is_npz else (".safetensors", "")):
+            kind = "an .npz file" if is_npz else "a .safetensors file, or a folder with one"
+            raise ValueError(f"The layout {layout!r} is {kind}, but {str(path)!r} was given.")
         return
     if not str(path).endswith((".npz", *KERAS_ENDINGS)):
         beside = ", ".join(name for name, known in LAYOUTS.items() if known.sidecars is not None)
