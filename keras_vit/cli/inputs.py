@@ -76,7 +76,7 @@ def start_keras() -> None:
 
 
 def _silence_libraries() -> None:
-    """Changes the process so that only Python can write to standard error from now on, permanently."""
+    """Changes the process so that only Python can write to standard error from now on."""
     # Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
     # other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for worker processes

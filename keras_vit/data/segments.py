@@ -490,6 +490,12 @@ def in_memory(
     if len(pictures) != len(targets):
         counts = f"{len(pictures)} and {len(targets)}"
         raise ValueError(f"There must be as many pictures as targets, but {counts} are given.")
+    for i, target in enumerate(targets):
+        if not isinstance(target, Mapping):
+            raise TypeError(
+                "With pictures in memory, each target must be a dict with 'labels', and 'masks' or 'boxes', but that "
+                f"of picture {i} is {target!r:.80}."
+            )
     labels = [to_numpy(target["labels"]) for target in targets]
     count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
     for i, target in enumerate(targets):

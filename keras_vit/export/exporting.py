@@ -42,8 +42,8 @@ from keras_vit.models import ViTConfig
 from keras_vit.zoo import load
 
 # Largest difference to the model in relation to the size of its outputs, or to 1 where they are smaller. That of
-# float32 files is 1e-5 or less: the order of sums. That of int8 is twice what docs/exports.md measures permanently
-# files.
+# float32 files is 1e-5 or less: the order of sums. That of int8 is twice the largest error that
+# docs/exports.md lists.
 TOLERANCES = {"float32": 1e-4, "float16": 5e-3, "dynamic_int8": 1e-1, "int8": 2e-1}
 """Largest difference between file and model that `export` accepts, by precision, in relation to the model's outputs.
 
@@ -302,7 +302,7 @@ def export(
         logits
     """
     started = time.perf_counter()
-    asked, path = ExportOptions.from_dict(options), Path(path).expanduser()
+    asked, path = ExportOptions().replace(**options), Path(path).expanduser()
     row = format_of(path, format)
     check(asked, {"format": row.name})
     if isinstance(model, (str, os.PathLike)):

@@ -149,6 +149,8 @@ def test_sources_that_are_refused(tmp_path):
         data.open_boxes(iter([]))
     with pytest.raises(ValueError, match="as many pictures as targets"):
         data.open_boxes(([scene()[0]], []))
+    with pytest.raises(TypeError, match="each target must be a dict .*, but that of picture 1 is 3"):
+        data.open_boxes(([scene()[0]] * 2, [scene()[1], 3]), classes=4)
     with pytest.raises(ValueError, match="classes=3 was given, but the boxes have 2 classes"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", classes=3)
     boxes = data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")

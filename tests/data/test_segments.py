@@ -1,5 +1,6 @@
 """Masks of segments: what maps, COCO's files and folders of instances say, and how training changes them."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -360,11 +361,27 @@ def test_targets_that_make_no_sense():
             data.open_segments((pictures, targets), **{name: value})
     with pytest.raises(ValueError, match="as many pictures as targets"):
         data.open_segments((pictures * 2, targets))
+    with pytest.raises(TypeError, match="each target must be a dict .*, but that of picture 1 is None"):
+        data.open_segments((pictures * 2, [*targets, None]))
     with pytest.raises(ValueError, match=r"masks of picture 0 must be \(2, 20, 24\)"):
         data.open_segments((pictures, [{"masks": np.ones((1, 4, 4)), "labels": [0, 1]}]))
     source = data.open_segments((pictures, [{"masks": np.zeros((0, 20, 24)), "labels": []}]), classes=1)
     with pytest.raises(ValueError, match="data must hold images"):
         stream_of(source, augmentation=data.SegmentAugmentation())
+
+
+def test_classes_in_the_order_of_a_model():
+    """Labels, stuff, pictures without instances and test pictures are numbered as the model numbers its classes."""
+    pictures, targets = scenes(2)
+    targets[1] = {"masks": np.zeros((0, *pictures[1].shape[:2])), "labels": []}
+    source = data.open_segments((pictures, targets), class_names=["sky", "cat"])
+    source = dataclasses.replace(source, stuff=(0,), tests=source)
+    found = source.in_order(["cat", "dog", "sky"])
+    expected = [[2, 0][label] for label in targets[0]["labels"]]
+    assert found.classes == 3 and found.stuff == (2,) and found.tests.class_names == ("cat", "dog", "sky")
+    for one in (found, found.tests, dataclasses.replace(found, examples=found.whole)):
+        assert one.read(0)[1]["labels"].tolist() == expected
+    assert len(found.whole) == 2 and source.in_order(None) is source.in_order(["sky", "cat"]) is source
 
 
 OPTIONS = {"annotations": "a.json", "ignore": 7, "reduce_zero_label": True, "split": "test"}

@@ -220,6 +220,7 @@ REFUSED = {
     "tolerance": ({"tolerance": -1}, "tolerance must be a number above 0"),
     "tolerance of words": ({"tolerance": "0.1"}, "tolerance must be a number above 0"),
     "no option": ({"sofmax": True}, "has no argument sofmax=True.*softmax"),
+    "no option of export": ({"given": ()}, r"has no argument given=\(\)"),
     "another format's": ({"path": "m.onnx", "allow_select_ops": True}, "allow_select_ops=True is for the format 'lite"),
     "flag": ({"softmax": "no"}, "softmax must be True or False, but 'no'"),
     "too few names": ({"class_names": ["one"]}, "must name each of the 5 classes"),

@@ -44,6 +44,9 @@ def test_both_towers_train_and_a_killed_run_goes_on(owl, tmp_path):
     again = tune(owl, output=tmp_path / "killed", **options)
     assert not any(moved(done.owl.text_encoder, again.owl.text_encoder).values())
     assert not any(moved(done.model, again.model).values()) and done.log[-1]["val_ap"] == again.log[-1]["val_ap"]
+    owl.text_encoder.set_weights([1.01 * value for value in owl.text_encoder.get_weights()])
+    with pytest.raises(ValueError, match="the weights differ"):
+        tune(owl, output=tmp_path / "killed", **options)
     # What is returned, measured and written has the vectors that the trained text tower makes.
     for both in (done.owl, keras_vit.load_image_text(tmp_path / "whole/owl")):
         words = both.zero_shot_detector(NAMES, progress=False)
