@@ -37,12 +37,12 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=NotingClass):
         # Where the caller does not say whether it trains, only Keras knows.
         asks = bool(args) and options.get("training") is not None
         if asks and is_compiled():  # a program needs no flat layers to leave Keras's bookkeeping out
-            if may_be_flat(self) and {*map(keras.backend.standardize_dtype, dtypes)} == {self.compute_dtype}:
+            if may_be_flat(self) and {*map(keras.backend.standardize_dtype, dtypes)} <= {self.compute_dtype, "bool"}:
                 return self.call(*args, **{k: v for k, v in options.items() if k != "training" or self.takes_training})
             return super().__call__(*args, **options)
         device = device_of_flat_calls(args[0]) if asks else None
         function = None if device is None else flat(self)
-        if function is None or dtypes != {function.dtype}:
+        if function is None or not dtypes <= function.dtypes:
             return call_flat(None, super().__call__, *args, **options)
         return call_flat(device, function, *args, **options)
 

@@ -55,7 +55,8 @@ class FlatLayer:
     def __init__(self, layer: Any) -> None:
         import torch
 
-        self.layer, self.dtype = layer, getattr(torch, layer.compute_dtype)
+        self.layer = layer
+        self.dtypes = {getattr(torch, layer.compute_dtype), torch.bool}  # of arguments that Keras would not cast
 
     def __getattr__(self, name: str) -> Any:
         """Reads an attribute of the layer, once."""

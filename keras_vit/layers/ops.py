@@ -188,6 +188,14 @@ def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
 
 
 @with_faster_forms
+def standardized(kernel: Any, epsilon: float, inside: bool) -> Any:
+    """Returns a kernel with mean 0 and deviation 1 for each filter; `inside`, epsilon is added to the variance."""
+    kernel = kernel - mean(kernel, (0, 1, 2))
+    variance = mean(ops.square(kernel), (0, 1, 2))
+    return kernel / (ops.sqrt(variance + epsilon) if inside else ops.sqrt(variance) + epsilon)
+
+
+@with_faster_forms
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
     """Returns `(batch, rows, columns, channels)` normalised over groups of channels, computed in float32 or better."""
     # Not Keras's for the reason of `layer_normalization`.

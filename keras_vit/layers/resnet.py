@@ -9,7 +9,7 @@ from keras_vit._arguments import DType, Shape, Tensor, check_choice
 from keras_vit.layers.base import BaseLayer, CompositeLayer, initializer, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
 from keras_vit.layers.flat import activated, registered
-from keras_vit.layers.ops import activate_in_place, conv, group_normalization, max_pool, mean
+from keras_vit.layers.ops import activate_in_place, conv, group_normalization, max_pool, standardized
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.
 GROUP_NORM_EPSILON = 1e-5
@@ -73,18 +73,12 @@ class StdConv2D(BaseLayer):
 
     def standardized_kernel(self) -> Tensor:
         """Returns the kernel that the convolution uses, in the dtype of the weight; the stored one if `folded`."""
-        kernel = ops.convert_to_tensor(self.kernel)
-        if self.folded:
-            return kernel
-        kernel = kernel - mean(kernel, (0, 1, 2))
-        variance = mean(ops.square(kernel), (0, 1, 2))
-        if self.epsilon_inside:
-            return kernel / ops.sqrt(variance + self.epsilon)
-        return kernel / (ops.sqrt(variance) + self.epsilon)
+        kernel = self.kernel.value if isinstance(self.kernel, keras.Variable) else self.kernel
+        return kernel if self.folded else standardized(kernel, self.epsilon, self.epsilon_inside)
 
     def call(self, x: Tensor) -> Tensor:
         """Returns the convolution, `(batch, rows, columns, filters)`, in the dtype of `x`."""
-        return conv(x, ops.cast(self.standardized_kernel(), x.dtype), self.strides, self.padding)
+        return conv(x, tensor_of(self.standardized_kernel(), x), self.strides, self.padding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Returns `(batch, rows, columns, filters)`; None stays None."""

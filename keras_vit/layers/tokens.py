@@ -20,7 +20,7 @@ from keras_vit.layers.base import (
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
 from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
 from keras_vit.layers.flat import registered
-from keras_vit.layers.ops import conv, device_of, mean
+from keras_vit.layers.ops import conv, device_of, mean, reshape
 from keras_vit.layers.positions import sincos2d
 
 
@@ -558,7 +558,7 @@ class TokenMap(BaseLayer):
         The backend raises its error for a reshape where the tokens do not fill the grid.
         """
         rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
-        return ops.reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
+        return reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         """Returns `(batch, rows, columns, D)`."""

@@ -123,9 +123,8 @@ class _Functions:
         def call(number: int, layer: Any, args: Any, options: Any) -> Any:
             function = self.of_steps[number]
             if isinstance(function, FlatLayer):
-                for x in (*args, *options.values()):
-                    if getattr(x, "dtype", function.dtype) != function.dtype:
-                        function = layer  # Keras casts
+                if not {x.dtype for x in (*args, *options.values()) if hasattr(x, "dtype")} <= function.dtypes:
+                    function = layer  # Keras casts
             if isinstance(layer, BaseLayer) or "training" in getattr(layer, "call_signature_parameters", ()):
                 options = {**options, "training": training}
             return function(*args, **options)

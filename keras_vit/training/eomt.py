@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import DType, listing, matches, pair, to_numpy
+from keras_vit._keras import raw_values
 from keras_vit._processes import ALONE_BY_NAME, current, share
 from keras_vit.data import ImageStream, SegmentedImages
 from keras_vit.detection import MeanAP
@@ -184,7 +185,7 @@ def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
         import torch
 
         value = compute()
-        gradients = torch.autograd.grad(value, [weight.value for weight in weights], allow_unused=True)
+        gradients = torch.autograd.grad(value, raw_values(weights), allow_unused=True)
         value = value.detach()
     return value, [ops.zeros_like(w) if g is None else g for w, g in zip(weights, gradients, strict=True)]
 

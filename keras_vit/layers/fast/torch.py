@@ -270,6 +270,15 @@ def _applied(functions: tuple[Any, Any], x: Any, *others: Any) -> Any:
     return functions[1].apply(x, *others)
 
 
+# Not measured alone: 53 of a hybrid take 12,000 calls of Python less.
+@faster("standardized", TORCH_CPU, TORCH_CUDA)
+def standardized(kernel: Any, epsilon: float, inside: bool) -> Any:
+    """Returns as `ops.standardized`, by the same operations of PyTorch."""
+    kernel = kernel - kernel.mean((0, 1, 2), keepdim=True)
+    variance = kernel.square().mean((0, 1, 2), keepdim=True)
+    return kernel / ((variance + epsilon).sqrt() if inside else variance.sqrt() + epsilon)
+
+
 # 2.40 to 0.41 for 56 x 56 x 256 (one thread).
 @faster("group_normalization", TORCH_CPU, TORCH_CUDA)
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: float) -> Any:
