@@ -150,7 +150,7 @@ def worker(name, formats, precisions):
 
 
 def measure(options):
-    """The rows of all models and backends, in their order; each job has a share of the cores for itself."""
+    """Yields the rows of each model on each backend, in their order; each job has a share of the cores for itself."""
     shares, cores = queue.Queue(), sorted(os.sched_getaffinity(0))
     for i in range(options.jobs):
         shares.put(cores[i :: options.jobs])
@@ -171,7 +171,7 @@ def measure(options):
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         pairs = [(model, backend) for model in options.models for backend in options.backends]
-        return [row for rows in pool.map(run, *zip(*pairs, strict=True)) for row in rows]
+        yield from pool.map(run, *zip(*pairs, strict=True))
 
 
 def _line(row):
@@ -214,18 +214,20 @@ def main():
         os.sched_setaffinity(0, options.cores)
         worker(options.models[0], options.formats, options.precisions)
         return
-    rows = measure(options)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
     old = Path(options.output).read_text("utf-8") if options.output and os.path.exists(options.output) else ""
     count = os.cpu_count()
     is_whole = {*MODELS, *BACKENDS, *FORMATS} == {*options.models, *options.backends, *options.formats}
     head = HEAD.format(cores=count, jobs=options.jobs, share=count // options.jobs) + "\n"
-    text = (head if is_whole or not old else old.partition("| model |")[0]) + table(rows, old)
-    if options.output:
-        _, heading, notes = old.partition("\n## ")  # sections that were written by hand stay
-        Path(options.output).write_text(text + heading + notes, "utf-8")
+    head = head if is_whole or not old else old.partition("| model |")[0]
+    _, heading, notes = old.partition("\n## ")  # sections that were written by hand stay
+    rows = []
+    for measured in measure(options):  # what is measured is written at once: a later model may fail
+        rows += measured
+        text = head + table(rows, old)
+        if options.json:
+            Path(options.json).write_text(json.dumps(rows, indent=1), "utf-8")
+        if options.output:
+            Path(options.output).write_text(text + heading + notes, "utf-8")
     print(text)
 
 
