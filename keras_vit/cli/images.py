@@ -1,50 +1,57 @@
 """The commands about pictures: predict, classify, detect, segment, depth, embed, similar and duplicates."""
 
-import os
-from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
+
+from cyclopts import Parameter
 
 from keras_vit._arguments import printable
 from keras_vit._files import check_folder
+from keras_vit._options import check_shard
 from keras_vit._page import check_sheet_path
 from keras_vit._terminal import Table
 from keras_vit.cli.inputs import (
-    OVERWRITE,
-    PICTURES,
-    SOURCE,
-    WEIGHTS_OPTION,
+    Names,
+    NamesFrom,
+    Output,
+    Overwrite,
+    Pictures,
+    Tokenizer,
+    Weights,
     check_exists,
     check_source,
-    chosen,
+    check_target,
     files_to_write,
-    given,
     lines_of,
+    names_in,
     picture_files,
     predicted,
     start_keras,
     summary,
 )
-from keras_vit.cli.program import COUNT, COUNT_OR_0, METRES, Result, at_least_0, command, only, option, switch, without
+from keras_vit.cli.program import MANY, AtLeast0, Count, CountOr0, Result, command, given, only_for
 
 TOP = 5  # classes that `predict` shows
 
 
-@command(
-    "Classifies images; without any, the sample picture that the package ships, with the small model `glyphs`.",
-    option("images", "pictures, and folders with all that are in them", nargs="*", metavar="IMAGE|FOLDER"),
-    option("--weights", f"{SOURCE} (default: ViT-B/16; without pictures glyphs)"),
-    option("--top", f"how many classes to show (default: {TOP}, or all if fewer)", type=COUNT),
-    option("--threshold", "several labels: the least probability (default: 0.5)", type=at_least_0, metavar="P"),
-    examples=("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1"),
-)
-def predict(options: Namespace) -> Result:
-    """Returns the likeliest classes of each image, or its number by a regression model."""
+@command("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1")
+def predict(
+    *images: str, weights: str | None = None, top: Count | None = None, threshold: AtLeast0 | None = None
+) -> Result:
+    """Classifies images; without any, the sample picture that the package ships, with the small model `glyphs`.
+
+    Args:
+        images: pictures, and folders with all that are in them
+        weights: a file, a folder, an address, a name of the catalogue, or a variant (default: ViT-B/16; without
+            pictures glyphs)
+        top: how many classes to show (default: 5, or all if fewer)
+        threshold: several labels: the least probability (default: 0.5)
+    """
     from keras_vit.preprocessing import decode_predictions, sample_image
 
-    files = picture_files(options.images) if options.images else [sample_image()]
-    weights = options.weights or ("ViT-B/16" if options.images else "glyphs")
+    files = picture_files(images) if images else [sample_image()]
+    weights = weights or ("ViT-B/16" if images else "glyphs")
     check_source(weights)
     start_keras()
     import keras
@@ -53,10 +60,10 @@ def predict(options: Namespace) -> Result:
 
     model = load(weights)
     count = _count_classes(model, weights)
-    if options.top is not None and options.top > count:
-        raise ValueError(f"--top must be at most {count}, the classes of {weights}, but got {options.top}.")
+    if top is not None and top > count:
+        raise ValueError(f"--top must be at most {count}, the classes of {weights}, but got {top}.")
     config, several = model.config, model.config.classifier_activation == "sigmoid"
-    if options.threshold is not None and not several:
+    if threshold is not None and not several:
         raise ValueError(f"--threshold is for models of several labels, but {weights} has one for each image.")
     outputs = predicted(model, files)
     if count == 1 and not several:  # a regression
@@ -65,8 +72,8 @@ def predict(options: Namespace) -> Result:
         return Result(data, Table({"image": row["image"], name: f"{row['number']:.4g}"} for row in data))
     if config.classifier_activation in (None, "linear"):
         outputs = keras.ops.convert_to_numpy(keras.ops.softmax(outputs))
-    top = options.top or (count if several else min(TOP, count))
-    threshold = 0.5 if several and options.threshold is None else options.threshold
+    top = top or (count if several else min(TOP, count))
+    threshold = 0.5 if several and threshold is None else threshold
     decoded = decode_predictions(outputs, top=top, threshold=threshold, class_names=config.class_names)
     data, named = [], []
     for path, classes in zip(files, decoded, strict=True):
@@ -107,76 +114,92 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
 
 
 @command(
-    "Classifies images by names that you give, with a CLIP or SigLIP and without training.",
-    PICTURES,
-    option(
-        "--weights", "both towers, such as hf://openai/clip-vit-base-patch32", required=True, metavar="FILE|ADDRESS"
-    ),
-    option("--names", "what the classes are called", metavar="A,B,..."),
-    option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
-    option("--templates", "a sentence with {}, or openai_80, openai_cifar10 ...", default="a photo of a {}."),
-    option("--tokenizer", "a tokenizer.json or .model, where none lies beside the weights", metavar="FILE"),
-    option("--top", "how many names to show (default: all)", type=COUNT),
-    examples=(
-        "photo.jpg --names cat,dog --weights hf://openai/clip-vit-base-patch32",
-        "photos/*.jpg --names-from names.txt --templates openai_80 --weights clip/ --top 3",
-    ),
+    "photo.jpg --names cat,dog --weights hf://openai/clip-vit-base-patch32",
+    "photos/*.jpg --names-from names.txt --templates openai_80 --weights clip/ --top 3",
 )
-def classify(options: Namespace) -> Result:
-    """Returns the probability of each name for each image."""
-    if (options.names is None) == (options.names_from is None):
+def classify(
+    images: Pictures,
+    /,
+    *,
+    weights: str,
+    names: Names = None,
+    names_from: NamesFrom = None,
+    templates: str = "a photo of a {}.",
+    tokenizer: Tokenizer = None,
+    top: Count | None = None,
+) -> Result:
+    """Classifies images by names that you give, with a CLIP or SigLIP and without training.
+
+    Args:
+        weights: both towers, such as hf://openai/clip-vit-base-patch32
+        templates: a sentence with {}, or openai_80, openai_cifar10 ...
+        top: how many names to show (default: all)
+    """
+    classes = names_in(names, names_from)
+    if classes is None:
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
-    classes = _names_in(options)
-    files = picture_files(options.images)
+    files = picture_files(images)
     start_keras()
     import numpy as np
 
     from keras_vit.text.image_text import load_pair
 
-    both = load_pair(options.weights, tokenizer=options.tokenizer)
-    model = both.zero_shot_classifier(classes, options.templates)
+    both = load_pair(weights, tokenizer=tokenizer)
+    model = both.zero_shot_classifier(classes, templates)
     outputs = predicted(model.with_config(classifier_activation=both.activation), files)
     named = [
-        (path, [(classes[i], float(shares[i])) for i in np.argsort(-shares)[: options.top]])
+        (path, [(classes[i], float(shares[i])) for i in np.argsort(-shares)[:top]])
         for path, shares in zip(files, outputs, strict=True)
     ]
     data = [{"image": path, "names": dict(pairs)} for path, pairs in named]
     return Result(data, _named_table(named, "name"))
 
 
-def _names_in(options: Namespace) -> list[str]:
-    """Returns the names between the commas of `--names`, or the lines of the file `--names-from` that are not empty."""
-    check_exists(options.names_from)
-    if options.names is not None:
-        return [name.strip() for name in options.names.split(",")]
-    return lines_of(options.names_from)
+@Parameter(name="*")
+class Maps(TypedDict, total=False):
+    """How maps are written.
+
+    Attributes:
+        head: the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI
+        format: of the files in a folder (default: png)
+        flip: average with the mirror image (not for EoMT)
+        plot: write figures with names or a scale instead of maps
+        skip_unreadable: leave out files that are not pictures, and say which
+        overwrite: replace the output if it exists
+    """
+
+    head: str
+    format: Literal["png", "npy"]
+    flip: bool
+    plot: bool
+    skip_unreadable: bool
+    overwrite: bool
 
 
-MAPS = (
-    PICTURES,
-    option("--weights", "a segmentation or depth model, or a backbone with --head", required=True, metavar="WEIGHTS"),
-    option("--head", "the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI", metavar="FILE"),
-    option("--output", "a .png or .npy for one picture, otherwise a folder", short="-o", required=True, metavar="OUT"),
-    option("--format", "of the files in a folder (default: png)", choices=("png", "npy")),
-    switch("--flip", "average with the mirror image (not for EoMT)"),
-    switch("--plot", "write figures with names or a scale instead of maps"),
-    switch("--skip-unreadable", "leave out files that are not pictures, and say which"),
-    OVERWRITE,
-)
+MapWeights = Annotated[str, Parameter(help="a segmentation or depth model, or a backbone with --head")]
+MapOutput = Annotated[str, Parameter(alias="-o", help="a .png or .npy for one picture, otherwise a folder")]
 Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and for the table
 
 
-def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row], load: Callable[[], Any]) -> Result:
+def _write_maps(
+    images: list[str],
+    weights: str,
+    output: str,
+    maps: Maps,
+    write: Callable[[Any, Any, Path, Path], Row],
+    load: Callable[[], Any],
+) -> Result:
     """Writes a map or figure for each picture; returns a row for each, also for skipped ones."""
-    if options.plot and options.format == "npy":
+    format = maps.get("format")
+    if maps.get("plot") and format == "npy":
         raise ValueError("--plot writes figures, not numbers: leave --format npy out.")
-    ending = f".{options.format or 'png'}"
-    pairs = files_to_write(options.images, options.output, ending, options.overwrite)
-    if options.format is not None and pairs[0][1].suffix != ending:
-        raise ValueError(f"--format {options.format} is for files in a folder, but OUT is {options.output}.")
-    check_source(options.weights)
-    check_exists(options.head)
-    check_folder(pairs[0][1].parent if len(pairs) == 1 else options.output)
+    ending = f".{format or 'png'}"
+    pairs = files_to_write(images, output, ending, maps.get("overwrite", False))
+    if format is not None and pairs[0][1].suffix != ending:
+        raise ValueError(f"--format {format} is for files in a folder, but the output is {output}.")
+    check_source(weights)
+    check_exists(maps.get("head"))
+    check_folder(pairs[0][1].parent if len(pairs) == 1 else output)
     start_keras()
     from keras_vit.preprocessing.windows import read_picture
 
@@ -186,7 +209,7 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
         try:
             pixels = read_picture(picture, model.config.channels)
         except (OSError, ValueError) as error:
-            if not options.skip_unreadable:
+            if not maps.get("skip_unreadable"):
                 raise
             data.append({"image": str(picture), "output": None, "error": str(error)})
             table.append({"image": str(picture), "output": "none: it cannot be read"})
@@ -199,86 +222,87 @@ def _write_maps(options: Namespace, write: Callable[[Any, Any, Path, Path], Row]
 
 
 @command(
-    "Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.",
-    *MAPS,
-    option("--max-depth", "the largest depth in metres, or `relative`, if it is in no file", type=METRES, metavar="X"),
-    examples=(
-        "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
-        "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",
-    ),
+    "photo.jpg -o depth.png --weights hf://depth-anything/Depth-Anything-V2-Small-hf",
+    "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",
 )
-def depth(options: Namespace) -> Result:
-    """Writes the depth of each picture; the result has its least and its largest depth.
+def depth(
+    images: Pictures,
+    /,
+    *,
+    weights: MapWeights,
+    output: MapOutput,
+    maps: Maps = {},
+    max_depth: AtLeast0 | Literal["relative"] | None = None,
+) -> Result:
+    """Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.
 
-    Raises FileNotFoundError for a missing path or folder, FileExistsError for an output that is there, OSError for a
-    file that cannot be read, fetched or written, ValueError for a picture that cannot be decoded, no pictures, an
-    unknown name or an output of another ending, TypeError or ValueError for a model of another kind, ImportError
-    without Pillow, a backend of Keras or, for `--plot`, matplotlib.
+    Args:
+        maps: how they are written
+        max_depth: the largest depth in metres, or relative, if it is in no file
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
-        """Writes the depth of a picture, or a figure, and returns its row; OSError if the file cannot be written."""
         from keras_vit.depth import estimate, plot
 
-        result = estimate(model, pixels, flip=options.flip)
+        result = estimate(model, pixels, flip=maps.get("flip", False))
         ends = {"least": float(result.depth.min()), "largest": float(result.depth.max())}
         row: dict[str, Any] = {"metric": result.metric, "unit": result.unit, **ends}
-        if options.plot:
+        if maps.get("plot"):
             plot(result, picture, target)
         else:
             row["scale"], row["offset"] = result.save(target)
         return row, {"depth": f"{ends['least']:.4g} to {ends['largest']:.4g} {result.unit}"}
 
     def load() -> Any:
-        """Returns the model; OSError if a file cannot be read or fetched, TypeError or ValueError if none fits."""
         from keras_vit import zoo
 
-        return zoo.load(options.weights, head=options.head, max_depth=options.max_depth)
+        return zoo.load(weights, head=maps.get("head"), max_depth=max_depth)
 
-    return _write_maps(options, write, load)
+    return _write_maps(images, weights, output, maps, write, load)
 
 
 @command(
-    "Divides pictures into segments: a map of classes or ids as PNG or numbers, or a figure with names.",
-    *MAPS,
-    option("--task", "what segments are (default: the model's)", choices=("semantic", "panoptic", "instance")),
-    option(
-        "--stuff",
-        "panoptic: classes whose segments are merged into one",
-        dest="stuff_classes",
-        type=COUNT_OR_0,
-        nargs="+",
-        metavar="K",
-    ),
-    option("--scales", "linear heads: sizes to average over (default: 1)", type=at_least_0, nargs="+"),
-    option("--names", "with both towers of a TIPS: what the classes are called", metavar="A,B,..."),
-    option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
-    option("--templates", "with names: a sentence with {}, or a list such as tcl (default)"),
-    option("--mode", "with names: crops that overlap (default), or the whole picture", choices=("slide", "whole")),
-    option("--tokenizer", "a tokenizer.json or .model, where none lies beside the weights", metavar="FILE"),
-    examples=(
-        "photo.jpg -o masks.png --weights hf://tue-mps/coco_panoptic_eomt_large_640 --plot",
-        "photos -o maps --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_ade20k_linear_head.pth --json",
-        'photo.jpg -o masks.png --names "cat,grass,sky" --weights hf://google/tipsv2-b14 --plot',
-    ),
+    "photo.jpg -o masks.png --weights hf://tue-mps/coco_panoptic_eomt_large_640 --plot",
+    "photos -o maps --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_ade20k_linear_head.pth --json",
+    'photo.jpg -o masks.png --names "cat,grass,sky" --weights hf://google/tipsv2-b14 --plot',
 )
-def segment(options: Namespace) -> Result:
-    """Writes the segments of each picture; the result has all of them, and its table how many and the five largest.
+def segment(
+    images: Pictures,
+    /,
+    *,
+    weights: MapWeights,
+    output: MapOutput,
+    maps: Maps = {},
+    task: Literal["semantic", "panoptic", "instance"] | None = None,
+    stuff: Annotated[list[CountOr0] | None, MANY] = None,
+    scales: Annotated[list[AtLeast0] | None, MANY] = None,
+    names: Names = None,
+    names_from: NamesFrom = None,
+    templates: str | None = None,
+    mode: Literal["slide", "whole"] | None = None,
+    tokenizer: Tokenizer = None,
+) -> Result:
+    """Divides pictures into segments: a map of classes or ids as PNG or numbers, or a figure with names.
 
-    Raises FileNotFoundError for a missing path or folder, FileExistsError for an output that is there, OSError for a
-    file that cannot be read, fetched or written, ValueError for a picture that cannot be decoded, no pictures, an
-    unknown name, an output of another ending, or options that contradict each other or do not fit the model, TypeError
-    for a model of another kind, ImportError without Pillow, a backend of Keras, a library that the tokenizer needs or,
-    for `--plot`, matplotlib.
+    Args:
+        maps: how they are written
+        task: what segments are (default: the model's)
+        stuff: panoptic: classes whose segments are merged into one
+        scales: linear heads: sizes to average over (default: 1)
+        names: with both towers of a TIPS: what the classes are called
+        templates: with names: a sentence with {}, or a list such as tcl (default)
+        mode: with names: crops that overlap (default), or the whole picture
     """
+    classes = names_in(names, names_from)
+    only_for("--names A,B,...", classes is not None, templates=templates, mode=mode, tokenizer=tokenizer)
+    only_for("runs without --names", classes is None, head=maps.get("head"))
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
-        """Writes the segments of a picture, or a figure, and returns its row; OSError if the file cannot be written."""
         from keras_vit import segmentation
 
-        choices = given(options, "task", "stuff_classes", "scales")
-        result = segmentation.segment(model, pixels, flip=options.flip, **choices)
-        if options.plot:
+        choices = given(task=task, stuff_classes=stuff, scales=scales)
+        result = segmentation.segment(model, pixels, flip=maps.get("flip", False), **choices)
+        if maps.get("plot"):
             segmentation.plot(result, picture, target)
         else:
             result.save(target)
@@ -286,64 +310,84 @@ def segment(options: Namespace) -> Result:
         words = ", ".join(f"{part.label} {100 * part.area / result.map.size:.0f} %" for part in largest[:5])
         return result.to_dict(), {"segments": len(largest), "largest": words}
 
-    return _write_maps(options, write, lambda: _segmenter(options))
+    def load() -> Any:
+        from keras_vit import zoo
+        from keras_vit.text.image_text import load_pair
+
+        if classes is None:
+            return zoo.load(weights, head=maps.get("head"))
+        both = load_pair(weights, tokenizer=tokenizer)
+        return both.zero_shot_segmenter(classes, **given(templates=templates, mode=mode))
+
+    return _write_maps(images, weights, output, maps, write, load)
 
 
-def _segmenter(options: Namespace) -> Any:
-    """Returns the model that a file holds, or of both towers of a TIPS one for the names that are given."""
-    from keras_vit import zoo
-    from keras_vit.text.image_text import load_pair
+@Parameter(name="*")
+class Chosen(TypedDict, total=False):
+    """Which boxes are kept.
 
-    if options.names is None and options.names_from is None:
-        for_names = given(options, "templates", "mode", "tokenizer")
-        if for_names:
-            raise ValueError(f"--{', --'.join(for_names)} needs --names A,B,... or --names-from FILE.")
-        return zoo.load(options.weights, head=options.head)
-    if options.head is not None or None not in (options.names, options.names_from):
-        raise ValueError("Give one of --names A,B,..., --names-from FILE and --head FILE.")
-    both = load_pair(options.weights, tokenizer=options.tokenizer)
-    return both.zero_shot_segmenter(_names_in(options), **given(options, "templates", "mode"))
+    Attributes:
+        threshold: the least score (default: 0.1)
+        nms: the largest overlap of two boxes of a class (default: any)
+        most: how many boxes with the best scores (default: all)
+    """
+
+    threshold: AtLeast0
+    nms: AtLeast0
+    most: Count
 
 
 @command(
-    "Finds objects in pictures: boxes with names and scores, named by words or by an example.",
-    option("images", "pictures, and folders with all that are in them", nargs="+", metavar="IMAGE|FOLDER"),
-    option("--weights", "an OWL, or without --names and --like a detector", required=True, metavar="WEIGHTS"),
-    option("--names", "what to look for", metavar="A,B,..."),
-    option("--names-from", "a text file with a name on each line instead", metavar="FILE"),
-    option("--templates", "with names: a sentence with {}, or a published list (default: the name alone)"),
-    option("--tokenizer", "a tokenizer.json or .model, where none lies beside the weights", metavar="FILE"),
-    option("--like", "in place of names a picture of what to look for", metavar="IMAGE"),
-    option("--box", "of --like: left, top, right and bottom in pixels", type=at_least_0, nargs=4, metavar="X"),
-    option("--threshold", "the least score (default: 0.1)", type=at_least_0, metavar="P"),
-    option("--nms", "the largest overlap of two boxes of a class (default: any)", type=at_least_0, metavar="IOU"),
-    option("--most", "how many boxes with the best scores (default: all)", type=COUNT),
-    option("--output", "a .json, .csv or .png for one picture, otherwise a folder", short="-o", metavar="OUT"),
-    option("--format", "of the files in a folder (default: png)", choices=("png", "json", "csv")),
-    OVERWRITE,
-    examples=(
-        'photo.jpg --names "cat,remote control" --weights hf://google/owlv2-base-patch16-ensemble -o boxes.png',
-        "photos --like cat.jpg --box 40 10 120 90 --weights hf://google/owlv2-base-patch16-ensemble --json",
-    ),
+    'photo.jpg --names "cat,remote control" --weights hf://google/owlv2-base-patch16-ensemble -o boxes.png',
+    "photos --like cat.jpg --box 40 10 120 90 --weights hf://google/owlv2-base-patch16-ensemble --json",
 )
-def detect(options: Namespace) -> Result:
-    """Returns the boxes of each picture; with `--output` also files or figures of them."""
-    ending = f".{options.format or 'png'}"
-    if options.format is not None and options.output is None:
-        raise ValueError(f"--format {options.format} is for files: give --output OUT.")
+def detect(
+    images: Pictures,
+    /,
+    *,
+    weights: str,
+    names: Names = None,
+    names_from: NamesFrom = None,
+    templates: str | None = None,
+    tokenizer: Tokenizer = None,
+    like: str | None = None,
+    box: tuple[AtLeast0, AtLeast0, AtLeast0, AtLeast0] | None = None,
+    chosen: Chosen = {},
+    output: Annotated[str | None, Parameter(alias="-o")] = None,
+    format: Literal["png", "json", "csv"] | None = None,
+    overwrite: Overwrite = False,
+) -> Result:
+    """Finds objects in pictures: boxes with names and scores, named by words or by an example.
+
+    Args:
+        weights: an OWL, or without --names and --like a detector
+        names: what to look for
+        templates: with names: a sentence with {}, or a published list (default: the name alone)
+        like: in place of names a picture of what to look for
+        box: of --like: left, top, right and bottom in pixels
+        chosen: which boxes are kept
+        output: a .json, .csv or .png for one picture, otherwise a folder
+        format: of the files in a folder (default: png)
+    """
+    classes = names_in(names, names_from)
+    only_for("--output OUT", output is not None, format=format)
+    only_for("--names A,B,...", classes is not None, templates=templates, tokenizer=tokenizer)
+    only_for("--like IMAGE", like is not None, box=box)
+    only_for("runs without --names", classes is None, like=like)
     pairs: list[tuple[Path, Path | None]]
-    if options.output is None:
-        pairs = [(Path(file), None) for file in picture_files(options.images)]
+    if output is None:
+        pairs = [(Path(file), None) for file in picture_files(images)]
     else:
-        pairs = [*files_to_write(options.images, options.output, ending, options.overwrite)]
-    check_source(options.weights)
-    check_exists(options.like)
+        pairs = [*files_to_write(images, output, f".{format or 'png'}", overwrite)]
+    check_source(weights)
+    check_exists(like)
     start_keras()
     from keras_vit import detection
 
-    model, data, table = _detector(options), [], Table()
+    model = _detector(weights, classes, templates, tokenizer, like, box)
+    data, table = [], Table()
     for picture, target in pairs:
-        found = detection.detect(model, picture, **given(options, "threshold", "nms", "most"))
+        found = detection.detect(model, picture, **chosen)
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.suffix in (".json", ".csv"):
@@ -357,81 +401,71 @@ def detect(options: Namespace) -> Result:
     return Result(data, table)
 
 
-def _detector(options: Namespace) -> Any:
+def _detector(weights: str, classes: Any, templates: Any, tokenizer: Any, like: Any, box: Any) -> Any:
     """Returns a detector of the names or of the example that are given, or the one that a file holds."""
     from keras_vit import text, zoo
 
-    by_words = options.names is not None or options.names_from is not None
-    if sum((options.names is not None, options.names_from is not None, options.like is not None)) > 1:
-        raise ValueError("Give one of --names A,B,..., --names-from FILE and --like IMAGE.")
-    for flag, value, needs in (
-        ("--templates", options.templates, by_words),
-        ("--tokenizer", options.tokenizer, by_words),
-        ("--box", options.box, options.like is not None),
-    ):
-        if value is not None and not needs:
-            raise ValueError(f"{flag} needs {'--like IMAGE' if flag == '--box' else '--names A,B,...'}.")
-    if not by_words and options.like is None:
-        return zoo.load(options.weights)
-    both = text.load_image_text(options.weights, tokenizer=options.tokenizer)
+    if classes is None and like is None:
+        return zoo.load(weights)
+    both = text.load_image_text(weights, tokenizer=tokenizer)
     if not isinstance(both, text.OpenVocabularyDetector):
-        raise TypeError(f"{options.weights} names whole pictures, not boxes: use `keras-vit classify`, or an OWL.")
-    if options.like is not None:
-        return both.one_shot_detector(options.like, options.box)
-    return both.zero_shot_detector(_names_in(options), **given(options, "templates"))
+        raise TypeError(f"{weights} names whole pictures, not boxes: use `keras-vit classify`, or an OWL.")
+    if like is not None:
+        return both.one_shot_detector(like, box)
+    return both.zero_shot_detector(classes, **given(templates=templates))
 
 
-def _shard(text: str) -> tuple[int, int]:
-    """Returns the slice that a text such as `0/4` says, as (index, count); argparse's ArgumentTypeError otherwise."""
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise ArgumentTypeError(f"must be I/N, from 0/N to (N-1)/N, but {text!r} was given")
-    return int(index), int(count)
+def _shard(_: Any, tokens: Any) -> tuple[int, int]:
+    index, _, count = tokens[0].value.partition("/")
+    return check_shard((int(index), int(count)))
 
 
-@command(
-    "Writes the features of many images to a file; a run that is killed goes on.",
-    option("images", "a folder with all that is in it, or files and folders", nargs="+", metavar="FOLDER|FILE"),
-    option("--output", "the .npz file to write", short="-o", required=True, metavar="OUT"),
-    WEIGHTS_OPTION,
-    only(
-        [without("texts")],
-        option("--features", "which, such as block_-1 or encoded (default: pre_logits)"),
-        switch("--skip-unreadable", "leave out files that are not images, and say which"),
-        option("--shard", "the I-th slice of N of the images only, from 0 (default: 0/1)", type=_shard, metavar="I/N"),
-    ),
-    option("--batch-size", "images at a time", type=COUNT, default=32),
-    option("--dtype", "in the file", choices=("float32", "float16"), default="float32"),
-    switch("--texts", "the files hold texts, one a line; the weights have a text tower"),
-    OVERWRITE,
-    examples=("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz"),
-)
-def embed(options: Namespace) -> Result:
-    """Writes the features of images, or of texts, to the file `options.output`; returns what is in it.
+@command("photos -o features.npz", "photos --weights glyphs --features block_-1 -o features.npz")
+def embed(
+    images: Annotated[list[str], Parameter(help="a folder with all that is in it, or files and folders")],
+    /,
+    *,
+    output: Output,
+    weights: Weights = "ViT-B/16",
+    features: str | None = None,
+    skip_unreadable: bool = False,
+    shard: Annotated[Any, Parameter(converter=_shard, n_tokens=1, metavar="I/N")] = None,
+    batch_size: Count = 32,
+    dtype: Literal["float32", "float16"] = "float32",
+    texts: bool = False,
+    overwrite: Overwrite = False,
+) -> Result:
+    """Writes the features of many images to a file; a run that is killed goes on.
 
-    Raises FileNotFoundError for a missing path or folder; ValueError for an unknown model or features, another ending
-    than .npz, an image that cannot be read unless such are skipped, texts that are not UTF-8, or an output with other
-    features unless it may be replaced (FileExistsError for texts); TypeError for a model of another kind; OSError if a
-    file cannot be read, fetched or written, as on a full disk; ImportError without Pillow, a backend of Keras or a
-    library that the tokenizer needs.
+    Args:
+        output: the .npz file to write
+        features: which, such as block_-1 or encoded (default: pre_logits)
+        skip_unreadable: leave out files that are not images, and say which
+        shard: the I-th slice of N of the images only, from 0 (default: 0/1)
+        batch_size: images at a time
+        dtype: in the file
+        texts: the files hold texts, one a line; the weights have a text tower
     """
-    check_exists(*options.images)
-    check_source(options.weights)
+    only_for("runs without --texts", not texts, features=features, skip_unreadable=skip_unreadable, shard=shard)
+    check_exists(*images)
+    check_source(weights)
     start_keras()
     from keras_vit.evaluation import embed
     from keras_vit.evaluation.embedding import check_output
 
-    check_output(options.output)
-    if options.texts:
-        return _embed_texts(options)
+    check_output(output)
+    if texts:
+        return _embed_texts(images, output, weights, batch_size, dtype, overwrite)
     done = embed(
-        options.weights,
-        options.images if len(options.images) > 1 else options.images[0],
-        options.output,
-        shard=options.shard or (0, 1),
-        on_bad_image="skip" if options.skip_unreadable else "stop",
-        **chosen(options, "batch_size", "dtype", "overwrite"),
-        **given(options, "features"),
+        weights,
+        images if len(images) > 1 else images[0],
+        output,
+        shard=shard or (0, 1),
+        on_bad_image="skip" if skip_unreadable else "stop",
+        batch_size=batch_size,
+        dtype=dtype,
+        overwrite=overwrite,
+        **given(features=features),
     )
     shape = " x ".join(map(str, done.shape))
     start = f"{printable(done.path)} is already complete" if done.already_complete else f"Wrote {printable(done.path)}"
@@ -444,85 +478,88 @@ def embed(options: Namespace) -> Result:
     return Result({**data, "already_complete": done.already_complete}, summary(text, *following))
 
 
-def _embed_texts(options: Namespace) -> Result:
+def _embed_texts(files: list[str], output: str, weights: str, batch_size: int, dtype: str, overwrite: bool) -> Result:
     """Writes the embeddings of texts, each of length 1, with the texts as names; the result says how many."""
     import numpy as np
 
     from keras_vit._files import replacing
     from keras_vit.text import load_image_text
 
-    if os.path.exists(options.output) and not options.overwrite:
-        raise FileExistsError(f"{options.output} exists. Choose another path or pass --overwrite.")
-    texts = [line for path in options.images for line in lines_of(path)]
-    features = load_image_text(options.weights).embed_texts(texts, options.batch_size).astype(options.dtype)
-    with replacing(options.output) as temporary, open(temporary, "wb") as stream:
+    check_target(output, overwrite)
+    texts = [line for path in files for line in lines_of(path)]
+    features = load_image_text(weights).embed_texts(texts, batch_size).astype(dtype)
+    with replacing(output) as temporary, open(temporary, "wb") as stream:
         np.savez(stream, names=np.array(texts), features=features)
     shape = [*features.shape[1:]]
-    text = f"Wrote {printable(options.output)}: {len(texts):,} texts, {shape[0]} features each"
-    return Result({"path": options.output, "texts": len(texts), "shape": shape}, text)
+    text = f"Wrote {printable(output)}: {len(texts):,} texts, {shape[0]} features each"
+    return Result({"path": output, "texts": len(texts), "shape": shape}, text)
 
 
-FEATURES = option("features", "a file of `keras-vit embed`", metavar="FEATURES")
-FOLDER = option("--folder", "where the images are (default: the folder that was embedded)")
-SHEET = option("--output", "a contact sheet, .html, .png, .svg or .pdf (default: none)", metavar="FILE")
+Features = Annotated[str, Parameter(help="a file of `keras-vit embed`")]
+Folder = Annotated[str | None, Parameter(help="where the images are (default: the folder that was embedded)")]
+Sheet = Annotated[str | None, Parameter(help="a contact sheet, .html, .png, .svg or .pdf (default: none)")]
 
 
-@command(
-    "Finds the images that are most like one, or like words, among the features that `keras-vit embed` has written.",
-    option("image", "what to search for", nargs="?", metavar="IMAGE"),
-    FEATURES,
-    option("--text", "what to search for in place of an image, with a CLIP or SigLIP", metavar="WORDS"),
-    option("--count", "how many to find", type=COUNT, default=12),
-    option("--weights", "the model of the features (default: as named in FEATURES)"),
-    FOLDER,
-    SHEET,
-    examples=("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html"),
-)
-def similar(options: Namespace) -> Result:
-    """Returns the images that are most similar to an image or a text, and draws them if there is an output."""
-    if (options.image is None) == (options.text is None):
-        raise ValueError("Give either an IMAGE or --text 'some words'.")
-    if options.text is not None and options.weights is None:
+@command("photo.jpg features.npz", "--text 'a red car' features.npz --weights clip/ --output similar.html")
+def similar(
+    files: list[str],
+    /,
+    *,
+    text: str | None = None,
+    count: Count = 12,
+    weights: str | None = None,
+    folder: Folder = None,
+    output: Sheet = None,
+) -> Result:
+    """Finds the images that are most like one, or like words, among the features that `keras-vit embed` has written.
+
+    Args:
+        files: the image to search for, unless there is --text, and the file of `keras-vit embed`
+        text: what to search for in place of an image, with a CLIP or SigLIP
+        count: how many to find
+        weights: the model of the features (default: as named in the file)
+    """
+    if len(files) != (2 if text is None else 1):
+        raise ValueError("Give either an IMAGE or --text 'some words', and FEATURES, a file of `keras-vit embed`.")
+    image, features = (None if text is not None else files[0]), files[-1]
+    if text is not None and not weights:
         raise ValueError("--text needs --weights with an image and a text tower; the features are of the image tower.")
-    check_exists(options.image, options.features, options.folder)
-    if options.output:
-        check_sheet_path(options.output)
+    check_exists(image, features, folder)
+    if output:
+        check_sheet_path(output)
     start_keras()
     from keras_vit import evaluation
 
-    model: Any = options.weights
+    model: Any = weights
     query = None
-    if options.text is not None:
+    if text is not None and weights:
         from keras_vit.text.image_text import load_pair
 
-        both = load_pair(options.weights)
-        model, query = both.image_encoder, both.embed_texts(options.text)[0]
-    rows = evaluation.find_similar(
-        options.image, options.features, query=query, k=options.count, model=model, folder=options.folder
-    )
-    if options.output:
-        title = f"Most like {printable(options.image or options.text)}"
-        evaluation.draw_similar(rows, options.output, title, options.image)
+        both = load_pair(weights)
+        model, query = both.image_encoder, both.embed_texts(text)[0]
+    rows = evaluation.find_similar(image, features, query=query, k=count, model=model, folder=folder)
+    if output:
+        title = f"Most like {printable(image or text)}"
+        evaluation.draw_similar(rows, output, title, image)
     return Result([*rows], rows)
 
 
-@command(
-    "Finds images that are almost the same, among the features that `keras-vit embed` has written.",
-    FEATURES,
-    option("--threshold", "the least cosine similarity", type=at_least_0, default=0.95),
-    FOLDER,
-    SHEET,
-    examples=("features.npz --threshold 0.98", "features.npz --output duplicates.html"),
-)
-def duplicates(options: Namespace) -> Result:
-    """Returns pairs of images that are almost the same, and draws them if there are some and an output."""
-    check_exists(options.features, options.folder)
-    if options.output:
-        check_sheet_path(options.output)
+@command("features.npz --threshold 0.98", "features.npz --output duplicates.html")
+def duplicates(
+    features: Features, /, *, threshold: AtLeast0 = 0.95, folder: Folder = None, output: Sheet = None
+) -> Result:
+    """Finds images that are almost the same, among the features that `keras-vit embed` has written.
+
+    Args:
+        threshold: the least cosine similarity
+    """
+    check_exists(features, folder)
+    if output:
+        check_sheet_path(output)
     start_keras()
     from keras_vit import evaluation
 
-    rows = evaluation.find_duplicates(options.features, options.threshold, folder=options.folder)
-    if options.output and rows:
-        evaluation.draw_similar(rows, options.output, "Near-duplicates")
+    rows = evaluation.find_duplicates(features, threshold, folder=folder)
+    if output and rows:
+        evaluation.draw_similar(rows, output, "Near-duplicates")
     return Result([*rows], rows or "No near-duplicates.")

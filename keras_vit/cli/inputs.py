@@ -4,65 +4,93 @@ import faulthandler
 import os
 import shlex
 import sys
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
+
+from cyclopts import Parameter
 
 from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
 from keras_vit._names import IS_PROGRAM
-from keras_vit.cli.program import (
-    ANNOTATED,
-    CLASSES,
-    MASKS,
-    TABLES,
-    TRACEBACK,
-    kind_of_data,
-    only,
-    option,
-    switch,
-)
+from keras_vit.cli.program import TRACEBACK, only_for
 
 BATCH = 32  # pictures that are in memory at a time
 
-SOURCE = "a file, a folder, an address, a name of the catalogue, or a variant"
-WEIGHTS = option("weights", SOURCE, metavar="WEIGHTS")
-WEIGHTS_OPTION = option("--weights", SOURCE, default="ViT-B/16")
-PICTURES = option("images", "pictures, and folders with all that are in them", nargs="+", metavar="IMAGE|FOLDER")
-OVERWRITE = switch("--overwrite", "replace OUT if it exists")
-DATA = "a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"
-DATA_OPTIONS = (
-    option(
-        "--task",
-        "of DATA: classes; masks in a folder with images/ and masks/ (of an EoMT also instances/); or boxes",
-        choices=("classification", "segmentation", "detection"),
-        default="classification",
-    ),
-    only(
-        [MASKS],
-        option("--ignore", "segmentation: the number that stands for no class (default: 255)", type=int, metavar="N"),
-        switch("--reduce-zero-label", "segmentation: 0 stands for no class as well, as in ADE20K", default=None),
-    ),
-    only(
-        [ANNOTATED],
-        option("--annotations", "boxes, or segments of an EoMT: COCO's annotations of DATA", metavar="JSON"),
-    ),
-    only(
-        [CLASSES, TABLES],
-        option("--file", "of a table: the column of image files (default: file)", metavar="COLUMN"),
-        option(
-            "--label",
-            "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)",
-            metavar="COLUMN",
-            nargs="+",
-        ),
-        option("--separator", "of a table: what stands between the labels of an image", metavar="TEXT"),
-        option("--target", "of a table: what the labels are", choices=("class", "multilabel", "number")),
-    ),
-    option("--on-bad-image", "what to do about files that are not images", choices=("stop", "skip"), default="stop"),
-)
+Weights = Annotated[str, Parameter(help="a file, a folder, an address, a name of the catalogue, or a variant")]
+Pictures = Annotated[list[str], Parameter(help="pictures, and folders with all that are in them")]
+Output = Annotated[str, Parameter(alias="-o")]
+Overwrite = Annotated[bool, Parameter(help="replace the output if it exists")]
+Like = Annotated[str | None, Parameter(help="of a checkpoint file without a config: a name of timm, or a variant")]
+Names = Annotated[str | None, Parameter(help="what the classes are called", metavar="A,B,...")]
+NamesFrom = Annotated[str | None, Parameter(help="a text file with a name on each line instead")]
+Tokenizer = Annotated[str | None, Parameter(help="a tokenizer.json or .model, where none lies beside the weights")]
+Data = Annotated[
+    str,
+    Parameter(help="a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"),
+]
+_DATA = Parameter(name="*", group="the data")
+
+
+@_DATA
+class Masks(TypedDict, total=False):
+    """How masks are read.
+
+    Attributes:
+        ignore: segmentation: the number that stands for no class (default: 255)
+        reduce_zero_label: segmentation: 0 stands for no class as well, as in ADE20K
+    """
+
+    ignore: int
+    reduce_zero_label: bool
+
+
+@_DATA
+class Columns(TypedDict, total=False):
+    """How a table is read.
+
+    Attributes:
+        file: of a table: the column of image files (default: file)
+        label: of a table: the column of labels, or several of 0 and 1, one for each class (default: label)
+        separator: of a table: what stands between the labels of an image
+        target: of a table: what the labels are
+    """
+
+    file: str
+    label: Annotated[list[str], Parameter(consume_multiple=True)]
+    separator: str
+    target: Literal["class", "multilabel", "number"]
+
+
+@_DATA
+@dataclass(frozen=True)
+class Kind:
+    """What DATA is.
+
+    Attributes:
+        task: of DATA: classes; masks in a folder with images/ and masks/ (of an EoMT also instances/); or boxes
+        annotations: boxes, or segments of an EoMT: COCO's annotations of DATA
+        on_bad_image: what to do about files that are not images
+    """
+
+    task: Literal["classification", "segmentation", "detection"] = "classification"
+    annotations: str | None = None
+    on_bad_image: Literal["stop", "skip"] = "stop"
+
+    def check(self, data: str, masks: Masks, columns: Columns, recipe: str = "") -> None:
+        """Raises ValueError for what does not apply to DATA."""
+        only_for("--task segmentation", self.task == "segmentation", **masks)
+        boxes = self.task == "detection" or "/eomt" in recipe.lower()
+        only_for("--task detection or --recipe segmentation/eomt_...", boxes, annotations=self.annotations)
+        only_for("--task classification", self.task == "classification", **columns)
+        only_for("tables", is_table(data), **columns)
+
+
+def is_table(data: str) -> bool:
+    """Returns whether DATA is a file of rows."""
+    return Path(data).suffix.lower() in (".csv", ".tsv", ".parquet")
 
 
 def start_keras() -> None:
@@ -108,16 +136,14 @@ def check_target(path: str, overwrite: bool) -> None:
         raise FileExistsError(f"{path} exists. Choose another path or pass --overwrite.")
 
 
-def labelled_data(options: Namespace) -> Any:
+def labelled_data(data: str, columns: Columns) -> Any:
     """Returns DATA as `open_data` takes it: a `LabelTable`, the path of a folder, or `tfds:NAME`."""
-    data = options.data
-    if kind_of_data(data) == "tables":
+    if is_table(data):
         from keras_vit.data.tables import open_table
 
-        columns = given(options, "file", "label", "separator", "target")
-        if len(columns.get("label", ())) == 1:
-            columns["label"] = columns["label"][0]
-        return open_table(data, **columns)
+        label = columns.get("label", ["label"])
+        named: dict[str, Any] = {**columns, "label": label if len(label) > 1 else label[0]}
+        return open_table(data, **named)
     if not data.startswith("tfds:"):
         from keras_vit.data.examples import split_folders
 
@@ -179,18 +205,18 @@ def predicted(model: Any, files: Sequence[str]) -> Any:
 
 def lines_of(path: str) -> list[str]:
     """Returns the lines of a UTF-8 file, without empty ones and space around them."""
+    check_exists(path)
     lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
-def chosen(options: Namespace, *names: str) -> dict[str, Any]:
-    """Returns the values of the options by name, as arguments of a function that calls them the same."""
-    return {name: getattr(options, name) for name in names}
-
-
-def given(options: Namespace, *names: str) -> dict[str, Any]:
-    """Returns the values, by name, of the options that are not None."""
-    return {name: value for name, value in chosen(options, *names).items() if value is not None}
+def names_in(names: str | None, names_from: str | None) -> list[str] | None:
+    """Returns the names between commas, or the lines of a file that are not empty; None where neither is given."""
+    if names is not None and names_from is not None:
+        raise ValueError("Give either --names A,B,... or --names-from FILE.")
+    if names is not None:
+        return [name.strip() for name in names.split(",")]
+    return None if names_from is None else lines_of(names_from)
 
 
 def summary(wrote: str, *commands: Sequence[str]) -> str:

@@ -1,44 +1,31 @@
 """The commands that train and measure: finetune, pretrain, evaluate and recipes."""
 
-import functools
 import math
-from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+from cyclopts import Parameter
 
 from keras_vit._arguments import printable
 from keras_vit._files import check_folder
 from keras_vit._options import check
 from keras_vit.cli.inputs import (
-    DATA,
-    DATA_OPTIONS,
-    SOURCE,
-    WEIGHTS,
+    Columns,
+    Data,
+    Kind,
+    Masks,
+    NamesFrom,
+    Weights,
     check_exists,
     check_source,
-    given,
     labelled_data,
     lines_of,
     start_keras,
     summary,
 )
-from keras_vit.cli.program import (
-    CLASSES,
-    COUNT,
-    COUNT_OR_0,
-    Result,
-    at_least_0,
-    beside,
-    command,
-    derived,
-    group,
-    image_size,
-    kind_of_data,
-    only,
-    option,
-    switch,
-    without,
-)
+from keras_vit.cli.program import MANY, AtLeast0, Count, CountOr0, Result, Size, command, flags_of, given, only_for
+from keras_vit.data import Augmentation, ViewAugmentation
+from keras_vit.training import Recipe, recipe
 
 RECIPE = "finetune/folder"
 # What the command line takes where no recipe is named.
@@ -50,161 +37,148 @@ RECIPES = {
 VIEWS_RECIPE = "pretrain/lejepa"
 SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
-# What Keras calls a dtype policy; without Keras, which would take seconds to be asked.
-DTYPES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
-# Fields of a recipe that its `replace` changes.
-CHANGES = "keep patience sampling patch_drop freeze layer_decay queries points"
-AUGMENTATION = "crop mixup cutmix erasing randaugment"
-VIEWS_CHANGES = "keep patience freeze layer_decay"
-VIEWS = "global_views local_views"
-RUN = "steps batch_size learning_rate warmup_steps image_size"  # fields of a recipe that `finetune` takes
-
-
-def _of_the_recipe(name: str, shown: str = RECIPE) -> str:
-    """Returns what the help says of a recipe's field: that its default is the recipe's, and the value in `shown`."""
-    from keras_vit.training import recipe
-
-    if name == "points":  # which RECIPE has no use for
-        return "12,544"
-    row = recipe(shown)
-    value = getattr(row, name, None) or getattr(row.augmentation, name, None)
-    if not value or not isinstance(value, (str, int, float)):
-        return "the recipe's"
-    return f"the recipe's; {shown}: {value if isinstance(value, str) else format(value, ',')}"
-
-
-LORA = option(
-    "--lora", "train only LoRA adapters of this rank and the head", type=COUNT, metavar="RANK", dest="lora_rank"
-)
-THE_RUN = group(
-    "the run",
-    option("--every", "updates from one evaluation to the next (default: an epoch, or a tenth)", type=COUNT),
-    option("--seed", "of the random numbers: order, augmentation, dropout", type=COUNT_OR_0, default=0),
-    option("--dtype", f"{', '.join(DTYPES)} (default: float32)", choices=DTYPES, metavar="POLICY"),
-)
-NO_FLIP = switch("--no-flip", "mirror no images (digits, text)", action="store_false", dest="flip", default=None)
-RESTART = switch("--restart", "start again instead of going on with OUTPUT")
-FIELD_HELPS = {
+# Fields of a recipe that a flag changes.
+RUN = {
     "steps": "updates of the weights",
+    "batch_size": "images per update",
+    "learning_rate": "at the end of the warm-up",
     "warmup_steps": "updates of the warm-up, or below 1 a share of all; 0 for none",
     "image_size": "pixels",
     "keep": "best or last: which weights of the run it returns",
+    "patience": "evaluations in a row without a better one, by the measure of keep, after which a run ends",
+    "freeze": "layers that do not train, such as block_[0-5], or in segmentation backbone",
+    "layer_decay": "factor of the learning rate from one block to the one before it; 1: none",
 }
+LABELS = {
+    "sampling": "balanced or sqrt: draws images of small classes more often",
+    "patch_drop": "share of the patches to leave out in training",
+    "queries": "of an EoMT: how many queries a new one has",
+    "points": "of an EoMT: at how many points a mask is compared with a prediction",
+}
+AUGMENTATION = {
+    "crop": "inception, random or resize",
+    "mixup": "p of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none",
+    "cutmix": "p of the Beta(p, p) distribution of the area that comes from another image; 0: none",
+    "erasing": "share of the images of which a box is erased; 0: none",
+    "randaugment": "layers and magnitude, such as 2 15",
+}
+VIEWS = {"global_views": "how many large crops", "local_views": "how many small crops"}
+_CHANGED = f"the recipe, changed (defaults of {RECIPE})"
+_VIEWED = f"the recipe {VIEWS_RECIPE}, changed"
+_DEFAULT, _VIEWS_DEFAULT = recipe(RECIPE), recipe(VIEWS_RECIPE)
+if TYPE_CHECKING:
+    Changes = Augmenting = ViewChanges = Views = dict[str, Any]
+else:
+    Changes = flags_of(Recipe, _DEFAULT, _CHANGED, RUN | LABELS)
+    Augmenting = flags_of(Augmentation, _DEFAULT.augmentation, _CHANGED, AUGMENTATION)
+    ViewChanges = flags_of(Recipe, _VIEWS_DEFAULT, _VIEWED, {"epochs": "passes over the pictures", **RUN})
+    Views = flags_of(ViewAugmentation, ViewAugmentation(), "the objective", VIEWS)
+Lora = Annotated[Count | None, Parameter(help="train only LoRA adapters of this rank and the head", metavar="RANK")]
+Flip = Annotated[bool | None, Parameter(negative="--no-flip", help="mirror half of the images: not digits, text")]
+_FEATURES = Parameter(group="features in place of the head")
+Restart = Annotated[bool, Parameter(help="start again instead of going on with OUTPUT")]
+
+
+@Parameter(name="*", group="the run")
+class TheRun(TypedDict, total=False):
+    """Options of a run.
+
+    Attributes:
+        every: updates from one evaluation to the next (default: an epoch, or a tenth)
+        seed: of the random numbers: order, augmentation, dropout (default: 0)
+        dtype: what it computes in (default: float32)
+    """
+
+    every: Count
+    seed: CountOr0
+    dtype: Literal["float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16"]
 
 
 @command(
-    "Fine-tunes a checkpoint on your images, as in the paper; a run that was killed goes on.",
-    WEIGHTS,
-    option("data", DATA, metavar="DATA"),
-    option("--output", "folder of the run", default="runs/finetune"),
-    RESTART,
-    option("--recipe", f"see `keras-vit recipes` (default: {RECIPE}, or of the task)"),
-    group(
-        "the recipe, changed",
-        derived(
-            "keras_vit.training.recipes:Recipe",
-            f"{RUN} {CHANGES}",
-            _of_the_recipe,
-            **FIELD_HELPS,
-            sampling="balanced or sqrt: draws images of small classes more often",
-            patch_drop="share of the patches to leave out in training",
-            freeze="layers that do not train, such as block_[0-5], or in segmentation backbone",
-            layer_decay="factor of the learning rate from one block to the one before it; 1: none",
-        ),
-        derived(
-            "keras_vit.data.augmentation:Augmentation",
-            AUGMENTATION,
-            _of_the_recipe,
-            crop="inception, random or resize",
-            cutmix="p of the Beta(p, p) distribution of the area that comes from another image; 0: none",
-            erasing="share of the images of which a box is erased; 0: none",
-            randaugment="layers and magnitude, such as 2 15",
-        ),
-        option(
-            "--class-weight", "balanced, or NAME=WEIGHT: factors of classes in the loss", nargs="+", metavar="WEIGHT"
-        ),
-        NO_FLIP,
-    ),
-    group(
-        "the data",
-        option("--validation", "to evaluate on (default: the test images of DATA)", type=at_least_0, metavar="SHARE"),
-        *DATA_OPTIONS,
-    ),
-    group(
-        "adapters and teachers",
-        LORA,
-        only(
-            [CLASSES],
-            option("--teacher", "learn from this model as well; it must have the classes of DATA", metavar="WEIGHTS"),
-        ),
-        only(
-            [beside("teacher")],
-            option("--distill", "what to learn from the teacher (default: hard)", choices=("hard", "soft", "features")),
-        ),
-    ),
-    THE_RUN,
-    examples=(
-        "ViT-B/16 photos --output runs/photos",
-        "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
-        "glyphs photos --task segmentation --recipe segmentation/eomt_ade20k_base --image-size 96",
-    ),
+    "ViT-B/16 photos --output runs/photos",
+    "ViT-B/16 labels.csv --file image --label tags --separator '|' --validation 0.1 --sampling sqrt",
+    "glyphs photos --task segmentation --recipe segmentation/eomt_ade20k_base --image-size 96",
 )
-def finetune(options: Namespace) -> Result:
-    """Returns the log, the images left out and the files of a fine-tuning in the folder `options.output`.
+def finetune(
+    weights: Weights,
+    data: Data,
+    /,
+    *,
+    output: str = "runs/finetune",
+    restart: Restart = False,
+    recipe: str | None = None,
+    changes: Changes = {},
+    augmentation: Augmenting = {},
+    class_weight: Annotated[list[str] | None, MANY] = None,
+    flip: Flip = None,
+    validation: Annotated[AtLeast0 | None, Parameter(group="the data")] = None,
+    kind: Kind = Kind(),
+    masks: Masks = {},
+    columns: Columns = {},
+    lora: Lora = None,
+    teacher: str | None = None,
+    distill: Literal["hard", "soft", "features"] | None = None,
+    run: TheRun = {},
+) -> Result:
+    """Fine-tunes a checkpoint on your images, as in the paper; a run that was killed goes on.
 
-    Raises, before Keras is imported, ValueError or TypeError for a recipe, an option or a name that makes no sense and
-    FileNotFoundError for missing data or weights; then TypeError or ValueError for data that is damaged or does not fit
-    the model or a folder of another run, OSError for a file that cannot be read, fetched or written, ImportError
-    without a package that is needed (Pillow, a backend of Keras), RuntimeError if another process trains in the folder,
-    ConnectionError if another process ends, FloatingPointError for a loss that is not finite.
+    Args:
+        output: folder of the run
+        recipe: see `keras-vit recipes` (default: finetune/folder, or of the task)
+        changes: of the recipe
+        augmentation: of the recipe
+        class_weight: balanced, or NAME=WEIGHT: factors of classes in the loss
+        validation: share of DATA to evaluate on (default: the test images of DATA)
+        kind: what DATA is
+        masks: how masks are read
+        columns: how a table is read
+        teacher: learn from this model as well; it must have the classes of DATA
+        distill: what to learn from the teacher (default: hard)
+        run: options of the run
     """
     from keras_vit import training
 
-    is_classification = options.task == "classification"
-    recipe = _recipe(options)
-    check_source(options.weights)
-    if options.teacher is not None:
-        check_source(options.teacher)
-    settings = given(options, "output", "every", "seed", "dtype", "on_bad_image", "validation")
-    settings["resume"] = not options.restart
-    if options.task == "detection":
-        check_exists(options.data, options.annotations)
+    kind.check(data, masks, columns, recipe or "")
+    only_for("--task classification", kind.task == "classification", teacher=teacher)
+    only_for("--teacher", teacher is not None, distill=distill)
+    target = columns.get("target", "class")
+    factors = None if class_weight is None else _class_weight(class_weight)
+    changes = changes | given(lora_rank=lora, class_weight=factors)
+    plan = _recipe(recipe or RECIPES[kind.task], kind.task, target, changes, augmentation | given(flip=flip))
+    check_source(weights)
+    if teacher is not None:
+        check_source(teacher)
+    settings: dict[str, Any] = {**run, "output": output, "resume": not restart, "on_bad_image": kind.on_bad_image}
+    settings |= given(validation=validation)
+    if kind.task == "classification":
+        images = labelled_data(data, columns)
+        if recipe is None and "image_size" not in changes:
+            settings["image_size"] = _at_most_own_size(plan, weights)
         start_keras()
-        from keras_vit.data import open_boxes
-
-        data = open_boxes(options.data, annotations=options.annotations)
-        done = training.finetune_detection(options.weights, data, recipe, **settings)
-    elif options.task == "segmentation":
-        check_exists(options.data, options.annotations)
-        start_keras()
-        data, reading = options.data, given(options, "ignore", "reduce_zero_label")
-        if options.annotations is not None:
-            from keras_vit.data import open_segments
-
-            data = open_segments(data, annotations=options.annotations)
-        done = training.finetune_segmentation(options.weights, data, recipe, **reading, **settings)
-    else:
-        data = labelled_data(options)
-        if options.recipe is None and options.image_size is None:
-            settings["image_size"] = _at_most_own_size(recipe, options.weights)
-        start_keras()
-        if options.teacher is not None:
+        if teacher is not None:
             from keras_vit import load
 
-            settings["task"] = training.distillation(load(options.teacher), options.distill or "hard")
-        done = training.finetune(options.weights, data, recipe, **settings)
-    folder = Path(options.output)
-    following = ["evaluate", str(folder / "model.keras"), options.data]
-    if not is_classification:
-        following += ["--task", options.task]
-    if options.task == "detection" and options.annotations is not None:
-        following += ["--annotations", options.annotations]
-    for name, value in given(options, "file", "label", "separator", "target", "ignore").items():
-        following += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    if options.reduce_zero_label:
+            settings["task"] = training.distillation(load(teacher), distill or "hard")
+        done = training.finetune(weights, images, plan, **settings)
+    else:
+        check_exists(data, kind.annotations)
+        start_keras()
+        from keras_vit.data import open_boxes, open_segments
+
+        if kind.task == "detection":
+            boxes = open_boxes(data, annotations=kind.annotations)
+            done = training.finetune_detection(weights, boxes, plan, **settings)
+        else:
+            examples = data if kind.annotations is None else open_segments(data, annotations=kind.annotations)
+            done = training.finetune_segmentation(weights, examples, plan, **masks, **settings)
+    folder = Path(output)
+    following = ["evaluate", str(folder / "model.keras"), data]
+    again = {"task": kind.task, "annotations": kind.annotations, "on-bad-image": kind.on_bad_image, **columns, **masks}
+    for name, value in again.items():
+        if value not in (None, "classification", "stop", True):
+            following += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    if masks.get("reduce_zero_label"):
         following.append("--reduce-zero-label")
-    if options.on_bad_image not in (None, "stop"):
-        following += ["--on-bad-image", options.on_bad_image]
     if getattr(done.model.config, "task", "semantic") != "semantic":  # of an EoMT, whose quality the log has
         following = ["segment", "photo.jpg", "-o", "masks.png", "--plot", "--weights", str(folder / "model.keras")]
     return Result(done.to_dict(), _report_of_run(done, folder, following))
@@ -231,93 +205,71 @@ def _exports_that_work(folder: Path) -> list[list[str]]:
 
 
 @command(
-    "Trains on pictures without labels (LeJEPA), from random weights or on from a checkpoint; a killed run goes on.",
-    option("data", "a folder with pictures; names of folders do not matter", metavar="FOLDER"),
-    option(
-        "--weights", f"a variant, with random weights, or {SOURCE.removesuffix(', or a variant')}", default="ViT-S/16"
-    ),
-    option("--output", "folder of the run", default="runs/pretrain"),
-    RESTART,
-    option(
-        "--validation", "labelled pictures: the log shows the accuracy of their nearest neighbours", metavar="FOLDER"
-    ),
-    group(
-        f"the recipe {VIEWS_RECIPE}, changed",
-        derived(
-            "keras_vit.training.recipes:Recipe",
-            f"epochs {RUN} {VIEWS_CHANGES}",
-            functools.partial(_of_the_recipe, shown=VIEWS_RECIPE),
-            **FIELD_HELPS,
-            freeze="layers that do not train, such as block_[0-5]",
-        ),
-        LORA,
-    ),
-    group(
-        "the objective",
-        option(
-            "--weight",
-            "weight of the SIGReg loss, which prevents collapse, 0 to 1 (default: 0.05)",
-            type=at_least_0,
-        ),
-        option("--slices", "directions that are drawn in each update (default: 1024)", type=COUNT),
-        derived("keras_vit.data.views:ViewAugmentation", VIEWS),
-        NO_FLIP,
-    ),
-    THE_RUN,
-    examples=(
-        "photos --epochs 100 --batch-size 256 --output runs/mine",
-        "photos --weights dinov2_vits14 --epochs 10 --learning-rate 5e-5 --validation labelled",
-    ),
+    "photos --epochs 100 --batch-size 256 --output runs/mine",
+    "photos --weights dinov2_vits14 --epochs 10 --learning-rate 5e-5 --validation labelled",
 )
-def pretrain(options: Namespace) -> Result:
-    """Returns the log and the files of a training without labels in the folder `options.output`.
+def pretrain(
+    data: str,
+    /,
+    *,
+    weights: str = "ViT-S/16",
+    output: str = "runs/pretrain",
+    restart: Restart = False,
+    validation: str | None = None,
+    changes: ViewChanges = {},
+    lora: Lora = None,
+    weight: Annotated[AtLeast0 | None, Parameter(group="the objective")] = None,
+    slices: Annotated[Count | None, Parameter(group="the objective")] = None,
+    views: Views = {},
+    flip: Flip = None,
+    run: TheRun = {},
+) -> Result:
+    """Trains on pictures without labels (LeJEPA), from random weights or on from a checkpoint; a killed run goes on.
 
-    Raises, before Keras is imported, ValueError or TypeError for an option or a name that makes no sense and
-    FileNotFoundError for missing folders or weights; then TypeError or ValueError for a model that it is not for,
-    pictures that cannot be decoded or a folder of another run, OSError for a file that cannot be read, fetched or
-    written, ImportError without a package that is needed (Pillow, a backend of Keras), RuntimeError if another process
-    trains in the folder, ConnectionError if another process ends, FloatingPointError for a loss that is not finite.
+    Args:
+        data: a folder with pictures; names of folders do not matter
+        weights: a variant, with random weights, or a file, a folder, an address or a name of the catalogue
+        output: folder of the run
+        validation: labelled pictures: the log shows the accuracy of their nearest neighbours
+        changes: of the recipe
+        weight: weight of the SIGReg loss, which prevents collapse, 0 to 1 (default: 0.05)
+        slices: directions that are drawn in each update (default: 1024)
+        views: how pictures are cut
+        run: options of the run
     """
     from keras_vit import training
     from keras_vit.checkpoints import is_variant
 
-    recipe = training.recipe(VIEWS_RECIPE).replace(**given(options, "lora_rank", *VIEWS_CHANGES.split()))
-    check_exists(options.data, options.validation)
-    if not is_variant(options.weights):
-        check_source(options.weights)
-    views = training.ViewAugmentation(**given(options, "flip", *VIEWS.split()))
+    plan = training.recipe(VIEWS_RECIPE).replace(**changes, **given(lora_rank=lora))
+    check_exists(data, validation)
+    if not is_variant(weights):
+        check_source(weights)
+    how = ViewAugmentation(**views, **given(flip=flip))
     start_keras()
-    task = training.LeJEPA(views=views, **given(options, "weight", "slices"))
-    settings = given(options, "output", "every", "seed", "dtype", "validation", "epochs", *RUN.split())
-    done = training.pretrain(
-        options.weights, options.data, recipe, objective=task, resume=not options.restart, **settings
-    )
-    folder = Path(options.output)
-    following = ["finetune", str(folder / "model.keras"), options.validation or "labelled"]
+    task = training.LeJEPA(views=how, **given(weight=weight, slices=slices))
+    settings = {**run, **given(validation=validation)}
+    done = training.pretrain(weights, data, plan, objective=task, output=output, resume=not restart, **settings)
+    folder = Path(output)
+    following = ["finetune", str(folder / "model.keras"), validation or "labelled"]
     return Result(done.to_dict(), _report_of_run(done, folder, following))
 
 
-def _recipe(options: Namespace) -> Any:
-    """Returns the recipe that the options name, or the task's default, with the fields that other options change."""
-    from keras_vit import training
+def _recipe(name: str, task: str, target: str, changes: dict[str, Any], augmentation: dict[str, Any]) -> Recipe:
+    """Returns a recipe by name with changes, which apply to the task and to the target of its data."""
     from keras_vit.data import SegmentAugmentation
 
-    recipe = training.recipe(options.recipe or RECIPES[options.task])
-    augmentation = given(options, "flip", *AUGMENTATION.split())
-    changes = given(options, "lora_rank", *RUN.split(), *CHANGES.split())
-    if options.class_weight is not None:
-        changes["class_weight"] = _class_weight(options.class_weight)
+    plan = recipe(name)
     if augmentation:
-        changes["augmentation"] = recipe.augmentation.replace(**augmentation)
-    recipe = recipe.replace(**changes)
-    situation = {"target": options.target or "class"}
-    if options.task == "detection":
+        changes = {**changes, "augmentation": plan.augmentation.replace(**augmentation)}
+    plan = plan.replace(**changes)
+    situation = {"target": target}
+    if task == "detection":
         situation = {"target": "boxes", "task": "detection"}
-    if options.task == "segmentation":
-        has_queries = isinstance(recipe.augmentation, SegmentAugmentation)
+    if task == "segmentation":
+        has_queries = isinstance(plan.augmentation, SegmentAugmentation)
         situation = {"target": "segments" if has_queries else "mask", "task": "segmentation"}
-    check(recipe, situation)
-    return recipe
+    check(plan, situation)
+    return plan
 
 
 def _at_most_own_size(recipe: Any, weights: str) -> tuple[int, int] | None:
@@ -345,185 +297,155 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     return weights
 
 
-@command(
-    "Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.",
-    WEIGHTS,
-    option("data", f"{DATA}; or `digits`", metavar="DATA"),
-    group("the data", *DATA_OPTIONS),
-    only(
-        [CLASSES, without("few_shot"), without("knn")],
-        option("--views", "average over mirror images, or ten crops (default: neither)", choices=("flip", "crops")),
-        option("--threshold", "several labels: the least probability (default: 0.5)", type=at_least_0, metavar="P"),
-    ),
-    group(
-        "features in place of the head",
-        only(
-            [CLASSES],
-            option(
-                "--few-shot",
-                "fit linear probes on so many images per class (default: 1 5 10 25)",
-                nargs="*",
-                type=COUNT,
-                metavar="SHOTS",
-            ),
-        ),
-        only(
-            [beside("few_shot")],
-            option("--seeds", "with --few-shot: draws of the shots (default: 3)", type=COUNT),
-            option("--l2", "with --few-shot: strength of the probe's regularisation (default: 1024)", type=at_least_0),
-        ),
-        only(
-            [CLASSES],
-            option(
-                "--knn",
-                f"let the nearest training images vote instead (default: {NEIGHBOURS})",
-                nargs="?",
-                type=COUNT,
-                const=NEIGHBOURS,
-                metavar="K",
-            ),
-        ),
-    ),
-    group(
-        "two towers, with words",
-        only(
-            [CLASSES, without("few_shot"), without("knn")],
-            option("--names-from", "for image-text models: a file with a class name on each line", metavar="FILE"),
-        ),
-        only(
-            [beside("names_from")],
-            option("--templates", "with --names-from: a sentence with {}, or a published list such as openai_80"),
-        ),
-    ),
-    only(
-        [CLASSES],
-        option("--image-size", "pixels (default: the checkpoint's)", type=image_size),
-        option("--batch-size", "images at a time (default: 64)", type=COUNT),
-        option("--output", "for evaluation.json and confusion.png (default: no files)", metavar="FOLDER"),
-    ),
-    only(
-        [CLASSES, without("few_shot")],
-        option("--report", "a page with matrix, classes and worst mistakes, .html (default: none)", metavar="FILE"),
-    ),
-    examples=("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10"),
-)
-def evaluate(options: Namespace) -> Result:
-    """Returns what a model, a few-shot probe or nearest neighbours reach on DATA; writes report and files.
+@command("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10")
+def evaluate(
+    weights: Weights,
+    data: Data,
+    /,
+    *,
+    kind: Kind = Kind(),
+    masks: Masks = {},
+    columns: Columns = {},
+    views: Literal["flip", "crops"] | None = None,
+    threshold: AtLeast0 | None = None,
+    few_shot: Annotated[list[Count] | None, MANY, _FEATURES] = None,
+    seeds: Annotated[Count | None, _FEATURES] = None,
+    l2: Annotated[AtLeast0 | None, _FEATURES] = None,
+    knn: Annotated[list[Count] | None, Parameter(consume_multiple=(0, 1)), _FEATURES] = None,
+    names_from: Annotated[NamesFrom, Parameter(group="two towers, with words")] = None,
+    templates: Annotated[str | None, Parameter(group="two towers, with words")] = None,
+    image_size: Size = None,
+    batch_size: Count | None = None,
+    output: str | None = None,
+    report: str | None = None,
+) -> Result:
+    """Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.
 
-    Raises, before Keras is imported, ValueError for options that contradict each other, unknown names and a report of
-    another ending, TypeError, ValueError or OSError for what is missing or cannot be read as asked, ImportError without
-    matplotlib for a picture, pyarrow for a Parquet file or a backend of Keras; then ImportError without scikit-learn
-    for `digits`, Pillow, tensorflow-datasets or a tokenizer's library, TypeError or ValueError for a model of another
-    kind, data that does not fit it, images that cannot be decoded or names that are not UTF-8, OSError for a file that
-    cannot be read, fetched or written, RuntimeError or ConnectionError where processes cannot work together.
+    Args:
+        kind: what DATA is
+        masks: how masks are read
+        columns: how a table is read
+        views: average over mirror images, or ten crops (default: neither)
+        threshold: several labels: the least probability (default: 0.5)
+        few_shot: fit linear probes on so many images per class (default: 1 5 10 25)
+        seeds: with --few-shot: draws of the shots (default: 3)
+        l2: with --few-shot: strength of the probe's regularisation (default: 1024)
+        knn: let the nearest training images vote instead (default: 20)
+        names_from: for image-text models: a file with a class name on each line
+        templates: with --names-from: a sentence with {}, or a published list such as openai_80
+        image_size: pixels (default: the checkpoint's)
+        batch_size: images at a time (default: 64)
+        output: folder for evaluation.json and confusion.png (default: no files)
+        report: a page with matrix, classes and worst mistakes, .html (default: none)
     """
-    probing, voting = options.few_shot is not None, options.knn is not None
+    probing, voting = few_shot is not None, knn is not None
     if probing and voting:
         raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
-    check_source(options.weights)
-    check_exists(options.names_from)
-    if options.task == "detection":
-        return _evaluate_detection(options)
-    if options.task == "segmentation":
-        return _evaluate_segmentation(options)
-    data, names = _evaluation_data(options)
+    of_the_head: dict[str, Any] = {"views": views, "threshold": threshold, "names_from": names_from}
+    features = {"few_shot": few_shot, "knn": knn, "report": report, "output": output}
+    kind.check(data, masks, columns)
+    only_for(
+        "--task classification",
+        kind.task == "classification",
+        **of_the_head,
+        **features,
+        image_size=image_size,
+        batch_size=batch_size,
+    )
+    only_for("runs without --few-shot", not probing, **of_the_head, report=report)
+    only_for("runs without --knn", not voting, **of_the_head)
+    only_for("--few-shot", probing, seeds=seeds, l2=l2)
+    only_for("--names-from", names_from is not None, templates=templates)
+    check_source(weights)
+    if kind.task != "classification":
+        return _evaluate_pixels(weights, data, kind, masks)
+    images, names = _evaluation_data(data, columns, report, draws=bool(output and not probing))
     from keras_vit import evaluation
     from keras_vit._processes import connect
 
     first = connect().first  # before anything is computed
-    model = _evaluated_model(options)
-    common: dict[str, Any] = {"preprocess": True, "batch_size": options.batch_size or 64}
-    common["on_bad_image"] = options.on_bad_image
+    model = _evaluated_model(weights, names_from, templates)
+    if image_size is not None:
+        model = model.with_image_size(image_size)
+    common: dict[str, Any] = {"preprocess": True, "batch_size": batch_size or 64, "on_bad_image": kind.on_bad_image}
     if probing:
-        probe = given(options, "seeds", "l2")
-        if options.few_shot:
-            probe["shots"] = options.few_shot
-        result = table = evaluation.few_shot(model, data, data, **probe, **common)
-    elif voting:
-        result = table = evaluation.knn_accuracy(model, data, data, k=options.knn, **common)
+        probe = given(seeds=seeds, l2=l2, shots=few_shot or None)
+        result = table = evaluation.few_shot(model, images, images, **probe, **common)
+    elif knn is not None:
+        result = table = evaluation.knn_accuracy(model, images, images, k=[*knn, NEIGHBOURS][0], **common)
     else:
-        shows = (options.report or options.output) and getattr(data, "target", "class") == "class"
-        mistakes = SHOWN if shows else 0
-        common |= {"class_names": names, "mistakes": mistakes, **given(options, "views", "threshold")}
-        result = table = evaluation.evaluate(model, data, **common)
+        shows = (report or output) and getattr(images, "target", "class") == "class"
+        common |= {"class_names": names, "mistakes": SHOWN if shows else 0, **given(views=views, threshold=threshold)}
+        result = table = evaluation.evaluate(model, images, **common)
         if hasattr(result, "class_table"):
             from rich.console import Group
 
             table = Group(result, result.class_table(worst=10))
-    if options.output and first:
-        evaluation.write_files(result, options.output)
-    if options.report and first:
-        evaluation.write_report(result, options.report, f"{options.weights} on {options.data}")
+    if output and first:
+        evaluation.write_files(result, output)
+    if report and first:
+        evaluation.write_report(result, report, f"{weights} on {data}")
     return Result(result.to_dict(), table)
 
 
-def _evaluate_segmentation(options: Namespace) -> Result:
-    """Returns the mean intersection over union of a segmentation model on DATA."""
-    check_exists(options.data)
+def _evaluate_pixels(weights: str, data: str, kind: Kind, masks: Masks) -> Result:
+    """Returns the mean intersection over union of a segmentation model, or COCO's average precision of a detector."""
+    check_exists(data, kind.annotations)
     start_keras()
-    from keras_vit import load, segmentation
+    from keras_vit import detection, load, segmentation
+    from keras_vit.data import open_boxes
 
-    reading = given(options, "ignore", "reduce_zero_label", "on_bad_image")
-    result = segmentation.evaluate(load(options.weights), options.data, **reading)
+    result: Any
+    if kind.task == "detection":
+        boxes = open_boxes(data, annotations=kind.annotations)
+        result = detection.evaluate(load(weights), boxes, on_bad_image=kind.on_bad_image)
+    else:
+        result = segmentation.evaluate(load(weights), data, on_bad_image=kind.on_bad_image, **masks)
     return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
 
 
-def _evaluate_detection(options: Namespace) -> Result:
-    """Returns COCO's average precision of a detector on DATA."""
-    check_exists(options.data, options.annotations)
-    start_keras()
-    from keras_vit import data, detection, load
-
-    boxes = data.open_boxes(options.data, annotations=options.annotations)
-    result = detection.evaluate(load(options.weights), boxes, on_bad_image=options.on_bad_image)
-    return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
-
-
-def _evaluation_data(options: Namespace) -> tuple[Any, list[str] | None]:
+def _evaluation_data(data: str, columns: Columns, report: str | None, draws: bool) -> tuple[Any, list[str] | None]:
     """Returns DATA, and the names of its classes where it brings none; imports Keras when everything is checked."""
     from keras_vit._page import check_page_path
     from keras_vit._pictures import need_matplotlib
 
-    is_digits = kind_of_data(options.data) == "digits"
-    data = None if is_digits else labelled_data(options)
-    if options.report or (options.output and options.few_shot is None):
+    is_digits = data == "digits" and not Path(data).exists()
+    images = None if is_digits else labelled_data(data, columns)
+    if report or draws:
         need_matplotlib()  # better now than after all the work
-    if options.report:
-        check_page_path(options.report)
-        check_folder(options.report)  # that it lies in
+    if report:
+        check_page_path(report)
+        check_folder(report)  # that it lies in
     start_keras()
     if not is_digits:
-        return data, None
+        return images, None
     from keras_vit.data import load_digits
 
     train, test = load_digits()
     return {"train": train, "test": test}, list("0123456789")
 
 
-def _evaluated_model(options: Namespace) -> Any:
-    """Returns the model at the size of `--image-size`; of two towers a classifier of the names in a file."""
-    if options.names_from is None:
+def _evaluated_model(weights: str, names_from: str | None, templates: str | None) -> Any:
+    """Returns the model, or of two towers a classifier of the names in a file."""
+    if names_from is None:
         from keras_vit.zoo import load
 
-        model = load(options.weights)
-    else:
-        from keras_vit.text.image_text import load_pair
+        return load(weights)
+    from keras_vit.text.image_text import load_pair
 
-        names = lines_of(options.names_from)
-        model = load_pair(options.weights).zero_shot_classifier(names, **given(options, "templates"))
-    return model if options.image_size is None else model.with_image_size(options.image_size)
+    return load_pair(weights).zero_shot_classifier(lines_of(names_from), **given(templates=templates))
 
 
-@command(
-    "The papers' recipes.",
-    option("query", "words of a name, a model or a data set (default: all)", nargs="?", metavar="QUERY"),
-    examples=("cifar", "'pretrain B/16'"),
-)
-def recipes(options: Namespace) -> Result:
-    """Returns the recipes that match the query; ValueError if there are none."""
+@command("cifar", "'pretrain B/16'")
+def recipes(query: str | None = None, /) -> Result:
+    """The papers' recipes.
+
+    Args:
+        query: words of a name, a model or a data set (default: all)
+    """
     from keras_vit.training import list_recipes
 
-    rows = list_recipes(options.query)
+    rows = list_recipes(query)
     if not rows:
-        raise ValueError(f"No recipe has all of {options.query!r}; `keras-vit recipes` shows all.")
+        raise ValueError(f"No recipe has all of {query!r}; `keras-vit recipes` shows all.")
     return Result([*rows], rows)

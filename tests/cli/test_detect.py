@@ -29,10 +29,6 @@ def test_words_and_an_example(run, photo, golden, tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--names", "a", "--like", "{photo}"), "Give one of --names"),
-        (("--like", "{photo}", "--templates", "a {}"), "--templates needs --names"),
-        (("--names", "a", "--box", "1", "2", "3", "4"), "--box needs --like"),
-        (("--names", "a", "--format", "csv"), "--format csv is for files"),
         (("--names", "a", "--threshold", "2"), "threshold must be a number from 0 to 1"),
         (("--like", "nothing.png"), "no file or folder nothing.png"),
         (("--names", "a,a"), "class_names must be"),

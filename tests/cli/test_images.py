@@ -187,11 +187,8 @@ def test_finetune(run, arguments, tmp_path):
     assert str(output) in run(*arguments, *options).out
 
 
-@pytest.mark.parametrize(
-    ("options", "word"), [(["--randaugment", 0, 10], "randaugment"), (["--image-size", 10], "multiple of")]
-)
-def test_finetune_refuses_before_it_writes(run, arguments, tmp_path, options, word):
-    assert word in run(*arguments, "--output", tmp_path / "run", *options, code=1).err
+def test_finetune_refuses_before_it_writes(run, arguments, tmp_path):
+    assert "multiple of" in run(*arguments, "--output", tmp_path / "run", "--image-size", 10, code=1).err
     assert not (tmp_path / "run").exists()
 
 

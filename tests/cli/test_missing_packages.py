@@ -74,11 +74,6 @@ def test_one_line_says_what_to_install(run, tiny, photo, colours, tmp_path, monk
     assert words in error and "Repair" not in error
 
 
-def test_the_shell_s_question_without_argcomplete(without):
-    error = without("argcomplete", _ARGCOMPLETE="1", COMP_LINE="keras-vit pre")
-    assert 'Completion needs argcomplete, which is not installed: pip install "keras-vit-zoo[completion]"' in error
-
-
 def test_files_that_nothing_can_decode_are_not_left_out_as_bad(colours, tmp_path, monkeypatch):
     rows = "".join(f"{path},{path.parent.name}\n" for path in sorted((colours / "train").rglob("*.png")))
     (tmp_path / "labels.csv").write_text(f"file,label\n{rows}")
