@@ -1,7 +1,7 @@
 """Ten updates of `finetune_detection` beside a training loop of plain PyTorch, written from Scenic's description alone.
 
 The loop has its own forward pass, assignment, losses, clipping and Adam: of the package it gets the weights to begin
-with, and nothing else.
+with, and nothing else. Its gradients are PyTorch's, those of the model the backend's.
 """
 
 import math
@@ -15,7 +15,8 @@ from tests.training.test_detection import NAMES, SIZE, detector, scenes
 
 STEPS, WARMUP, RATE = 10, 2, 3e-3
 HEADS, PATCH, GRID = 2, 4, SIZE // 4
-# Ten updates of float32, sums in another order. Found on torch: 1.2e-7, where weights move by 0.015.
+# Ten updates of float32, sums in another order: 1.2e-7 was found on torch, 4.8e-7 on JAX and TensorFlow, where weights
+# move by 0.015.
 CLOSE = 2e-6
 
 
@@ -86,7 +87,6 @@ def loss_of(torch, logits, boxes, target):
     return classes + ((found - true).abs().sum() + (1 - overlap(torch, found, true)).sum()) / len(labels)
 
 
-@pytest.mark.nightly_elsewhere
 def test_ten_updates_are_those_of_an_own_loop():
     torch = pytest.importorskip("torch")
     model, boxes = detector(class_names=NAMES), scenes(6)
@@ -119,7 +119,7 @@ def test_ten_updates_are_those_of_an_own_loop():
     ours, before = values_of(done.model), values_of(model)
     assert ours.keys() == weights.keys() and len(ours) == 53
     for path, value in ours.items():
-        if path.endswith("key/bias"):  # no softmax sees it: its gradient is rounding alone, which Adam makes large
+        if path.endswith("key/bias"):  # two: no softmax sees them, and Adam makes rounding large
             continue
         np.testing.assert_allclose(value, weights[path].detach().numpy(), atol=CLOSE, rtol=0, err_msg=path)
         assert np.abs(value - before[path]).max() > 1000 * CLOSE, path
