@@ -78,7 +78,7 @@ def parameters(name, value):
     if not ours or "` makes it." in text(name):  # nobody calls the constructor of what a function makes
         return []
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    found = inspect.signature(function).parameters.values()
+    found = inspect.signature(value).parameters.values()
     return [p.name for p in found if p.kind not in kinds and p.name not in ("self", "xp")]
 
 

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar, get_origin
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from keras import initializers, ops, tree
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
 from keras_vit._keras import is_compiled, layers_inside
+from keras_vit._options import Check, check_of
 from keras_vit.layers.fast import call_flat
 from keras_vit.layers.flat import Noting, NotingClass, device_of_flat_calls, flat, may_be_flat, registered
 from keras_vit.layers.ops import dense, float32_or_better, layer_normalization, rematerialized
@@ -23,13 +24,58 @@ def not_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-class BaseLayer(Noting, keras.layers.Layer, metaclass=NotingClass):
-    """A layer whose config is the arguments of its constructor, which it keeps as attributes.
+class LayerClass(NotingClass):
+    """The class of layers' classes."""
 
-    Where a weight or an inner layer has the name of an argument, the attribute is `use_{name}`.
+    fields: dict[str, tuple[str, Check]]
+    signature: inspect.Signature
+
+    @property
+    def __signature__(cls) -> inspect.Signature:  # of the class; an attribute would be the signature of calls, too
+        if not cls.fields or cls.__init__ is not BaseLayer.__init__:
+            raise AttributeError
+        return cls.signature
+
+
+class BaseLayer(Noting, keras.layers.Layer, metaclass=LayerClass):
+    """A layer whose arguments are declared as fields, as in a dataclass: `heads: int`, `dropout: Rate = 0.0`.
+
+    The types check the values, as in `Options`. They are kept as attributes and stand in the config. A field `use_bias`
+    is the argument `bias`, for layers where a weight or an inner layer has that name.
     """
 
+    fields: ClassVar[dict[str, tuple[str, Check]]] = {}  # by argument: the attribute, and its check
+    drops: ClassVar[tuple[str, ...]] = ()  # the rates of dropout that the layer draws seeds for
     takes_training = False  # whether `call` does
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = {name: of for name, of in inspect.get_annotations(cls).items() if get_origin(of) is not ClassVar}
+        if own and "__init__" not in vars(cls):  # as a user's layer may have
+            cls.fields = cls.fields | {name.removeprefix("use_"): (name, check_of(of)) for name, of in own.items()}
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            parameters = [
+                inspect.Parameter(argument, kind, default=getattr(cls, name, inspect.Parameter.empty))
+                for argument, (name, _) in cls.fields.items()
+            ]
+            rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+            cls.signature = inspect.Signature([*parameters, rest])
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not self.fields:  # also one of Keras's layers, with arguments of its own
+            super().__init__(*args, **kwargs)
+            return
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        super().__init__(**bound.arguments.pop("kwargs"))
+        for argument, (name, check) in self.fields.items():
+            setattr(self, name, check(argument, bound.arguments[argument]))
+        if self.drops:
+            self.seed_generator = SeedGenerator() if any(getattr(self, name) for name in self.drops) else None
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises ValueError unless the arguments, each of which is right, fit each other."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Returns what the layer computes; flat, without Keras's bookkeeping, where nobody can see the difference."""
@@ -47,15 +93,8 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=NotingClass):
         return call_flat(device, function, *args, **options)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns Keras's config and the constructor's arguments, of the class and its base classes in this package."""
-        config = super().get_config()
-        for cls in type(self).__mro__:
-            if cls.__module__.startswith("keras_vit.") and "__init__" in vars(cls):
-                for name in [*inspect.signature(cls.__init__).parameters][1:]:
-                    attribute = f"use_{name}" if hasattr(self, f"use_{name}") else name
-                    if name != "kwargs":
-                        config[name] = getattr(self, attribute)
-        return config
+        """Returns Keras's config and the arguments."""
+        return {**super().get_config(), **{name: getattr(self, kept) for name, (kept, _) in self.fields.items()}}
 
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
         """Returns a newly drawn seed for each rate; None for each that is 0, and for all unless `training`."""
@@ -114,7 +153,7 @@ class CompositeLayer(BaseLayer):
 class ResidualBlock(CompositeLayer):
     """A block that can be computed again for its gradients (`remat`), with the same seeds of dropout both times."""
 
-    remat: bool
+    remat = False
 
     def draw_inner_seeds(self, training: bool | None, *parts: Any) -> list[Any]:
         """Returns the seeds to pass to each inner layer; None for one that is to draw for itself."""
@@ -293,14 +332,6 @@ class SeedGenerator(keras.random.SeedGenerator):
         """Loads the state from a weight file, where that has one."""
         if "0" in store:
             super().load_own_variables(store)  # ty: ignore[missing-attribute]
-
-
-def seeds_for(**rates: float) -> SeedGenerator | None:
-    """Returns a generator of seeds where a rate is above 0, else None; ValueError for one outside of 0 to below 1."""
-    for name, rate in rates.items():
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name} must be at least 0 and below 1, but {rate!r} was given.")
-    return SeedGenerator() if any(rates.values()) else None
 
 
 class DrawnSeed(keras.random.SeedGenerator):

@@ -1,12 +1,13 @@
 """The blocks of encoders: attention, perceptrons, the block of Transformers (equations 2 and 3), MLP-Mixer's."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 from keras import initializers, ops
 
-from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit._arguments import Shape, Tensor
+from keras_vit._options import OneOf, Rate
 from keras_vit.layers.base import (
     CompositeLayer,
     ResidualBlock,
@@ -15,7 +16,6 @@ from keras_vit.layers.base import (
     dropout,
     initializer,
     not_none,
-    seeds_for,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
 from keras_vit.layers.flat import activated, registered
@@ -87,29 +87,14 @@ class MultiHeadAttention(CompositeLayer):
         (1, 4, 8)
     """
 
-    def __init__(
-        self,
-        heads: int,
-        dropout: float = 0.0,
-        bias: str = "all",
-        norm: bool = False,
-        epsilon: float = 1e-6,
-        rotary_embedding: str | None = None,
-        causal: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind of bias or rotary embedding, or a rate that is none."""
-        super().__init__(**kwargs)
-        check_choice("bias", bias, ATTENTION_BIASES)
-        check_choice("rotary_embedding", rotary_embedding, (None, *ROTARY_EMBEDDINGS))
-        self.heads = heads
-        self.dropout = dropout
-        self.bias = bias
-        self.use_norm = norm
-        self.epsilon = epsilon
-        self.rotary_embedding = rotary_embedding
-        self.causal = causal
-        self.seed_generator = seeds_for(dropout=dropout)
+    heads: int
+    dropout: Rate = 0.0
+    bias: Annotated[str, OneOf(ATTENTION_BIASES)] = "all"
+    use_norm: bool = False
+    epsilon: float = 1e-6
+    rotary_embedding: Annotated[str | None, OneOf((None, *ROTARY_EMBEDDINGS))] = None
+    causal: bool = False
+    drops = ("dropout",)
 
     def build(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
@@ -199,16 +184,8 @@ def _length(x: Any) -> Any:
 class _HiddenLayer(SameShape, CompositeLayer):
     """A perceptron: `hidden(x)`, which subclasses define, a dropout, with `norm` a normalisation, `fc2`, a dropout."""
 
-    def __init__(
-        self, width: int, norm: bool = False, epsilon: float = 1e-6, dropout: float = 0.0, **kwargs: Any
-    ) -> None:
-        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
-        super().__init__(**kwargs)
-        self.width = width
-        self.use_norm = norm
-        self.epsilon = epsilon
-        self.dropout = dropout
-        self.seed_generator = seeds_for(dropout=dropout)
+    width: int
+    drops = ("dropout",)
 
     def build_output(self, input_shape: Shape, bias: str | initializers.Initializer = "zeros") -> None:
         """Makes `fc2`, whose bias starts as `bias` says, and with `norm` the normalisation before it."""
@@ -260,19 +237,10 @@ class MLP(_HiddenLayer):
         8
     """
 
-    def __init__(
-        self,
-        width: int,
-        gelu: str = "tanh",
-        dropout: float = 0.0,
-        norm: bool = False,
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for an unknown activation, or a rate outside of 0 to below 1."""
-        check_choice("gelu", gelu, MLP_ACTIVATIONS)
-        super().__init__(width, norm, epsilon, dropout, **kwargs)
-        self.gelu = gelu
+    gelu: Annotated[str, OneOf(MLP_ACTIVATIONS)] = "tanh"
+    dropout: Rate = 0.0
+    use_norm: bool = False
+    epsilon: float = 1e-6
 
     def build(self, input_shape: Shape) -> None:
         """Makes both dense layers, whose biases start near 0, and with `norm` a normalisation between them."""
@@ -307,6 +275,10 @@ class SwiGLU(_HiddenLayer):
         (1, 5, 8)
     """
 
+    use_norm: bool = False
+    epsilon: float = 1e-6
+    dropout: Rate = 0.0
+
     def build(self, input_shape: Shape) -> None:
         """Makes three dense layers, and with `norm` a normalisation before the last."""
         self.gate = self.inner_dense("gate", input_shape, self.width)
@@ -335,10 +307,7 @@ class LayerScale(SameShape):
         (1, 4, 8)
     """
 
-    def __init__(self, initial: float = 1e-5, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.initial = initial
+    initial: float = 1e-5
 
     def build(self, input_shape: Shape) -> None:
         """Makes a factor for each channel, `initial` at first."""
@@ -408,44 +377,22 @@ class TransformerBlock(ResidualBlock):
         (1, 5, 8)
     """
 
-    def __init__(
-        self,
-        heads: int,
-        mlp_width: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        drop_path: float = 0.0,
-        remat: bool = False,
-        gelu: str = "tanh",
-        epsilon: float = 1e-6,
-        mlp: str = "plain",
-        layer_scale: float | None = None,
-        attention_bias: str = "all",
-        attention_norm: bool = False,
-        rotary_embedding: str | None = None,
-        output_tokens: int | None = None,
-        causal: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for an unknown `mlp` or a rate that is none. `build` checks the others."""
-        super().__init__(**kwargs)
-        check_choice("mlp", mlp, MLPS)
-        self.heads = heads
-        self.mlp_width = mlp_width
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.drop_path = drop_path
-        self.remat = remat
-        self.gelu = gelu
-        self.epsilon = epsilon
-        self.use_mlp = mlp
-        self.layer_scale = layer_scale
-        self.attention_bias = attention_bias
-        self.attention_norm = attention_norm
-        self.rotary_embedding = rotary_embedding
-        self.output_tokens = output_tokens
-        self.causal = causal
-        self.seed_generator = seeds_for(dropout=dropout, drop_path=drop_path)
+    heads: int
+    mlp_width: int
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    drop_path: Rate = 0.0
+    remat: bool = False
+    gelu: str = "tanh"
+    epsilon: float = 1e-6
+    use_mlp: Annotated[str, OneOf(MLPS)] = "plain"
+    layer_scale: float | None = None
+    attention_bias: str = "all"
+    attention_norm: bool = False
+    rotary_embedding: str | None = None
+    output_tokens: int | None = None
+    causal: bool = False
+    drops = ("dropout", "drop_path")
 
     def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
         """Makes attention, the MLP, both normalisations, and layer scale unless it is None.
@@ -587,27 +534,14 @@ class MixerBlock(SameShape, ResidualBlock):
         (1, 4, 8)
     """
 
-    def __init__(
-        self,
-        tokens_mlp_width: int,
-        mlp_width: int,
-        dropout: float = 0.0,
-        drop_path: float = 0.0,
-        remat: bool = False,
-        gelu: str = "tanh",
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for `drop_path` outside of 0 to below 1. `build` checks the others."""
-        super().__init__(**kwargs)
-        self.tokens_mlp_width = tokens_mlp_width
-        self.mlp_width = mlp_width
-        self.dropout = dropout
-        self.drop_path = drop_path
-        self.remat = remat
-        self.gelu = gelu
-        self.epsilon = epsilon
-        self.seed_generator = seeds_for(drop_path=drop_path)
+    tokens_mlp_width: int
+    mlp_width: int
+    dropout: Rate = 0.0
+    drop_path: Rate = 0.0
+    remat: bool = False
+    gelu: str = "tanh"
+    epsilon: float = 1e-6
+    drops = ("drop_path",)
 
     def build(self, x_shape: Shape) -> None:
         """Makes both perceptrons and normalisations.

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import layers, ops
 
 from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit._options import OneOf, Pair
 from keras_vit.interpolation import neighbours
 from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, initializer, tensor_of
 from keras_vit.layers.choices import DEPTH_OUTPUTS, HEAD_ACTIVATIONS, REASSEMBLE_FACTORS, RESIZES
@@ -85,7 +86,7 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         [1.1, True]
     """
 
-    processes: Any = None  # those of a run, each with a part of the batch; None where all of it is here
+    processes = None  # those of a run, each with a part of the batch; None where all of it is here
 
     def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
         """Keeps the arguments; ValueError for another `axis` than -1, and for what Keras's own layer refuses."""
@@ -125,13 +126,10 @@ class Convolution(BaseLayer):
     Input: `(batch, rows, columns, channels)`. Output: `(batch, ceil(rows / strides), ..., filters)`.
     """
 
-    def __init__(self, filters: int, size: int, strides: int = 1, bias: bool = True, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.size = size
-        self.strides = strides
-        self.use_bias = bias
+    filters: int
+    size: int
+    strides: int = 1
+    use_bias: bool = True
 
     def build(self, input_shape: Shape) -> None:
         """Makes the kernel, and a bias where it has one."""
@@ -186,13 +184,9 @@ class Reassemble(CompositeLayer):
         (1, 3, 2, 8)
     """
 
-    def __init__(self, width: int, factor: float, readout: int | None = None, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for a factor that is none of `REASSEMBLE_FACTORS`."""
-        super().__init__(**kwargs)
-        check_choice("factor", factor, REASSEMBLE_FACTORS)
-        self.width = width
-        self.factor = factor
-        self.readout = readout
+    width: int
+    factor: Annotated[float, OneOf(REASSEMBLE_FACTORS)]
+    readout: int | None = None
 
     def build(self, input_shape: Shape) -> None:
         """Makes the projections, and `resized`, the convolution that changes the size: None where the factor is 1."""
@@ -227,10 +221,7 @@ class Reassemble(CompositeLayer):
 class ResidualConvUnit(SameShape, CompositeLayer):
     """Two convolutions of 3x3, a ReLU before each, added to the input (`ResidualConvUnit` in DPT's `blocks.py`)."""
 
-    def __init__(self, bias: bool = True, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.use_bias = bias
+    use_bias: bool = True
 
     def build(self, input_shape: Any) -> None:
         """Makes both convolutions, which keep the number of channels."""
@@ -266,11 +257,8 @@ class FeatureFusion(CompositeLayer):
         (1, 6, 6, 8)
     """
 
-    def __init__(self, skip: bool = True, bias: bool = True, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.use_skip = skip
-        self.use_bias = bias
+    use_skip: bool = True
+    use_bias: bool = True
 
     def build(self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None) -> None:
         """Makes the residual units, `unit1` only with `skip`, and the projection."""
@@ -333,23 +321,11 @@ class DepthHead(CompositeLayer):
         (1, 6, 10)
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        patch_size: tuple[int, int] | None = None,
-        output: str = "clipped",
-        min_depth: float = 0.001,
-        max_depth: float = 1.0,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for an output that is none of `DEPTH_OUTPUTS`."""
-        super().__init__(**kwargs)
-        check_choice("output", output, DEPTH_OUTPUTS)
-        self.hidden = hidden
-        self.patch_size = None if patch_size is None else tuple(patch_size)
-        self.use_output = output
-        self.min_depth = min_depth
-        self.max_depth = max_depth
+    hidden: int
+    patch_size: Pair | None = None
+    use_output: Annotated[str, OneOf(DEPTH_OUTPUTS)] = "clipped"
+    min_depth: float = 0.001
+    max_depth: float = 1.0
 
     def build(self, x_shape: Any, patches_shape: Shape | None = None) -> None:
         """Makes the three convolutions, to half of the channels, to `hidden` and to 1."""
@@ -373,7 +349,7 @@ class DepthHead(CompositeLayer):
             wanted = "no" if self.patch_size is None else "a"
             raise ValueError(f"{self.name!r} has patch_size={self.patch_size} and needs {wanted} map of patches.")
         x = self.conv1(x, training=training)
-        places, factors = (x, (2, 2)) if patches is None else (patches, self.patch_size)
+        places, factors = x if patches is None else patches, self.patch_size or (2, 2)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
         x = activated(self.conv2, resize(x, size, "corners"), "relu", training)
         x = widened(self.conv3(x, training=training))[..., 0]
@@ -390,7 +366,9 @@ class DepthHead(CompositeLayer):
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
         """Returns `(batch, height, width)`; None stays None."""
-        places, factors = (x_shape, (2, 2)) if patches_shape is None else (patches_shape, self.patch_size)
+        places, factors = x_shape, (2, 2)
+        if patches_shape is not None:
+            places, factors = patches_shape, self.patch_size or factors
         return (x_shape[0], *(None if n is None else n * f for n, f in zip(places[1:3], factors, strict=True)))
 
 
@@ -411,15 +389,10 @@ class DepthBins(CompositeLayer):
         (1, 8, 12)
     """
 
-    def __init__(
-        self, min_depth: float = 0.001, max_depth: float = 10.0, bins: int = 256, factor: int = 4, **kwargs: Any
-    ) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.min_depth = min_depth
-        self.max_depth = max_depth
-        self.bins = bins
-        self.factor = factor
+    min_depth: float = 0.001
+    max_depth: float = 10.0
+    bins: int = 256
+    factor: int = 4
 
     def build(self, input_shape: Shape) -> None:
         self.scores = self.inner_dense("scores", input_shape, self.bins)
@@ -459,10 +432,11 @@ class QueryRotation(BaseLayer):
         (2, 8, 8)
     """
 
-    def __init__(self, count: int, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(autocast=False, **kwargs)
-        self.count = count
+    count: int
+
+    def _check_together(self) -> None:
+        """Keeps the dtype of the rotation."""
+        self.autocast = False
 
     def call(self, rotation: Tensor) -> Tensor:
         """Returns the rotation with `count` tokens of the angle 0 (sine 0, cosine 1) before its own."""
@@ -529,11 +503,7 @@ class UpscaleBlock(CompositeLayer):
         (1, 4, 6, 8)
     """
 
-    def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for an unknown activation."""
-        super().__init__(**kwargs)
-        check_choice("activation", activation, HEAD_ACTIVATIONS)
-        self.activation = activation
+    activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
 
     def build(self, input_shape: Shape) -> None:
         """Makes both convolutions and the normalisation after them."""
@@ -566,11 +536,7 @@ class MaskHead(SameShape, CompositeLayer):
         (1, 5, 8)
     """
 
-    def __init__(self, activation: str = "exact", **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for an unknown activation."""
-        super().__init__(**kwargs)
-        check_choice("activation", activation, HEAD_ACTIVATIONS)
-        self.activation = activation
+    activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
 
     def build(self, input_shape: Shape) -> None:
         """Makes three linear layers from D to D."""

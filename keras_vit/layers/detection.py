@@ -1,12 +1,13 @@
 """The heads of OWL-ViT and OWLv2 on the patches of a plain Vision Transformer (arXiv 2205.06230, section 3.1)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit._arguments import Shape, Tensor
+from keras_vit._options import OneOf, Pair
 from keras_vit.layers.base import CompositeLayer
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.layers.flat import activated, registered
@@ -45,28 +46,14 @@ class DetectionHead(CompositeLayer):
     Source: `OwlViTForObjectDetection` and `Owlv2ForObjectDetection` of transformers; `scenic/projects/owl_vit`.
     """
 
-    def __init__(
-        self,
-        classes: int,
-        embedding: int,
-        grid_size: tuple[int, int],
-        prefix_tokens: int = 1,
-        class_token: bool = True,
-        objectness: bool = False,
-        activation: str = "exact",
-        epsilon: float = 1e-5,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_choice("activation", activation, HEAD_ACTIVATIONS)
-        self.classes = classes
-        self.embedding = embedding
-        self.grid_size = tuple(grid_size)
-        self.prefix_tokens = prefix_tokens
-        self.class_token = class_token
-        self.objectness = objectness
-        self.activation = activation
-        self.epsilon = epsilon
+    classes: int
+    embedding: int
+    grid_size: Pair
+    prefix_tokens: int = 1
+    class_token: bool = True
+    objectness: bool = False
+    activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
+    epsilon: float = 1e-5
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]

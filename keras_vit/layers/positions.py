@@ -2,13 +2,14 @@
 
 import math
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Shape, Tensor, check_choice
+from keras_vit._arguments import DType, Shape, Tensor
+from keras_vit._options import OneOf, Pair
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.choices import ROTARY_EMBEDDINGS
 from keras_vit.layers.flat import registered
@@ -98,24 +99,17 @@ class RotaryEmbedding(BaseLayer):
         (2, 7, 8)
     """
 
-    def __init__(
-        self,
-        kind: str,
-        size: int,
-        prefix_tokens: int = 1,
-        reference_grid: tuple[int, int] | None = (16, 16),
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind, or a size that is not a multiple of 4."""
+    kind: Annotated[str, OneOf(ROTARY_EMBEDDINGS)]
+    size: int
+    prefix_tokens: int = 1
+    reference_grid: Pair | None = (16, 16)
+
+    def _check_together(self) -> None:
+        """Raises ValueError for a size that is not a multiple of 4."""
         # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
-        super().__init__(autocast=False, **kwargs)
-        check_choice("kind", kind, ROTARY_EMBEDDINGS)
-        if size % 4 or size < 4:
-            raise ValueError(f"size must be a positive multiple of 4, but {size} was given.")
-        self.kind = kind
-        self.size = size
-        self.prefix_tokens = prefix_tokens
-        self.reference_grid = None if reference_grid is None else tuple(reference_grid)
+        self.autocast = False
+        if self.size % 4 or self.size < 4:
+            raise ValueError(f"size must be a positive multiple of 4, but {self.size} was given.")
 
     def build(self, patches_shape: Shape, scale_shape: Shape | None = None) -> None:
         """Makes DINOv3's periods, a weight that does not train; the other kinds have none."""

@@ -1,11 +1,12 @@
 """The convolutions, normalisations and bottlenecks of ResNets: those of the hybrids, and of BiT."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 from keras import ops
 
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
+from keras_vit._options import OneOf
 from keras_vit.layers.base import BaseLayer, CompositeLayer, initializer, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
 from keras_vit.layers.flat import activated, registered
@@ -39,28 +40,18 @@ class StdConv2D(BaseLayer):
         (1, 4, 4, 8)
     """
 
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int,
-        strides: int = 1,
-        padding: str | int = "same",
-        epsilon: float = 1e-5,
-        epsilon_inside: bool = False,
-        folded: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for a padding that is neither "same" nor an integer."""
-        super().__init__(**kwargs)
-        if not isinstance(padding, int):
-            check_choice("padding", padding, ("same",))
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.strides = strides
-        self.padding = padding
-        self.epsilon = epsilon
-        self.epsilon_inside = epsilon_inside
-        self.folded = folded
+    filters: int
+    kernel_size: int
+    strides: int = 1
+    padding: str | int = "same"
+    epsilon: float = 1e-5
+    epsilon_inside: bool = False
+    folded: bool = False
+
+    def _check_together(self) -> None:
+        """Raises ValueError for a padding that is neither "same" nor an integer."""
+        if not isinstance(self.padding, int):
+            check_choice("padding", self.padding, ("same",))
 
     def build(self, input_shape: Shape) -> None:
         """Makes the kernel."""
@@ -87,7 +78,7 @@ class StdConv2D(BaseLayer):
             """Returns the length of an axis of the output."""
             if n is None:
                 return None
-            if self.padding == "same":
+            if isinstance(self.padding, str):
                 return -(-n // self.strides)
             return (n + 2 * self.padding - self.kernel_size) // self.strides + 1
 
@@ -157,12 +148,9 @@ def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "one
 class _Bottleneck(CompositeLayer):
     """What the units of both ResNets have in common: the arguments, normalisations, the shape of the output."""
 
-    def __init__(self, filters: int, strides: int = 1, folded: bool = False, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.strides = strides
-        self.folded = folded
+    filters: int
+    strides: int = 1
+    folded: bool = False
 
     def _norm(self, name: str, channels: Any, epsilon: float, gamma: str = "ones") -> GroupNormalization:
         """Returns a new, built group normalisation; ValueError unless `channels` is a multiple of 32."""
@@ -195,13 +183,7 @@ class ResNetUnit(_Bottleneck):
         (1, 4, 4, 128)
     """
 
-    def __init__(
-        self, filters: int, strides: int = 1, folded: bool = False, epsilons: str = "official", **kwargs: Any
-    ) -> None:
-        """Keeps the arguments; ValueError for epsilons that are none of `STEM_EPSILONS`."""
-        super().__init__(filters, strides, folded, **kwargs)
-        check_choice("epsilons", epsilons, tuple(STEM_EPSILONS))
-        self.epsilons = epsilons
+    epsilons: Annotated[str, OneOf(tuple(STEM_EPSILONS))] = "official"
 
     def build(self, input_shape: Shape) -> None:
         """Makes three convolutions and their normalisations, and a projection where the shape changes.
@@ -316,11 +298,7 @@ class PaddedMaxPooling2D(BaseLayer):
         (1, 3, 3, 2)
     """
 
-    def __init__(self, padding: str = "-inf", **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for an unknown padding."""
-        super().__init__(**kwargs)
-        check_choice("padding", padding, tuple(POOL_PADDINGS))
-        self.padding = padding
+    padding: Annotated[str, OneOf(tuple(POOL_PADDINGS))] = "-inf"
 
     def call(self, x: Tensor) -> Tensor:
         """Returns the largest value of each window of the padded map."""

@@ -1,12 +1,13 @@
 """What text towers have beside the blocks: computed positions, a mask of the padding, and one vector for a text."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import Shape, Tensor, check_choice
+from keras_vit._arguments import Shape, Tensor
+from keras_vit._options import OneOf
 from keras_vit.layers.base import BaseLayer, SameShape
 from keras_vit.layers.choices import TEXT_POOLINGS
 from keras_vit.layers.flat import registered
@@ -54,10 +55,7 @@ class TextMask(BaseLayer):
         [[[True, False]], [[True, True]]]
     """
 
-    def __init__(self, pad_id: int = 0, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.pad_id = pad_id
+    pad_id: int = 0
 
     def call(self, ids: Tensor) -> Tensor:
         """Returns booleans `(batch, 1, T)`: False for padding, but True everywhere in a text of padding alone."""
@@ -92,15 +90,16 @@ class TextPooling(BaseLayer):
         [[1.0, 2.0]]
     """
 
-    def __init__(self, kind: str, end_id: int | None = None, pad_id: int | None = None, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for an unknown kind, or unless `end_id` is there for `"end_id"` alone."""
-        super().__init__(**kwargs)
-        check_choice("kind", kind, TEXT_POOLINGS)
-        if (kind == "end_id") != (end_id is not None):
-            raise ValueError(f"end_id and kind='end_id' need each other, but {end_id!r} and {kind!r} were given.")
-        self.kind = kind
-        self.end_id = end_id
-        self.pad_id = pad_id
+    kind: Annotated[str, OneOf(TEXT_POOLINGS)]
+    end_id: int | None = None
+    pad_id: int | None = None
+
+    def _check_together(self) -> None:
+        """Raises ValueError unless `end_id` is there for `"end_id"` alone."""
+        if (self.kind == "end_id") != (self.end_id is not None):
+            raise ValueError(
+                f"end_id and kind='end_id' need each other, but {self.end_id!r} and {self.kind!r} were given."
+            )
 
     def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
         """Returns one vector for each text, `(batch, D)`: a token, or the mean of those that are not padding.

@@ -1,11 +1,12 @@
 """Equation 1, an image becomes a sequence of tokens with their positions; and the sequence a vector or a map again."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 from keras import ops
 
-from keras_vit._arguments import Shape, Tensor, check_choice, pair
+from keras_vit._arguments import Shape, Tensor
+from keras_vit._options import OneOf, Pair, Rate
 from keras_vit.interpolation import METHODS, resize_table
 from keras_vit.layers.base import (
     BaseLayer,
@@ -14,7 +15,6 @@ from keras_vit.layers.base import (
     SameShape,
     dropout,
     initializer,
-    seeds_for,
     tensor_of,
 )
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
@@ -47,12 +47,9 @@ class PatchEmbedding(BaseLayer):
         (1, 2, 3, 8)
     """
 
-    def __init__(self, width: int, patch_size: int | tuple[int, int], bias: bool = True, **kwargs: Any) -> None:
-        """Keeps the arguments; TypeError or ValueError unless the patch size is one or two positive integers."""
-        super().__init__(**kwargs)
-        self.width = width
-        self.patch_size = pair("patch_size", patch_size)
-        self.use_bias = bias
+    width: int
+    patch_size: Pair
+    use_bias: bool = True
 
     def build(self, input_shape: Shape) -> None:
         """Makes a kernel for one patch, and a bias where it has one."""
@@ -169,10 +166,7 @@ class RegisterTokens(_LearnedTokens):
         (1, 9, 8)
     """
 
-    def __init__(self, count: int = 4, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.count = count
+    count: int = 4
 
     def build(self, input_shape: Shape) -> None:
         """Makes the tokens, from a normal distribution."""
@@ -194,11 +188,8 @@ class TokenDropout(SameShape):
         (1, 5, 8)
     """
 
-    def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
-        super().__init__(**kwargs)
-        self.dropout = dropout
-        self.seed_generator = seeds_for(dropout=dropout)
+    dropout: Rate = 0.0
+    drops = ("dropout",)
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         """Returns the tokens, in training with elements dropped."""
@@ -229,13 +220,10 @@ class PatchDropout(BaseLayer):
         (2, 3, 8)
     """
 
-    def __init__(self, rate: float = 0.5, prefix_tokens: int = 1, ordered: bool = False, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
-        super().__init__(**kwargs)
-        self.rate = rate
-        self.prefix_tokens = prefix_tokens
-        self.ordered = ordered
-        self.seed_generator = seeds_for(rate=rate)
+    rate: Rate = 0.5
+    prefix_tokens: int = 1
+    ordered: bool = False
+    drops = ("rate",)
 
     def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
         """Returns the tokens, in training without the dropped patches; if a rotation is given, `[tokens, rotation]`."""
@@ -274,10 +262,9 @@ class _AddTable(SameShape):
     Subclasses have a `table`, `(1, _table_prefix + rows * columns, D)`, and `_resized(rows, columns)` of another grid.
     """
 
-    grid_size: tuple[int, int]
-    prefix_tokens: int
-    dropout: float
-    table: Any
+    grid_size: Pair
+    prefix_tokens: int = 1
+    drops = ("dropout",)
 
     @property
     def _table_prefix(self) -> int:
@@ -322,26 +309,10 @@ class AddPositionEmbedding(_AddTable):
         (1, 5, 8)
     """
 
-    def __init__(
-        self,
-        grid_size: tuple[int, int],
-        prefix_tokens: int = 1,
-        interpolation: str = "official",
-        dropout: float = 0.0,
-        embed_prefix: bool = True,
-        register_tokens: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; ValueError for an unknown interpolation, or a rate outside of 0 to below 1."""
-        super().__init__(**kwargs)
-        check_choice("interpolation", interpolation, tuple(METHODS))
-        self.grid_size = tuple(grid_size)
-        self.prefix_tokens = prefix_tokens
-        self.interpolation = interpolation
-        self.dropout = dropout
-        self.embed_prefix = embed_prefix
-        self.register_tokens = register_tokens
-        self.seed_generator = seeds_for(dropout=dropout)
+    interpolation: Annotated[str, OneOf(tuple(METHODS))] = "official"
+    dropout: Rate = 0.0
+    embed_prefix: bool = True
+    register_tokens: int = 0
 
     @property
     def _table_prefix(self) -> int:
@@ -377,13 +348,7 @@ class AddSinCosPositionEmbedding(_AddTable):
         (1, 5, 8)
     """
 
-    def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, dropout: float = 0.0, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for a rate outside of 0 to below 1."""
-        super().__init__(**kwargs)
-        self.grid_size = tuple(grid_size)
-        self.prefix_tokens = prefix_tokens
-        self.dropout = dropout
-        self.seed_generator = seeds_for(dropout=dropout)
+    dropout: Rate = 0.0
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
         """Computes the table for `grid_size`, a constant; ValueError unless D is a multiple of 4 and at least 8."""
@@ -413,13 +378,9 @@ class TokenPooling(BaseLayer):
         (1, 8)
     """
 
-    def __init__(self, mode: str = "token", prefix_tokens: int = 1, token: int = 0, **kwargs: Any) -> None:
-        """Keeps the arguments; ValueError for an unknown mode."""
-        super().__init__(**kwargs)
-        check_choice("mode", mode, ("token_dist", "token", "avg", "token_avg"))
-        self.mode = mode
-        self.prefix_tokens = prefix_tokens
-        self.token = token
+    mode: Annotated[str, OneOf(("token_dist", "token", "avg", "token_avg"))] = "token"
+    prefix_tokens: int = 1
+    token: int = 0
 
     def call(self, tokens: Tensor) -> Tensor:
         """Returns one vector for each image: `(batch, D)`, with `"token_avg"` `(batch, 2 D)`."""
@@ -459,22 +420,11 @@ class MAPHead(CompositeLayer):
         (1, 8)
     """
 
-    def __init__(
-        self,
-        heads: int,
-        mlp_width: int,
-        gelu: str = "tanh",
-        epsilon: float = 1e-6,
-        skipped_tokens: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Keeps the arguments; they are checked when the layer is built."""
-        super().__init__(**kwargs)
-        self.heads = heads
-        self.mlp_width = mlp_width
-        self.gelu = gelu
-        self.epsilon = epsilon
-        self.skipped_tokens = skipped_tokens
+    heads: int
+    mlp_width: int
+    gelu: str = "tanh"
+    epsilon: float = 1e-6
+    skipped_tokens: int = 0
 
     def build(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> None:
         """Makes the query, `probe`, attention, normalisation and MLP.
@@ -546,11 +496,8 @@ class TokenMap(BaseLayer):
         (1, 2, 3, 8)
     """
 
-    def __init__(self, grid_size: tuple[int, int], prefix_tokens: int = 1, **kwargs: Any) -> None:
-        """Keeps the arguments."""
-        super().__init__(**kwargs)
-        self.grid_size = tuple(grid_size)
-        self.prefix_tokens = prefix_tokens
+    grid_size: Pair
+    prefix_tokens: int = 1
 
     def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
         """Returns the patch tokens as a map `(batch, rows, columns, D)`, of the grid of `patches` where that is given.

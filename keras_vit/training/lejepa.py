@@ -303,9 +303,10 @@ class BatchFigures(BaseLayer):
     Output: `(pictures, 5)`, in each row the same `FIGURES`.
     """
 
-    def __init__(self, loss: LeJEPALoss, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.loss, self.seed_generator = loss, SeedGenerator()
+    loss: LeJEPALoss
+
+    def _check_together(self) -> None:
+        self.seed_generator = SeedGenerator()
 
     def call(self, embeddings: Any) -> Any:
         """Returns the figures, without a gradient except for the loss and its terms; slices are drawn again."""

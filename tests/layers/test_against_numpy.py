@@ -1,5 +1,7 @@
 """Every layer that computes something, against an independent implementation in float64."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -195,10 +197,10 @@ ZEROS = np.zeros((2, 3, 12), "f4")
             for layer in (layers.MultiHeadAttention(5), layers.TransformerBlock(5, 24), layers.MAPHead(5, 24))
         ),
         (lambda: layers.MAPHead(0, 24)(ZEROS), "heads must divide the width .* 0 heads .* width 12"),
-        (lambda: layers.TokenDropout(1.0), "dropout must be at least 0 and below 1, but 1.0 was given"),
-        (lambda: layers.PatchDropout(-0.1), "rate must be at least 0 and below 1, but -0.1"),
-        (lambda: layers.TransformerBlock(3, 24, drop_path=2), "drop_path must be at least 0 and below 1, but 2"),
-        (lambda: layers.TransformerBlock(3, 24, attention_dropout=2)(ZEROS), "dropout must be at least 0"),
+        (lambda: layers.TokenDropout(1.0), "dropout must be a number from 0 to below 1, but 1.0 was given"),
+        (lambda: layers.PatchDropout(-0.1), "rate must be a number from 0 to below 1, but -0.1"),
+        (lambda: layers.TransformerBlock(3, 24, drop_path=2), "drop_path must be a number from 0 to below 1, but 2"),
+        (lambda: layers.TransformerBlock(3, 24, attention_dropout=2)(ZEROS), "dropout must be a number from 0"),
         (lambda: layers.PatchEmbedding(7, (2, 0)), r"patch_size must be positive integers, but \(2, 0\)"),
         (lambda: layers.StdConv2D(4, 3, padding="valid"), "padding must be one of .*'same'.*'valid'"),
         (lambda: layers.BatchNormalization(axis=1), "axis must be one of .*-1.*, but 1"),
@@ -252,3 +254,20 @@ def test_batches_are_normalised_in_the_precision_that_is_asked_for():
     np.testing.assert_allclose(found, (x - x.mean((0, 1))) / np.sqrt(x.var((0, 1)) + 1e-5), rtol=1e-12)
     variance = 0.9 + 0.1 * x.var((0, 1), ddof=1)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer.moving_variance), variance, rtol=1e-12)
+
+
+def test_a_layer_of_ones_own_has_its_own_arguments():
+    class Own(layers.TransformerBlock):
+        history: list
+
+        def __init__(self, note, **options):
+            super().__init__(3, 24, **options)
+            self.note = note
+
+    class Declared(layers.TransformerBlock):
+        note: str = "a"
+
+    assert [*inspect.signature(Own).parameters] == ["note", "options"]
+    assert Declared(3, 24, note="b").get_config()["note"] == "b"
+    assert "heads" in inspect.signature(Declared).parameters
+    assert "heads" not in inspect.signature(Own("a")).parameters  # those of a call
