@@ -247,6 +247,7 @@ def test_four_layers_and_both_in_one_file(dinov2_dpt, written):
     np.testing.assert_allclose(model.predict(images, verbose=0)[0], wanted, rtol=0, atol=8 * DEPTH)
 
 
+@pytest.mark.nightly_elsewhere
 def test_saved_and_copied_models_answer_the_same(models, golden, tmp_path):
     ref = golden(HUB).ref
     for name, model in models.items():

@@ -54,6 +54,7 @@ def predicting():
     return run
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("reader", READERS)
 def test_a_model_is_read_while_a_thread_predicts(reader, predicting, tmp_path):
     model = small_vit()

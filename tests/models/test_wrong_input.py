@@ -75,6 +75,7 @@ class Batches(keras.utils.PyDataset):
         return x, labels(x)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize(("entry", "before"), [("predict", 0), ("fit", 1)])
 def test_a_wrong_shape_among_batches_destroys_nothing(entry, before, backend):
     model, good = made(), images(2, 8, 8, 3)

@@ -226,6 +226,7 @@ def test_losses_of_pairs_and_their_gradients():
         assert (more - less) / 2 == pytest.approx((gradient * step).sum(), abs=5e-6)
 
 
+@pytest.mark.nightly_elsewhere
 def test_pairs_train_the_tower_that_is_not_frozen(golden):
     both = keras_vit.load_image_text(golden("txt_hf_clip").folder)
     images, texts = golden("txt_hf_clip").ref["images"], ["a cat", "a dog", "a red car"]

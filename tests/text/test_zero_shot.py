@@ -27,6 +27,7 @@ def classifier_of(golden):
     return make
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize(
     "format, name", [("litert", "txt_bv_siglip"), ("onnx", "txt_openclip"), ("saved_model", "txt_lit_s")]
 )

@@ -51,6 +51,7 @@ def tune(model=None, boxes=None, recipe=RECIPE, **options):
     return training.finetune_detection(model, boxes, recipe, **options)
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_run_that_was_killed_goes_on(tmp_path):
     """It ends with the weights of a run that was not killed, bit for bit, and has AP in its log."""
 
@@ -90,6 +91,7 @@ def test_what_trains(changes):
         assert moved and not any(path.startswith("block_0") for path in moved)
 
 
+@pytest.mark.nightly_elsewhere
 def test_detectors_go_on_with_their_classes_and_rules():
     model = detector(class_names=NAMES, pictures="owlvit", objectness=True)
     done = tune(model)
@@ -112,6 +114,7 @@ def test_detectors_go_on_with_their_classes_and_rules():
         tune(model, recipe=RECIPE.replace(augmentation=data.BoxAugmentation(pictures="scenic")))
 
 
+@pytest.mark.nightly_elsewhere
 def test_owls_begin_with_their_words(golden):
     both = keras_vit.load_image_text(golden("owl_v2_p14").folder)
     words = both.zero_shot_detector(NAMES, progress=False)

@@ -28,6 +28,7 @@ def moved(old, new):
     return {path: np.abs(new[path] - value).max() for path, value in old.items() if path in new}
 
 
+@pytest.mark.nightly_elsewhere
 def test_both_towers_train_and_a_killed_run_goes_on(owl, tmp_path):
     class Kill(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

@@ -142,6 +142,7 @@ def test_when_masks_are_annealed():
         training.mask_probabilities(0, [5], [5])
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("backbone", [DINOV2, pytest.param(DINOV3, marks=pytest.mark.once)], ids=["dinov2", "dinov3"])
 def test_steps_lower_the_loss(backbone):
     model, rng = keras_vit.EoMT(keras_vit.EoMTConfig(backbone=backbone, **HEAD)), np.random.default_rng(0)

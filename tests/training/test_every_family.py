@@ -72,6 +72,7 @@ def test_merged_saved_and_changed(trained, tmp_path):
     np.testing.assert_allclose(forward(features, x), forward(same, x)["pre_logits"], rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.nightly_elsewhere
 def test_exported(trained, request, tmp_path):
     model, _, _ = trained
     formats = FAMILIES[request.node.callspec.params["trained"]]

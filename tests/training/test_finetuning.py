@@ -633,6 +633,7 @@ class Optimizer(keras.callbacks.Callback):
         self.found = type(self.model.optimizer).__name__
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("activation", [None, "softmax"])
 def test_the_loss_is_scaled_for_float16(activation):
     callback = Optimizer()

@@ -126,6 +126,7 @@ def test_neighbours_vote_without_the_picture_itself():
 # Runs
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_run_is_logged_and_the_projector_is_not_in_the_model():
     done = pretrained(validation=(PICTURES, LABELS))
     assert [row["step"] for row in done.log] == [2, 4]

@@ -75,6 +75,7 @@ def assert_same_weights(model, other):
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize(
     "make",
     [new_model, lambda: new_model(use_ema=True), lora_model, half_model],

@@ -204,6 +204,7 @@ def test_masks_that_fill_up_change_nothing():
     assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
+@pytest.mark.nightly_elsewhere
 def test_points_are_drawn_by_the_seed():
     target, output = corners(2), one_prediction(3)
     values = [float(training.MaskClassificationLoss(3, points=6, seed=s)([target], [output])) for s in (0, 0, 1)]

@@ -156,6 +156,7 @@ def test_four_layers_padding_and_going_on(tmp_path):
     assert again.model.config == config and not again.model.backbone.trainable_weights
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_run_that_was_killed_goes_on(tmp_path):
     class Kill(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

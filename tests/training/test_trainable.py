@@ -323,6 +323,7 @@ def test_torch_knows_the_adapters(way, tmp_path):
     assert sum("lora" in name for name in model.state_dict()) == 4
 
 
+@pytest.mark.nightly_elsewhere
 def test_float8_and_adapters_are_refused_in_either_order():
     """Keras computes no adapters in float8; the model stays as it was."""
     model, images = make(), IMAGES
