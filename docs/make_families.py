@@ -71,51 +71,54 @@ OTHERS = {
     "DINOv2, linear for depth": "dense_depth_dinov2_linear",
 }
 TRIED = (*FAMILIES, *OTHERS)
+NOT_RUN = "not run"
 COLUMNS = ("family", "backend", "trained", "LoRA", "`.keras`", "`with_config`", *(f"`{name}`" for name in WRITTEN))
 HEAD = f"""# Families, tried out
 
-A model of each family, trained, given adapters, saved, changed and exported on every backend: what comes back differs
-by rounding only.
+This page shows that a model of each family can be trained, saved, changed and exported on every backend.
 
-Made by `python -m docs.make_families` on each backend; the versions are those of `constraints.txt`, on a CPU. What
-each family computes is compared with its publisher's code in [Fidelity](fidelity.md); here is what a user does with
-such a model afterwards. One small model of each family was read from a file in its publisher's names (`tests/golden`,
-or random weights) and given a new head of {CLASSES} classes. Then:
+One small model of each family was read from a file in its publisher's layout and given a new head of {CLASSES} classes.
+A number is the largest difference between two outputs for {IMAGES} images, as a share of the largest output. Rounding
+in float32 explains up to {SAME_FUNCTION:.0e}. Three values in a cell are TensorFlow / JAX / PyTorch; one value means
+that all three are equal; `-` means that the column does not apply.
 
-- **trained**: `finetune` for three updates. How many of the arrays changed that have a gradient; key biases have none
-  where nothing turns keys, nor have a Mixer's last biases across tokens, which the normalisation after them takes away.
-- **LoRA**: `finetune` with `lora_rank=2` for two more, and `merge_lora`.
-- **`.keras`**: saved and loaded.
-- **`with_config`**: without a head, beside `feature_extractor`; for images of any size, at this and at another size,
-  beside the model of that size (not for Mixers, whose weights are for one grid of patches).
-- **files**: `export`ed, run by the format's own runtime in a fresh process with batches of 1 and 7.
+| column | what was done, and compared |
+| --- | --- |
+| trained | `finetune` for three updates: how many weight arrays changed, of those that have a gradient |
+| LoRA | two more updates with `lora_rank=2`: the model with adapters, and the model after `merge_lora` |
+| `.keras` | the model before saving and after loading |
+| `with_config` | the model without head, and `feature_extractor`; then the model for any image size, and for one size |
+| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime, with batches of 1 and 7 |
 
-Text towers, and models with heads for masks and depth, were given adapters with random numbers in place of training;
-`with_config` was not tried, and `export` takes no text towers. Figures are largest differences between the answers of
-one and the other to {IMAGES} images, or to the texts and the picture of the reference, as a share of the largest
-answer; the order of sums in float32 explains up to {SAME_FUNCTION:.0e}. TensorFlow writes all three formats: under JAX
-and PyTorch `export` hands the model to a process with TensorFlow, which has to be installed. Of the
-other formats, OpenVINO is TensorFlow's as well, `torch` PyTorch's and `stablehlo` JAX's, from any backend in the same
-way; they were tried on fewer models
-([Exports](exports.md), `tests/training/test_every_family.py`).
+Weights of a Mixer fit one grid of patches, so its image size was not changed. Text towers and models for masks or depth
+got random adapters in place of training. TensorFlow writes all three formats, also for JAX and PyTorch, and must be
+installed. [Exports](exports.md) has the other formats. [Fidelity](fidelity.md) compares each family with its
+publisher's code.
 
 """
+MADE = "\n`python -m docs.make_families`, run on each backend, makes this page with versions of `constraints.txt`.\n"
 
 
 def rows_of(page: str) -> dict[tuple[str, str], list[str]]:
-    """The lines of a page's table by family and backend."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
-    return {(cells[0], cells[1]): cells for cells in lines if cells[1] in BACKENDS.values()}
+    """The results on a page by family and backend."""
+    rows = {}
+    for line in page.splitlines():
+        family, *cells = [cell.strip().split(" / ") for cell in line.strip("|").split("|")]
+        for number, backend in enumerate(BACKENDS.values() if family[0] in TRIED else ()):
+            values = [cell[number % len(cell)] for cell in cells]
+            if values[0] != NOT_RUN:
+                rows[family[0], backend] = [family[0], backend, *values]
+    return rows
 
 
 def page_with(rows: dict[tuple[str, str], list[str]]) -> str:
-    """The page with a table of lines, in the order of the families, and what has none."""
-    order = [(family, backend) for family in TRIED for backend in BACKENDS.values()]
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(rows[key] for key in order if key in rows)]
-    table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    missing = {b: [f for f in TRIED if (f, b) not in rows] for b in BACKENDS.values()}
-    notes = [f"Not run with {backend}: {'; '.join(families)}.\n" for backend, families in missing.items() if families]
-    return HEAD + table + "".join(f"\n{note}" for note in notes)
+    """The page with a line for each family: a value for each backend, or one where they are equal."""
+    lines = [[COLUMNS[0], *COLUMNS[2:]], ["---"] * (len(COLUMNS) - 1)]
+    for family in TRIED:
+        tried = [rows.get((family, b), [NOT_RUN] * len(COLUMNS))[2:] for b in BACKENDS.values()]
+        cells = zip(*tried, strict=True)
+        lines.append([family, *(" / ".join(cell if len({*cell}) > 1 else cell[:1]) for cell in cells)])
+    return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + MADE
 
 
 def loaded(family: str, folder: pathlib.Path) -> keras_vit.VisionTransformer:
