@@ -42,7 +42,6 @@ WANTED = {
     "export/litert.md": ["litert", "tflite"],
     "export/openvino.md": ["openvino"],
     "install.md": ["install", "gpu", "extras", "windows", "offline"],
-    "faq.md": ["faq"],
     "tutorial.md": ["tutorial"],
     "errors.md": ["errors"],
     "speed.md": ["speed"],
