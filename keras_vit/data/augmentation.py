@@ -108,7 +108,7 @@ class PictureAugmentation(Options):
         """Raises ValueError for what pictures of this many channels cannot have."""
         if channels != 3:
             name = type(self).__name__
-            raise ValueError(f"{name} is for red, green and blue, 3 channels, but the model takes {channels}.")
+            raise ValueError(f"{name} needs RGB images with 3 channels, but channels={channels}. Leave it out.")
 
 
 def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
@@ -128,7 +128,7 @@ OF_CLASSES = {"target": ("class", "multilabel")}  # what mixes images has to mix
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation(PictureAugmentation):
-    """How training images are changed. The defaults are the papers' settings for fine-tuning.
+    """Augmentation of training images. The defaults are the papers' settings for fine-tuning.
 
     Args:
         crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and
@@ -137,24 +137,24 @@ class Augmentation(PictureAugmentation):
             (big_vision, `resize_small` and `random_crop`: 448 to 384 in `configs/transfer.py`). `"resize"` scales the
             whole image to size.
         min_area: The least share of the image's area that the inception crop keeps, in (0, 1].
-        flip: Mirror half of the images, left to right.
-        mixup: `p` of the Beta(p, p) distribution that pairs of images are mixed by, at most 1; 0: none.
-        randaugment: `(layers, magnitude)` of RandAugment, the magnitude as AugReg counts it (0 to 30; its tables
-            have 0, 10, 15 and 20); `None`: none.
+        flip: Whether to mirror half of the images, left to right.
+        mixup: `p` of mixup's Beta(p, p) distribution, at most 1; 0: no mixup.
+        randaugment: `(layers, magnitude)` of RandAugment, with magnitudes from 0 to 30 as in AugReg (which uses 0, 10,
+            15 and 20); `None`: no RandAugment.
         cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899,
-            timm's `Mixup`), at most 1; 0: none. With mixup as well, a coin decides for each batch.
-        erasing: How often a box of an image is erased (arXiv 1708.04896), after all else but mixup and CutMix; boxes
-            as in timm's `RandomErasing`, 2 % to a third of the image.
+            timm's `Mixup`), at most 1; 0: no CutMix. With mixup as well, one of the two is drawn for each batch.
+        erasing: Probability that a box of an image is erased (arXiv 1708.04896), before mixup and CutMix. Boxes are as
+            in timm's `RandomErasing`, 2 % to a third of the image.
         erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
-        erasing_mean: Mean of the noise, of pixels of 0..1; a number, or one for each channel. With the mean and
-            deviation that the model normalises by, it sees standard normal noise, or zeros.
-        erasing_std: Standard deviation of the noise.
+        erasing_mean: Mean of the noise for pixels in 0..1; a number, or one for each channel. With the model's own mean
+            and standard deviation, the normalised box is standard normal noise, or zeros.
+        erasing_std: Standard deviation of the noise, for pixels in 0..1.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.
 
     Examples:
-        >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text, which no one mirrors
+        >>> data.Augmentation(crop="resize", flip=False).mixup  # for digits and text
         0.0
     """
 
@@ -173,13 +173,15 @@ class Augmentation(PictureAugmentation):
     transform: ClassVar[type[Transform]] = ImageTransform
 
     def check_channels(self, channels: int) -> None:
-        """Raises ValueError for what images of this many channels cannot have: RandAugment, or noise of others."""
+        """Raises ValueError for RandAugment if `channels` is not 3, or if erasing values do not match `channels`."""
         if channels != 3 and self.randaugment is not None:
-            raise ValueError(f"RandAugment is for red, green and blue, but channels={channels}: leave it out.")
+            raise ValueError(f"randaugment needs RGB images, but channels={channels}. Leave randaugment out.")
         for name in ("erasing_mean", "erasing_std"):
             value = getattr(self, name)
             if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
-                raise ValueError(f"{name} must be one number, or {channels} for the channels, but {value} was given.")
+                raise ValueError(
+                    f"{name} must be a number, or {channels}, one for each channel, but {value} was given."
+                )
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
@@ -337,17 +339,17 @@ _VALUES = np.arange(256, dtype="float32")
 
 
 def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
-    """Returns an image after random operations, one after the other, as `distort_image_with_randaugment` does.
+    """Applies RandAugment to an image: random operations in sequence, as big_vision's `distort_image_with_randaugment`.
 
-    For each layer the generator draws an operation, each of the 16 with probability 1/16; then, for those in
-    `SIGNED_OPERATIONS`, the sign; for `Cutout` the centre, a row, then a column, each uniform over the image. The
-    original also draws a probability for each, and does not use it.
+    For each layer the generator draws one of the 16 operations, uniformly; then the sign of an operation in
+    `SIGNED_OPERATIONS`, or the centre of `Cutout`: a row, then a column. The original also draws a probability for each
+    operation, and does not use it.
 
     Args:
         image: uint8 `(height, width, 3)`.
-        layers: How many operations follow each other, at least 1.
-        magnitude: 0 to 30, of every operation.
-        generator: The same state returns the same image.
+        layers: Number of operations, at least 1.
+        magnitude: Magnitude of every operation, 0 to 30.
+        generator: NumPy random generator. The same state returns the same image.
 
     Returns:
         uint8 `(height, width, 3)`.
@@ -385,23 +387,22 @@ def randaugment_operation(
     Args:
         image: uint8 `(height, width, 3)`, RGB. It is not changed.
         name: One of `OPERATIONS`.
-        magnitude: m, from 0 to 30. `AutoContrast`, `Equalize` and `Invert` have no strength (ignored). `Rotate` turns
-            by 3 m degrees, anticlockwise; `ShearX` and `ShearY` move each row or column 0.03 m pixels further than the
-            one before it; `TranslateX` and `TranslateY` move by 10 m pixels, to the left and up. `Color`, `Contrast`,
-            `Brightness` and `Sharpness` have factors of 0.18 m + 0.1, where 1 is the image. `Posterize` keeps
-            `int(0.4 m)` bits; `Solarize` inverts values from `int(25.6 m)` on, modulo 256; `SolarizeAdd` adds
-            `int(11 m)` to values below 128; `Cutout` greys a square of `2 int(4 m)` pixels a side.
-        negate: Turn the other way; only for `SIGNED_OPERATIONS`.
-        center: `(row, column)` of the square's centre, a pixel of the image; `Cutout` needs it, no other takes it.
+        magnitude: m, from 0 to 30. `AutoContrast`, `Equalize` and `Invert` ignore it. `Rotate` turns by 3 m degrees,
+            anticlockwise. `ShearX` and `ShearY` move each row or column 0.03 m pixels further than the previous one.
+            `TranslateX` and `TranslateY` move by 10 m pixels, to the left and up. `Color`, `Contrast`, `Brightness` and
+            `Sharpness` have the factor 0.18 m + 0.1; a factor of 1 leaves the image unchanged. `Posterize` keeps
+            `int(0.4 m)` bits. `Solarize` inverts values from `int(25.6 m) % 256` on. `SolarizeAdd` adds `int(11 m)` to
+            values below 128. `Cutout` greys a square of `2 int(4 m)` pixels a side.
+        negate: Whether to move or turn in the opposite direction; only for `SIGNED_OPERATIONS`.
+        center: `(row, column)` of the square's centre inside the image; required by `Cutout`, and only for it.
 
     Returns:
         uint8 of the same shape, a new array. `Sharpness` returns images with a side under 3 pixels unchanged.
 
     Raises:
-        TypeError: if the image is not a uint8 array, the magnitude is not a number, or the centre does not have
-            integers.
-        ValueError: if the name is unknown, the shape or the magnitude is out of its range, the operation has no sign or
-            no centre, or `Cutout` has no centre in the image.
+        TypeError: if the image is not a uint8 array, the magnitude is not a number, or `center` is not of integers.
+        ValueError: if the name is unknown, or the shape or the magnitude is out of its range; if `negate` or `center`
+            is given for an operation that does not use it, or `Cutout` gets no centre inside the image.
 
     Examples:
         >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())
@@ -416,9 +417,9 @@ def randaugment_operation(
         raise ValueError(f"magnitude must be in 0..30, but {magnitude!r} was given.")
     level = float(magnitude) / 10
     if negate and name not in SIGNED_OPERATIONS:
-        raise ValueError(f"{name} has no sign: negate works with {list(SIGNED_OPERATIONS)} only.")
+        raise ValueError(f"negate=True needs one of {list(SIGNED_OPERATIONS)}, but the operation is {name!r}.")
     if center is not None and name != "Cutout":
-        raise ValueError(f"{name} has no centre: only Cutout takes one, but center={center!r} was given.")
+        raise ValueError(f"center is for 'Cutout' only, but center={center!r} was given for {name!r}.")
     image = np.ascontiguousarray(image)
     if name == "Cutout":
         return _cutout(image, level, center)
@@ -589,7 +590,7 @@ def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> 
     """Returns a copy of an image with a grey square of `2 int(40 level)` pixels a side around a pixel (row, column)."""
     height, width, _ = image.shape
     if center is None:
-        raise ValueError("Cutout needs center=(row, column).")
+        raise ValueError("Cutout needs the centre of its square. Pass center=(row, column).")
     row, column = map(operator.index, center)
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(f"center must be a pixel of the image of {height} x {width}, but {center} lies outside.")

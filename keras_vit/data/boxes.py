@@ -26,16 +26,16 @@ _COLUMNS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoxedImages(AnnotatedPictures):
-    """Pictures with boxes: `open_boxes` makes it, and `finetune_detection` and `detection.evaluate` take it.
+    """Pictures with boxes for `finetune_detection` and `detection.evaluate`; `open_boxes` returns them.
 
     Attributes:
-        examples: The pictures, and what their boxes are read from; None of a pipeline.
+        examples: The pictures and the sources of their boxes; None for a pipeline.
         classes: Number of classes.
         class_names: Names of the classes, in order; None if they have no names.
         tests: The pictures of the test split; None if there is no such split.
-        pipeline: Batches of another library's pipeline; None for other data.
-        whole: None: pictures without a box are among the examples.
-        task: Empty, because boxes have one task only.
+        pipeline: The data set or loader of another library that was given; None for other data.
+        whole: None, because `examples` includes pictures without a box.
+        task: Empty, because boxes have only one task.
         target: `"boxes"`.
 
     Examples:
@@ -47,7 +47,10 @@ class BoxedImages(AnnotatedPictures):
     target: ClassVar[str] = "boxes"
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of one of a pipeline's pictures as arrays."""
+        """Returns the target of one picture of a pipeline as a dict of arrays; ValueError if it does not fit.
+
+        `size` is the picture's (height, width), and `where` its name in error messages.
+        """
         return checked_boxes(target, size, self.classes, where)
 
 
@@ -57,21 +60,29 @@ def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int
     boxes = to_numpy(target["boxes"]).astype("float64")
     boxes = boxes.reshape(0, 4) if not boxes.size else boxes
     if boxes.shape != (len(labels), 4):
-        raise ValueError(f"boxes of {name} must be {(len(labels), 4)}, but their shape is {boxes.shape}.")
+        raise ValueError(
+            f"boxes of {name} must have the shape {(len(labels), 4)}, one row for each label, but have {boxes.shape}."
+        )
     height, width = size
     wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
     wrong |= (boxes[:, 2:] < 0).any(1) | (boxes[:, :2] > [width, height]).any(1)
     if wrong.any():
         raise ValueError(
-            f"boxes must be left, top, right and bottom in the {width} x {height} pixels of {name}, but one is "
-            f"{boxes[wrong][0].tolist()}."
+            f"boxes of {name} must be left, top, right and bottom in pixels of its picture, which is {width} wide and "
+            f"{height} high, but one is {boxes[wrong][0].tolist()}."
         )
     if len(boxes) and boxes.max() <= 1 < min(height, width):
-        raise ValueError(f"boxes must be in pixels, but {name} has shares of 1: {boxes[0].tolist()}.")
+        raise ValueError(
+            f"boxes of {name} must be in pixels, but they are fractions: {boxes[0].tolist()}. Multiply them by the "
+            "width and height of the picture."
+        )
     crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
     areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
     if crowd.shape != labels.shape or areas.shape != labels.shape:
-        raise ValueError(f"crowd and areas of {name} must have one value for each of its {len(labels)} boxes.")
+        raise ValueError(
+            f"crowd and areas of {name} must have one value for each of its {len(labels)} boxes, but their shapes are "
+            f"{crowd.shape} and {areas.shape}."
+        )
     return {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
 
 
@@ -128,9 +139,11 @@ def open_boxes(
         isinstance(source, Mapping) or hasattr(source, "columns")
     )
     if annotations is not None and (not is_path or is_table):
-        raise ValueError(f"annotations={str(annotations)!r} is for a folder of pictures: leave it out.")
+        raise ValueError(f"annotations={str(annotations)!r} needs a folder of pictures as data. Leave annotations out.")
     if (file, label) != ("file", "label") and not is_table:
-        raise ValueError("file and label are columns of a table, but the data is not a table: leave them out.")
+        raise ValueError(
+            f"file={file!r} and label={label!r} are columns of a table, but data is not a table. Leave them out."
+        )
     if isinstance(source, BoxedImages):
         found = source
     elif is_table:
@@ -146,7 +159,7 @@ def open_boxes(
         found = from_pipeline(BoxedImages, source, count, names)
     else:
         raise TypeError(
-            "data must be a folder, a table, (pictures, targets) or a pipeline of these, but "
+            "data must be a folder, a table, (pictures, targets) or a pipeline of such pairs, but "
             f"{type(source).__name__} was given."
         )
     return found.with_classes(count, names)
@@ -176,7 +189,8 @@ def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
     if not files or any(len(found) > 1 for found in files.values()):
         names_found = listing([path.name for of in files.values() for path in of])
         raise ValueError(
-            f"{printable(root)} has {names_found or 'no .json file'}: name the one with the boxes, annotations=FILE."
+            f"{printable(root)} must have one .json file with the boxes, itself or in each split, but it has "
+            f"{names_found or 'none'}. Pass annotations=FILE."
         )
     train = pick_split(files, "train")[0]
     opened_train = _coco(train.parent, train, names)
@@ -200,8 +214,12 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     found = sorted({name for of_row in labels for name in of_row})
     known = tuple(names or found)
     unknown = [name for name in found if name not in known]
-    if unknown or not found:
-        raise ValueError(f"{where} has the classes {listing(found)}, but class_names are {listing(known)}.")
+    if not found:
+        raise ValueError(f"No row of {where} has a label in the column {label!r}. Pass label=COLUMN.")
+    if unknown:
+        raise ValueError(
+            f"{where} has the classes {listing(unknown)}, but class_names has only {listing(known)}. Add them there."
+        )
     files = [home / cells.text(file, i) for i in range(len(rows))]
     notes: dict[Path, list[Any]] = {path: [] for path in files}
     for i, (path, of_row) in enumerate(zip(files, labels, strict=True)):
@@ -209,8 +227,9 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
             notes[path].append((known.index(of_row[0]), [cells.number(side, i, False) for side in sides]))
     splits = splits_of([cells.text("split", i) for i in range(len(rows))], rows) if "split" in columns else None
     places = dict(zip(files, splits or ["train"] * len(files), strict=True))
-    if splits and any(places[path] != split for path, split in zip(files, splits, strict=True)):
-        raise ValueError(f"{where} has boxes of one picture in two splits.")
+    in_two = [path for path, split in zip(files, splits or [], strict=False) if places[path] != split]
+    if in_two:
+        raise ValueError(f"{where} has rows of {printable(in_two[0])} in two splits. Give them the same split.")
 
     def of_split(is_train: bool) -> BoxedImages | None:
         paths = [path for path, place in places.items() if (place == "train") == is_train]
@@ -259,15 +278,15 @@ class BoxTransform(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class BoxAugmentation(PictureAugmentation):
-    """How pictures with boxes are changed in training, as OWL-ViT's authors do, but without their mosaics.
+    """Augmentation of pictures with boxes, as OWL-ViT's authors train, without their mosaics.
 
-    In this order: a crop of aspect 3/4 to 4/3, mirroring, and the size of the model.
+    In this order: a crop of aspect 3/4 to 4/3, mirroring, and resizing to the size of the model.
 
     Args:
         min_area: The least share of the picture that a crop keeps; 1.0: no crop.
         kept: A box stays if at least this share of its area is in the crop.
-        flip: Mirror half of the pictures, left to right.
-        pictures: Whose rules resize crops, as in `keras_vit.DetectorConfig`. `finetune_detection` takes the model's.
+        flip: Whether to mirror half of the pictures, left to right.
+        pictures: How crops are resized, as in `keras_vit.DetectorConfig`. `finetune_detection` takes the model's value.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.

@@ -57,11 +57,11 @@ def read_annotation(file: Path, names: Sequence[str] | None = None, boxes: bool 
         places = class_numbers(about, names)
         rows = (_box_rows if boxes else _panoptic_rows if is_panoptic else _instance_rows)(file, about, places)
         if not rows:
-            raise ValueError("it has no annotations")
+            raise ValueError("the list 'annotations' is empty")
         stuff = sorted(places[row["id"]] for row in about["categories"] if row.get("isthing") == 0)
         return Annotation(rows, tuple(names or (name for _, name in _categories(about))), tuple(stuff), is_panoptic)
     except (ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else printable(error, 300)
+        reason = f"the key {error} is missing" if isinstance(error, KeyError) else printable(error, 300)
         raise ValueError(f"{file} does not have COCO's {kind}annotation format: {reason}.") from error
 
 
@@ -72,7 +72,7 @@ def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Se
         png, parts = str(row["file_name"]), row["segments_info"]
         labels = {part["id"]: _listed(places, "category_id", part) for part in parts}
         if len(labels) < len(parts):
-            raise ValueError(f"{png} has an id twice")
+            raise ValueError(f"{png} has two segments with the same id")
         if png in found:
             raise ValueError(f"{png} has two annotations")
         picture = _listed(pictures, "image_id", row) if pictures else f"{Path(png).stem}.jpg"
@@ -86,9 +86,9 @@ def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Sh
     single = [row for row in rows if not row.get("iscrowd")]
     shown = [row for row in single if row.get("segmentation")]
     if rows and not single:
-        raise ValueError(f"all of its {len(rows)} annotations are crowds, which are not trained on")
+        raise ValueError(f"all {len(rows)} annotations are crowds, which are not trained on")
     if rows and not shown:
-        raise ValueError(f"none of its {len(rows)} annotations has polygons or run lengths")
+        raise ValueError(f"none of the {len(rows)} annotations has polygons or run lengths")
     if len(shown) < len(single):
         less = f"{len(single) - len(shown)} of {len(rows)} annotations in {printable(file)}"
         warn_caller(f"{less} have no polygons or run lengths, and are left out.")
@@ -126,13 +126,13 @@ def _add(pictures: Mapping[Any, Shapes], row: Any, shape: Any, area: float, plac
 def warn_of_crowds(file: Path, pictures: int) -> None:
     """Warns of pictures that are left out because they have crowds alone."""
     if pictures:
-        warn_caller(f"{pictures} pictures have only crowds, and are left out: {printable(file)}.")
+        warn_caller(f"{pictures} pictures in {printable(file)} have only crowds, and are left out.")
 
 
 def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
     """Returns what is listed under the number `row[key]`."""
     if row[key] not in listed:
-        raise ValueError(f"an annotation has the {key} {row[key]!r}, which is not listed")
+        raise ValueError(f"an annotation has the {key} {row[key]!r}, which the file does not list")
     return listed[row[key]]
 
 
@@ -141,12 +141,12 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
     categories = _categories(about)
     known = [name for _, name in categories]
     if names is not None and len(names) != len(categories):
-        raise ValueError(f"it has {len(categories)} categories, but the model {len(names)} classes")
+        raise ValueError(f"the file has {len(categories)} categories, but there are {len(names)} class names")
     if names is not None and not {*known}.isdisjoint(names):
         foreign = [name for name in names if name not in known]
         if foreign:
             hint = did_you_mean(foreign[0], {name.lower(): name for name in known})
-            raise ValueError(f"it has no category {listing(foreign)}, only {listing(known, 20)}.{hint}")
+            raise ValueError(f"the file has no category {listing(foreign)}, only {listing(known, 20)}.{hint}")
         return {key: list(names).index(name) for key, name in categories}
     return {key: place for place, (key, _) in enumerate(categories)}
 
@@ -155,7 +155,7 @@ def _categories(about: Any) -> list[tuple[int, str]]:
     """Returns the ids and names of an annotation's categories, in the order of the ids."""
     found = sorted((row["id"], row["name"]) for row in about["categories"])
     if len(dict(found)) < len(found):
-        raise ValueError("two categories have one id")
+        raise ValueError("two categories have the same id")
     for name, count in Counter(name for _, name in found).items():
         if count > 1:
             raise ValueError(f"two categories are called {name!r}")
@@ -178,9 +178,11 @@ def pictures_by_name(folder: Path, ids: Path | None) -> Callable[..., Any]:
             return None
         if not places:
             others = f", only {printable(alike[0])}" if alike else ""
-            raise FileNotFoundError(f"{folder} has no picture {name}{others}.")
+            raise FileNotFoundError(
+                f"{folder} has no picture {name}{others}. Pass the folder of the annotated pictures."
+            )
         if len(places) > 1:
-            raise ValueError(f"{folder} has two pictures of one name: {places[0]} and {places[1]}.")
+            raise ValueError(f"{folder} has two pictures called {name}: {places[0]} and {places[1]}. Keep one of them.")
         return places[0]
 
     return find
@@ -199,14 +201,17 @@ def panoptic_targets(file: Path, note: tuple[Segments, Path], pixels: np.ndarray
     numbers = mask_at_size(read_ids(png), pixels, png)
     found = [key for key in np.unique(numbers).tolist() if key in row.labels]
     if not found:
-        raise ValueError(f"{png} has none of the ids that {file.name} lists for it.")
+        raise ValueError(f"{png} has none of the segment ids that {file.name} lists. Check that both belong together.")
     return mask_targets(numbers, segments=parts) | {"crowd": np.array([key in row.crowds for key in found])}
 
 
 def _size_of(pixels: np.ndarray, file: Path, row: Shapes, name: str) -> tuple[int, int]:
     size = pixels.shape[:2]
     if None not in row.size and row.size != size:
-        raise ValueError(f"{file.name} has annotations of {name} at {row.size}, but the picture is {size}.")
+        raise ValueError(
+            f"{file.name} has the height and width {row.size} for {name}, but the picture has {size}. Use the pictures "
+            "that were annotated."
+        )
     return size
 
 
@@ -224,7 +229,7 @@ def instance_targets(file: Path, row: Shapes, pixels: np.ndarray, name: str) -> 
     try:
         masks = [mask_at_size(instance_mask(one, *size), pixels, file) for one in row.shapes]
     except ValueError as error:
-        raise ValueError(f"{file.name}: for {name}, {error}") from error
+        raise ValueError(f"{file.name}, {name}: {error}") from error
     areas = np.where(np.isnan(row.areas), [mask.sum() for mask in masks], row.areas)
     masks, crowd = np.stack(masks) if masks else np.zeros((0, *size), bool), np.array(row.crowd, bool)
     return {"masks": masks, "labels": np.array(row.labels, "int32"), "crowd": crowd, "areas": areas}
@@ -252,8 +257,8 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
         raise
     except Exception as error:  # pycocotools raises what the wrong form leads it to
         raise ValueError(
-            f"an instance has no polygons or run lengths of COCO's form: {printable(segmentation, 60)} does not "
-            f"fit {height} x {width} pixels"
+            f"an instance must have polygons or run lengths in COCO's format for {height} x {width} pixels, but it has "
+            f"{printable(segmentation, 60)}."
         ) from error
 
 

@@ -28,7 +28,7 @@ def load_digits() -> tuple[Digits, Digits]:
     """Returns 1,797 scans of handwritten digits as training and test images, always the same.
 
     Returns:
-        1,297 images to train on, and 500 to test on, in which each digit is about as frequent as in all.
+        `(train, test)`: 1,297 images to train on and 500 to test on, stratified by digit.
 
     Raises:
         ImportError: if scikit-learn is not installed.

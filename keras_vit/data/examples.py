@@ -16,15 +16,7 @@ from typing import Any, Self, TypedDict
 
 import numpy as np
 
-from keras_vit._arguments import (
-    SKIP,
-    check_choice,
-    listing,
-    printable,
-    require_packages,
-    to_numpy,
-    whole_number,
-)
+from keras_vit._arguments import SKIP, check_choice, listing, printable, require_packages, to_numpy, whole_number
 from keras_vit._files import contents_of, expanded_path, fingerprint
 from keras_vit._terminal import PlainData, ProgressBar
 from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
@@ -60,14 +52,14 @@ NOT_DATA = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found")
 
 @dataclasses.dataclass(frozen=True)
 class BadImage(PlainData):
-    """One image that is left out or changed, and why.
+    """An image that was left out or converted, and why: an entry of `stream.bad` or `stream.converted`.
 
     Args:
         path: The file's path, or the place in the data, such as `"images[17]"`.
-        reason: In words.
+        reason: Why, as text.
 
     Examples:
-        >>> data.BadImage("photos/train/cat/7.jpg", "it is cut short").path
+        >>> data.BadImage("photos/train/cat/7.jpg", "is cut short").path
         'photos/train/cat/7.jpg'
     """
 
@@ -199,12 +191,14 @@ def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarra
     if isinstance(element, Mapping):
         images, labels = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
         if images is None or labels is None:
-            raise ValueError(f"The pipeline yields {sorted(element)}, but 'image' and {keys[0]!r} are needed.")
+            raise ValueError(
+                f"The dicts of a pipeline must have the keys 'image' and {keys[0]!r}, but they have {sorted(element)}."
+            )
     elif isinstance(element, (tuple, list)) and len(element) == 2:
         images, labels = element
     else:
         raise ValueError(
-            f"The pipeline must yield (images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}, not a "
+            f"The pipeline must yield (images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}, but it yields a "
             f"{type(element).__name__}."
         )
     return to_numpy(images), to_numpy(labels)
@@ -242,35 +236,39 @@ def check_labels(
     name = name or (lambda i: f"image {i} of {where}")
     labels = to_numpy(labels)
     if labels.dtype.kind not in "iufb" and "float" not in labels.dtype.name:
-        raise TypeError(f"The labels of {where} must be numbers, but their dtype is {labels.dtype}. Number the names.")
+        raise TypeError(
+            f"The labels of {where} must be numbers, but their dtype is {labels.dtype}. Number the classes from 0."
+        )
     if labels.ndim == 2 and labels.shape[1] == 1 and target != "multilabel":
         labels = labels[:, 0]
     if labels.ndim == 1 and target == "number":
         finite = np.abs(labels.astype("float64")) <= LARGEST
         if not finite.all():
             i = int(np.argmin(finite))
-            raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite in float32.")
+            raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite float32 numbers.")
         if classes not in (None, 1):
-            raise ValueError(f"There are {classes} classes, but target='number' has one number for each image.")
+            raise ValueError(f"target='number' has one output, but {classes} classes were given. Leave them out.")
         return labels.astype("float32")[:, None], 1
     if labels.ndim == 1 and target == "class":
         return _check_class_numbers(labels.astype("float64"), classes, name)
     if labels.ndim != 2 or target == "number":
         shapes = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}
-        wanted = shapes.get(target, "(n,) with numbers of classes, or (n, classes) with shares")
+        shape = shapes.get(target, "(n,) with class numbers, or (n, classes) with values from 0 to 1")
         raise ValueError(
-            f"The labels of {where} must have shape {wanted} for target={target!r}, but {labels.shape} was given."
+            f"The labels of {where} must have the shape {shape} for target={target!r}, but {labels.shape} was given."
         )
     if classes is not None and labels.shape[1] != classes:
-        raise ValueError(f"The labels of {where} are rows of {labels.shape[1]}, but there are {classes} classes.")
+        raise ValueError(
+            f"The labels of {where} must have {classes} columns, one for each class, but they have {labels.shape[1]}."
+        )
     values = labels.astype("float64")
     if target == "class":
-        fits, forbidden = (values >= 0) & (values <= 1), "outside 0..1"
+        fits, allowed = (values >= 0) & (values <= 1), "from 0 to 1"
     else:
-        fits, forbidden = (values == 0) | (values == 1), "other than 0 and 1"
+        fits, allowed = (values == 0) | (values == 1), "0 or 1"
     if not fits.all():
         i = int(np.argmin(fits.all(axis=1)))
-        raise ValueError(f"{name(i)} has a row of labels with values {forbidden}: {labels[i].tolist()[:10]}.")
+        raise ValueError(f"The labels of {name(i)} must be {allowed}, but they are {labels[i].tolist()[:10]}.")
     return labels.astype("float32"), labels.shape[1]
 
 
@@ -294,21 +292,21 @@ def count_steps(examples: int, batch_size: int, training: bool) -> int:
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:
-    """Returns which output of a model each class of the data is, by name.
+    """Returns the index of the model output for each class of the data, matched by name.
 
-    The data may have fewer classes than the model, in any order. Where the model's classes are those of ImageNet-1k,
-    the folders may also be called by WordNet's ids, such as `n01440764`.
+    The data may have fewer classes than the model, in any order. For a model with the classes of ImageNet-1k,
+    `data_names` may also be WordNet ids, such as `n01440764`.
 
     Args:
-        data_names: In the order of the labels.
-        model_names: In the order of the outputs.
+        data_names: Class names of the data, in the order of its labels.
+        model_names: Class names of the model, in the order of its outputs.
         where: Name of the data, for error messages.
 
     Returns:
-        int64 `(len(data_names),)`: numbers of the model's outputs.
+        int64 `(len(data_names),)`: indices of the model's outputs.
 
     Raises:
-        ValueError: if the model has no output of a name, or several.
+        ValueError: if the model has no output with one of the names, or several.
 
     Examples:
         >>> data.match_labels(["dog", "cat"], ["bird", "cat", "dog"])
@@ -321,13 +319,14 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
     foreign = [name for name in data_names if name not in counts]
     if foreign:
         raise ValueError(
-            f"{where} has classes that the model does not know: {listing(foreign)}. Its {len(model_names)} classes "
-            f"are {listing(model_names)}. Fine-tune it on these classes, or rename the classes that only have another "
-            "name."
+            f"{where} has classes that the model does not have: {listing(foreign)}. The model's {len(model_names)} "
+            f"classes are {listing(model_names)}. Fine-tune the model on this data, or use its names for the classes."
         )
     ambiguous = [name for name in data_names if counts[name] > 1]
     if ambiguous:
-        raise ValueError(f"{where} has {listing(ambiguous)}, which several outputs of the model are called.")
+        raise ValueError(
+            f"{where} has the classes {listing(ambiguous)}, but several outputs of the model have this name."
+        )
     outputs = {name: output for output, name in enumerate(model_names)}
     return np.array([outputs[name] for name in data_names], "int64")
 
@@ -338,8 +337,8 @@ def check_order(names: Sequence[str], where: str) -> None:
         text, numbers = sorted(names), sorted(names, key=int)
         if text != numbers:
             raise ValueError(
-                f"The classes of {where} are numbers: say their order, class_names={numbers} as labels of arrays "
-                f"are, or class_names={text} as Keras and torchvision sort folders."
+                f"The classes of {where} are numbers with an ambiguous order. Pass class_names={numbers} to sort them "
+                f"as numbers, or class_names={text} to sort them as text, as Keras and torchvision do."
             )
 
 
@@ -395,7 +394,9 @@ class Reading:
 def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
     """A function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times."""
     if examples.target not in ("class", "multilabel"):
-        raise ValueError(f"sampling={sampling!r} is for classes, but the target of the data is {examples.target!r}.")
+        raise ValueError(
+            f"sampling={sampling!r} needs classes, but the target of the data is {examples.target!r}. Leave it out."
+        )
     groups = groups_of(examples)
     counts = np.bincount(groups)
     if examples.target == "multilabel":
@@ -433,31 +434,34 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     if not splits:
         return dict.fromkeys(SPLITS, root)
     others = [name for name in folders if split_of(name) is None]
-    hint = "If it is a class itself, say so: class_names=[...] with all."
     if "train" not in splits and others:
         raise ValueError(
-            f"{printable(root)} has the folder {splits['test']!r}, which is called like a split, beside other "
-            f"folders: {listing(others)}. Move the training classes into train/. {hint}"
+            f"{printable(root)} has the folder {splits['test']!r}, which has the name of a split, beside the folders "
+            f"{listing(others)}. Move the training classes into train/. If {splits['test']!r} is a class, pass the "
+            "names of all classes as class_names=."
         )
     for name in splits.values():
         entries = visible(root / name)
         if entries and not any(map(is_folder, entries)):
-            raise ValueError(f"{printable(root / name)} is called like a split, but has no folders of classes. {hint}")
+            raise ValueError(
+                f"{printable(root / name)} has the name of a split, but no class folders. Add them. If {name!r} is "
+                "a class, pass the names of all classes as class_names=."
+            )
     return {split: root / name for split, name in splits.items()}
 
 
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """Returns the entry of a dict of splits, such as `"val"` for `"test"`.
+    """Returns the data of a split from a dict of splits, such as the entry `"val"` for `"test"`.
 
     Args:
-        source: From names of splits, as `open_data` understands them, to data.
-        split: `"train"`, `"test"` or `"validation"`; the last two take each other's place.
+        source: A dict from split names, such as `"train"` and `"val"`, to data.
+        split: `"train"`, `"test"` or `"validation"`. If only one of the last two exists, it serves as both.
 
     Returns:
         The data of that split.
 
     Raises:
-        ValueError: if there is no such entry, or the split has two.
+        ValueError: if the dict has no entry for the split, or two.
 
     Examples:
         >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
@@ -465,7 +469,7 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
     """
     names = _splits(source, "data")
     if split not in names:
-        raise ValueError(f"data has no {split!r}, only {list(source)}: give a dict with 'train' and 'test'.")
+        raise ValueError(f"data has no split {split!r}, only {list(source)}. Pass a dict with 'train' and 'test'.")
     return source[names[split]]
 
 
@@ -518,7 +522,9 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
         by_rank = found.get(split, {0: []})
         best = by_rank[min(by_rank)]
         if len(best) > 1:
-            raise ValueError(f"{where} has more than one {split} split: {best}. Keep one of them, or rename the rest.")
+            raise ValueError(
+                f"{where} has more than one {split} split: {best}. Keep one of them, or rename the others."
+            )
         if best:
             result[split] = best[0]
     for split, other in IN_PLACE_OF.items():
@@ -566,7 +572,7 @@ def good_files(
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
         more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
-        raise ValueError(f"{printable(name(i))}: {fault}.{more} Repair them, or go on without: {SKIP}.")
+        raise ValueError(f"{printable(name(i))} {fault}.{more} Repair such files, or pass {SKIP} to leave them out.")
     bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
     return [i for i in range(len(paths)) if i not in faults], bad, converted
 
@@ -575,8 +581,8 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
     """Returns all image files below a folder, sorted. Hidden files and leftovers of operating systems are left out.
 
     Args:
-        folder: Where to look.
-        others: A list to which files without an image extension are added.
+        folder: Path of the folder.
+        others: A list to which the paths of files without an image extension are added, as strings.
 
     Returns:
         The paths, each beginning with `folder`.
@@ -597,7 +603,7 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
     """Returns all image files below a folder, sorted; the paths of other files are appended to `others`."""
     real = os.path.realpath(folder)
     if real in above:
-        raise ValueError(f"{printable(folder)} is a link to a folder that it lies in: remove it.")
+        raise ValueError(f"{printable(folder)} links back to a folder above it. Remove the link.")
     images = []
     for entry in visible(folder):
         if is_folder(entry):
@@ -613,7 +619,7 @@ def _check_files(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
     """Why image files cannot be read, by the positions of those that cannot; and the images that are not RGB."""
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
-    text, shown = "Decoding pictures" if decode else "Looking at pictures", len(paths) >= PROGRESS_FROM
+    text, shown = "Decoding pictures" if decode else "Checking pictures", len(paths) >= PROGRESS_FROM
     with (
         ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
         ProgressBar(text, len(paths), shown=shown) as bar,
@@ -622,7 +628,7 @@ def _check_files(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
             if fault:
                 faults[i] = fault
             elif mode != "RGB":
-                converted.append(BadImage(str(paths[i]), f"of mode {mode}, converted to RGB as by load_image"))
+                converted.append(BadImage(str(paths[i]), f"has the mode {mode}; load_image converts it to RGB"))
     return faults, converted
 
 
@@ -634,9 +640,9 @@ def _check_file(path: Path, decode: bool) -> tuple[str | None, str]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return "neither a file nor a folder", ""
+            return "is neither a file nor a folder", ""
         if not status.st_size:
-            return "an empty file", ""
+            return "is an empty file", ""
         mode, kind = "RGB", None  # of a TIFF that Pillow does not know
         with contextlib.suppress(Image.UnidentifiedImageError), Image.open(path) as image:
             check_mode(image)
@@ -648,7 +654,7 @@ def _check_file(path: Path, decode: bool) -> tuple[str | None, str]:
         raise
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         cause = error.__cause__ or error  # load_image names the file, and so does the caller
-        return f"not a picture that can be read: {cause}", ""
+        return f"cannot be read as an image: {cause}", ""
 
 
 def _has_its_end(path: Path, kind: str | None, size: int) -> bool:

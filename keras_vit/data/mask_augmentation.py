@@ -70,16 +70,16 @@ class MaskAugmentation(PictureAugmentation):
     Each change of colours happens to half of the pictures. Batches of other libraries' pipelines are not changed.
 
     Args:
-        scale: The shorter side becomes that of the image size times a number drawn from this range.
+        scale: (least, largest) factor. The shorter side becomes the shorter side of `image_size` times a random factor.
         one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
             times; 1.0: never.
-        flip: Mirror half of the pictures, left to right.
-        brightness: What is added to pixels of 0..255, at most.
-        contrast: 0.5 multiplies them by 0.5 to 1.5.
-        saturation: The same for the saturation of HSV.
-        hue: By what share of the circle of colours they turn, at most. 18 of OpenCV's 180 are 0.1.
-        fill: What pictures that are smaller than the crop are filled up with, below and right, in 0..255: the mean that
-            the model subtracts, a number or one for each channel. Their masks have the label that does not count.
+        flip: Whether to mirror half of the pictures, left to right.
+        brightness: The largest number that is added to or subtracted from pixels of 0..255.
+        contrast: The largest relative change: 0.5 multiplies pixels by 0.5 to 1.5.
+        saturation: The largest relative change of the saturation in HSV.
+        hue: The largest turn of the hue, as a share of the circle of colours: 0.1 is 18 of OpenCV's 180.
+        fill: Pixel value in 0..255, or one for each channel, that pads small pictures below and to the right: the mean
+            that the model subtracts. Their masks are padded with the ignored label.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.
@@ -103,16 +103,18 @@ class MaskAugmentation(PictureAugmentation):
 
     @property
     def recolours(self) -> bool:
-        """Whether it changes colours, which only red, green and blue have."""
+        """Whether this augmentation changes colours, which needs RGB images."""
         return any(getattr(self, name) for name in CHANGES)
 
     def check_channels(self, channels: int) -> None:
-        """Raises ValueError for changes of colours, or a fill, that pictures of this many channels cannot have."""
+        """Raises ValueError if `channels` is not 3 and colours change, or if `fill` does not have `channels` values."""
         if channels != 3 and self.recolours:
             plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
-            raise ValueError(f"Colours are red, green and blue, but channels={channels}: MaskAugmentation({plain}).")
+            raise ValueError(
+                f"Changes of colours need RGB images, but channels={channels}. Pass MaskAugmentation({plain})."
+            )
         if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
-            raise ValueError(f"fill must be one number, or {channels} for the channels, but {self.fill} was given.")
+            raise ValueError(f"fill must have one number, or one for each of {channels} channels, but is {self.fill}.")
 
 
 PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
@@ -183,9 +185,9 @@ class SegmentAugmentation(PictureAugmentation):
 
     Args:
         scale: Smallest and largest size, relative to the size at which the picture fits into the crop.
-        jitter: Whether to change brightness (times 0.875 to 1.125), contrast, saturation (0.5 to 1.5) and hue (up to a
-            twentieth of the circle), each in half of the pictures.
-        flip: Mirror half of the pictures, left to right.
+        jitter: Whether to change brightness (times 0.875 to 1.125), contrast and saturation (times 0.5 to 1.5) and hue
+            (up to a twentieth of the circle), each in half of the pictures.
+        flip: Whether to mirror half of the pictures, left to right.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.
@@ -203,9 +205,9 @@ class SegmentAugmentation(PictureAugmentation):
     transform: ClassVar[type[Transform]] = SegmentTransform
 
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
-        """Returns random arguments of `augment_masks`, by name, for a picture of a size (height, width).
+        """Returns random keyword arguments for `augment_masks`, as a dict.
 
-        `image_size` is the size of the crop, whose position is uniform in the resized picture.
+        `size` is the picture's (height, width). `image_size` is the crop's, whose position is uniform.
         """
         colour = self._colours(rng) if self.jitter else []
         flip = self.flip and rng.random() < 0.5
@@ -237,25 +239,26 @@ def augment_masks(
     left: int = 0,
     colour: Sequence[tuple[str, float]] = (),
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns a picture and its masks as they are trained on, by what `SegmentAugmentation.draw` has drawn.
+    """Applies the changes that `SegmentAugmentation.draw` returned to a picture and its masks.
 
     Args:
         picture: uint8 `(height, width, 3)`.
-        targets: `masks` `(T, height, width)`, `labels` `(T,)`, and `crowd` `(T,)` if there are any, which are dropped.
+        targets: `masks` `(T, height, width)`, `labels` `(T,)`, and optionally `crowd` `(T,)`. Crowds are dropped.
         image_size: Height and width of the crop.
         size: Height and width that the picture is resized to.
-        flip: Whether it is mirrored, left to right.
-        top: Where the crop begins, in the resized picture.
-        left: Its first column, likewise.
-        colour: `"brightness"`, `"contrast"`, `"saturation"` (factors) and `"hue"` (a share of the circle), in the order
-            in which they change.
+        flip: Whether to mirror the picture, left to right.
+        top: First row of the crop in the resized picture.
+        left: First column of the crop in the resized picture.
+        colour: Pairs of `"brightness"`, `"contrast"` or `"saturation"` and a factor, or of `"hue"` and a share of the
+            circle of colours, in the order in which they are applied.
 
     Returns:
-        uint8 `(*image_size, 3)`; `masks` of booleans and `labels`, int32, of what has a pixel in the crop.
+        `(picture, targets)`: uint8 `(*image_size, 3)`, and a dict of boolean `masks` and int32 `labels` of the segments
+        that have a pixel in the crop.
 
     Raises:
-        ValueError: if a change of colours is unknown, a size is not positive, a place is negative, or masks are not as
-            large as the picture.
+        ValueError: if `colour` has an unknown name, a size is not positive, `top` or `left` is negative, or the masks
+            are not as large as the picture.
         TypeError: if a size is not an integer or pair, or the picture is not uint8.
         KeyError: if the targets lack masks or labels.
 
@@ -271,7 +274,9 @@ def augment_masks(
     if picture.dtype != np.uint8:
         raise TypeError(f"picture must be uint8 (height, width, 3), but its dtype is {picture.dtype}.")
     if masks.shape[1:] != picture.shape[:2]:
-        raise ValueError(f"masks must be (T, *{picture.shape[:2]}) as the picture, but their shape is {masks.shape}.")
+        raise ValueError(
+            f"masks must be as large as the picture, {picture.shape[:2]}, but their shape is {masks.shape}."
+        )
     if "crowd" in targets:
         single = ~np.asarray(targets["crowd"], bool)
         masks, labels = masks[single], labels[single]

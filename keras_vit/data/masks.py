@@ -45,15 +45,15 @@ MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedImages:
-    """Pictures with a mask each: `open_masks` makes it, and `finetune_segmentation` and `open_data` take it.
+    """Pictures with a mask each, for `finetune_segmentation` and `open_data`; `open_masks` returns them.
 
     Attributes:
         source: A folder, a table, `(images, masks)`, or a dict of these by split; or a pipeline.
         classes: Number of classes.
-        class_names: Names in the order of the numbers; None if they are not known.
-        ignore: The number in masks that stands for no class.
-        reduce_zero_label: Whether 0 also means no class, and classes count from 1.
-        numbers: The new number of each class (see `in_order`); None if they stay.
+        class_names: Class names in the order of the class numbers; None if they are not known.
+        ignore: The mask value of pixels without a class.
+        reduce_zero_label: Whether 0 also marks pixels without a class, so that class numbers in masks begin at 1.
+        numbers: The new number of each class after `in_order`; None if the numbers have not changed.
         target: `"mask"`.
 
     Examples:
@@ -75,19 +75,19 @@ class MaskedImages:
         """Raises ValueError if the number that stands for no class is one of the classes."""
         if 0 <= self.ignore < (self.classes or 0):
             raise ValueError(
-                f"ignore={self.ignore} is one of the {self.classes} classes: give a number that is not a class, "
-                "or reduce_zero_label=True if 0 stands for no class."
+                f"ignore must not be a class number, but {self.ignore} is one of the {self.classes} classes. If 0 "
+                "stands for no class, pass reduce_zero_label=True."
             )
 
     @property
     def pipeline(self) -> Any:
-        """The batches of another library's pipeline; None for other data."""
+        """The data set, loader or other iterable of batches that was given as source; None for other sources."""
         is_other = isinstance(self.source, (str, os.PathLike, Mapping, LabelTable)) or not is_pipeline(self.source)
         return None if is_other else self.source
 
     @property
     def has_test_split(self) -> bool:
-        """Whether the source says which pictures are there to test or to validate on; OSError without its folder."""
+        """Whether the source has a test or validation split; OSError if its folder is missing."""
         if isinstance(self.source, LabelTable):
             return self.source.has_test_split
         names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
@@ -96,8 +96,7 @@ class MaskedImages:
     def in_order(self, names: Sequence[str] | None) -> Self:
         """Returns the same masks with classes in the order of a model's names; itself if either has no names.
 
-        Raises ValueError if the model has no class of a name, or several, or so many classes that `ignore` is one of
-        them.
+        Raises ValueError if the model lacks a class or has it twice, or if `ignore` is one of its class numbers.
         """
         if names is None or self.class_names in (None, tuple(names)):
             return self
@@ -107,40 +106,40 @@ class MaskedImages:
         return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
 
     def pair(self, element: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Splits an item of a pipeline into pictures and masks."""
+        """Returns the pictures and the masks of an element of a pipeline as arrays; ValueError for other elements."""
         return image_pair(element, MASK_KEYS)
 
     def check_batch(self, masks: Any, images: np.ndarray, where: str) -> np.ndarray:
-        """Returns the masks of a pipeline's batch as `checked`."""
+        """Returns the masks of a batch, checked and converted by `checked`."""
         return self.checked(masks, images.shape[:-1], where)
 
     def annotated(self, note: Any, pixels: np.ndarray, name: str) -> np.ndarray:
-        """Returns the mask of a picture; `note` is the mask or its file."""
+        """Returns the mask of a picture by `checked`; `note` is the mask, or the path of its file."""
         return self.checked(read_mask(note) if isinstance(note, Path) else note, pixels.shape[:2], name)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
-        """Returns a mask, or a batch of them, as int32 of a size: the numbers of classes, and `ignore`.
+        """Returns a mask, or a batch of masks, as int32 class numbers and `ignore`.
 
-        Raises ValueError, which begins with `name`, for another size, no pixels, or numbers that are not whole or are
-        not classes.
+        Raises ValueError, which has `name`, if its shape is not `size`, or it holds values that are not classes.
         """
         labels = to_numpy(mask)
         labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
         if labels.shape != size or not labels.size:
             raise ValueError(
-                f"{name}: its mask must be as large as the picture, {size}, and have pixels, but it is {labels.shape}."
+                f"The mask of {name} must have the size of the picture, {size}, and pixels, but its shape is "
+                f"{labels.shape}."
             )
         if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.floor(labels)).all()):
-            raise ValueError(f"{name}: its mask must hold whole numbers, but its dtype is {labels.dtype}.")
+            raise ValueError(f"The mask of {name} must hold whole numbers, but its dtype is {labels.dtype}.")
         given = labels = labels.astype("int32")
         if self.reduce_zero_label:
             labels = np.where((given == 0) | (given == self.ignore), self.ignore, given - 1)
         count = self.classes if self.numbers is None else len(self.numbers)
         wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (count or np.inf)))
         if wrong.any():
-            known = f"{count} classes are known" if count else "classes count from 0"
+            known = f"there are {count} classes" if count else "class numbers begin at 0"
             raise ValueError(
-                f"{name}: its mask has the label {given[wrong][0]}, but {known}. If 0 stands for no class, pass "
+                f"The mask of {name} has the label {given[wrong][0]}, but {known}. If 0 stands for no class, pass "
                 "reduce_zero_label=True; if another number does, pass ignore=NUMBER."
             )
         if self.numbers is not None:
@@ -149,13 +148,13 @@ class MaskedImages:
         return labels
 
     def check_classes_occur(self, on_bad_image: str = "stop", queries: bool = False) -> None:
-        """Raises ValueError if a class does not occur in the masks to train on, or there is only one.
+        """Raises ValueError if a class occurs in none of the training masks, or there is only one class.
 
-        For an EoMT (`queries=True`) one class is enough, unless the masks hold nothing except 0 and `ignore`.
+        For an EoMT (`queries=True`) one class is enough, unless the masks hold only 0 and `ignore`. A pipeline is not
+        checked.
 
-        Also raises ValueError if there are no training pictures, or a mask cannot be read and `on_bad_image` is not
-        `"skip"`; OSError if a folder is missing (FileNotFoundError) or cannot be read; TypeError if the source is not
-        a folder or a pair; ImportError without Pillow. A pipeline is not checked.
+        Also raises ValueError if there are no training pictures, or if a mask cannot be read and `on_bad_image` is not
+        `"skip"`; OSError for folders, TypeError for other sources, ImportError without Pillow, as in `open_masks`.
         """
         if self.pipeline is not None:
             return
@@ -167,13 +166,13 @@ class MaskedImages:
         if count > 1 and not missing:
             return
         named = [f"{n} ({self.class_names[n]!r})" if self.class_names else str(n) for n in missing]
-        words = "All training masks have only the class 0"
-        if missing:
-            words = f"No training mask has the class {', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
-        hint = ""
+        hint = " Add masks with more classes."
         if self.ignore in seen:
-            hint = f" They have {self.ignore}, which stands for no class: number the classes from 0, or pass ignore=."
-        raise ValueError(f"{words}, so the model could not learn it.{hint}")
+            hint = f" The masks also have {self.ignore}, the ignored label. If it is a class, pass another ignore=."
+        if not missing:
+            raise ValueError(f"All training masks have only the class 0, but a model needs two classes or more.{hint}")
+        classes = f"{', '.join(named[:5])}{' ...' if len(named) > 5 else ''}"
+        raise ValueError(f"No training mask has the class {classes}, so the model could not learn it.{hint}")
 
     def numbers_seen(self, skip: bool = False) -> set[int]:
         """Returns the numbers that occur in training masks, `ignore` as well, until all classes have been seen."""
@@ -252,7 +251,7 @@ def open_masks(
     ignore: int = 255,
     reduce_zero_label: bool = False,
 ) -> MaskedImages:
-    """Returns pictures with their masks, which hold the class of each pixel as a number.
+    """Opens pictures with semantic masks, which hold the class number of each pixel.
 
     Args:
         source: One of
@@ -266,14 +265,14 @@ def open_masks(
             - a `tf.data.Dataset`, a torch `DataLoader` or another iterable of such pairs, in batches or one by one:
               used as it is, in its own order and with its own crops.
             - a dict with any of the first two for `"train"` and `"test"`; or what this function has returned.
-        classes: Number of classes. None: the number of `class_names` or of lines in the folder's `classes.txt`,
-            otherwise one more than the largest number in the training masks, all of which are then read.
-        class_names: Names of the classes, in the order of the numbers.
-        ignore: The number of unlabelled pixels, which count neither in training nor in evaluation.
-        reduce_zero_label: Whether 0 also means no class, so that class 0 has the number 1, as in ADE20K.
+        classes: Number of classes. None: the number of `class_names` or of lines in the folder's `classes.txt`.
+            Without either, all training masks are read, and it is one more than their largest number.
+        class_names: Names of the classes, in the order of the class numbers.
+        ignore: The mask value of unlabelled pixels, which count neither in training nor in evaluation.
+        reduce_zero_label: Whether 0 also marks unlabelled pixels, so that class 0 has the mask value 1, as in ADE20K.
 
     Returns:
-        Data for `finetune_segmentation` and `open_data`. Files are read when they are used.
+        The data, for `finetune_segmentation` and `open_data`. Files are read when they are used.
 
     Raises:
         OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without `classes`
@@ -297,13 +296,13 @@ def open_masks(
         for name, (value, unset) in (given | {"reduce_zero_label": (reduce_zero_label, False)}).items():
             if value not in (unset, getattr(source, name)):
                 raise ValueError(
-                    f"{name}={value!r}, but the masks were opened with {getattr(source, name)!r}: give it to "
-                    "open_masks, and leave it out here."
+                    f"{name}={value!r} was given, but the masks were opened with {getattr(source, name)!r}. Pass it "
+                    "to the first call of open_masks only."
                 )
         return source
     if isinstance(source, LabelTable) and source.masks is None:
         raise ValueError(
-            f'{source.source} has labels of whole images: open_table(..., target="mask") has files of masks.'
+            f'{source.source} has labels of whole images, not masks. Open it with open_table(..., target="mask").'
         )
     if isinstance(source, (str, os.PathLike)):
         if not os.path.isdir(source):
@@ -315,11 +314,11 @@ def open_masks(
     if data.pipeline is not None and hasattr(source, "__next__"):
         raise TypeError("An iterator can be read only once. Pass its source instead: a data set, or a list.")
     if data.pipeline is not None and classes is None:
-        raise ValueError("A pipeline does not say how many classes its masks have: give classes= or class_names=.")
+        raise ValueError("A pipeline does not say how many classes its masks have. Pass classes= or class_names=.")
     if classes is None:
         seen = data.numbers_seen() - {ignore}
         if not seen:
-            raise ValueError(f"All masks hold only {ignore}, which stands for no class.")
+            raise ValueError(f"All masks hold only the ignored label {ignore}. Pass another ignore= if it is a class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)
     return data
 
@@ -330,17 +329,17 @@ def mask_targets(
     reduce_zero_label: bool = False,
     segments: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns the masks of a picture and their classes, in the order of the numbers in its map.
+    """Splits a segmentation map into a mask and a class for each segment, as targets of an EoMT.
 
     Args:
         labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
-        ignore: The class of pixels that belong to no mask.
-        reduce_zero_label: Whether 0 is not a class, and k stands for k - 1, as in ADE20K.
-        segments: `{"id", "label", "crowd"}` for each id. Other ids belong to no mask, and crowds are left out, as the
-            authors do in training. None: `labels` are classes, and each has one mask.
+        ignore: The class number of pixels that belong to no mask.
+        reduce_zero_label: Whether 0 is not a class, and k stands for class k - 1, as in ADE20K.
+        segments: `{"id", "label", "crowd"}` for each id. Other ids and crowds get no mask, as in EoMT's training.
+            None: `labels` are classes, and each class has one mask.
 
     Returns:
-        `masks` `(T, height, width)` of booleans and `labels` int32 `(T,)`.
+        A dict in ascending order of the map's numbers: `masks`, booleans `(T, height, width)`; `labels`, int32 `(T,)`.
 
     Raises:
         TypeError: if `labels` are not integers `(height, width)`.
@@ -361,8 +360,7 @@ def mask_targets(
     else:
         if ignore != 255 or reduce_zero_label:
             raise ValueError(
-                f"ignore={ignore} and reduce_zero_label={reduce_zero_label} are not used by maps of ids. Leave "
-                "them out."
+                f"ignore={ignore} and reduce_zero_label={reduce_zero_label} cannot be used with segments=: omit them."
             )
         known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
         names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}
@@ -385,14 +383,16 @@ def read_mask(path: Path) -> np.ndarray:
     except MemoryError:
         raise
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-        raise ValueError(f"{printable(path)}: not a mask that can be read: {error}") from error
+        raise ValueError(f"{printable(path)} cannot be read as a mask: {error}") from error
     if kind in ("JPEG", "MPO"):
         raise ValueError(
-            f"{printable(path)} is a JPEG, which changes numbers as it is written. Save masks as PNG, from where "
-            "they were drawn."
+            f"{printable(path)} is a JPEG, whose compression changes class numbers. Save the original mask as a PNG."
         )
     if numbers is None:
-        raise ValueError(f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel.")
+        raise ValueError(
+            f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel. Save class "
+            "numbers in place of colours."
+        )
     return numbers
 
 
@@ -400,7 +400,10 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
     """Returns a mask `(height, width, ...)` at the size of its picture, of the nearest pixels, as EoMT's authors do."""
     old, new = mask.shape[:2], picture.shape[:2]
     if abs(new[0] * old[1] - new[1] * old[0]) > max(*old, *new):  # more than rounding
-        raise ValueError(f"{printable(file)} has {old[0]} x {old[1]} pixels, but its picture {new[0]} x {new[1]}.")
+        raise ValueError(
+            f"{printable(file)} must have the aspect ratio of its picture, {new[0]} x {new[1]} pixels, but it has "
+            f"{old[0]} x {old[1]}."
+        )
     rows, columns = (np.arange(side) * before // side for before, side in zip(old, new, strict=True))
     return mask[rows[:, None], columns]
 
@@ -412,7 +415,7 @@ def names_beside(source: Any) -> tuple[str, ...] | None:
         return None
     names = file.read_text(encoding="utf-8-sig").rstrip().splitlines()
     if not names:
-        raise ValueError(f"{printable(file)} is empty: a name on each line was expected.")
+        raise ValueError(f"{printable(file)} is empty, but it must have a class name on each line.")
     return check_class_names(names, None)[0]
 
 
@@ -424,7 +427,7 @@ def _arrays(source: Any) -> tuple[Any, Any]:
         )
     images, masks = source
     if not len(images) or len(images) != len(masks):
-        raise ValueError(f"There are {len(images)} images and {len(masks)} masks: each image needs one.")
+        raise ValueError(f"Each image needs a mask, but there are {len(images)} images and {len(masks)} masks.")
     return images, masks
 
 
@@ -456,7 +459,7 @@ def files_by_name(folder: Path) -> dict[Path, Path]:
     for path in image_files(folder):
         other = files.setdefault(path.relative_to(folder).with_suffix(""), path)
         if other != path:
-            raise ValueError(f"{printable(other)} and {printable(path.name)} differ by their endings only: keep one.")
+            raise ValueError(f"{printable(other)} and {printable(path.name)} differ in their suffix only. Keep one.")
     return files
 
 
@@ -469,10 +472,13 @@ def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
             raise FileNotFoundError(f"There is no folder {printable(folder)} with the {kind} of the data.")
     by_name, files = files_by_name(masks), files_by_name(pictures)
     if not files:
-        raise ValueError(f"{printable(pictures)} has no pictures.")
+        raise ValueError(f"{printable(pictures)} must contain image files, but has none.")
     without = [str(name) for name in files if name not in by_name]
     if without:
-        raise ValueError(f"{len(without)} pictures in {printable(pictures)} have no mask: {listing(without)}.")
+        raise ValueError(
+            f"{len(without)} pictures in {printable(pictures)} have no mask in {printable(masks)}: {listing(without)}. "
+            "Add the masks, or remove the pictures."
+        )
     unused = [str(name) for name in by_name if name not in files]
     if unused:
         warn_caller(f"{len(unused)} masks in {printable(masks)} have no picture, and are left out: {listing(unused)}.")

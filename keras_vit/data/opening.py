@@ -56,12 +56,7 @@ from keras_vit.data.examples import (
     visible,
     with_channels,
 )
-from keras_vit.data.mask_augmentation import (
-    PLAIN,
-    PLAIN_SEGMENTS,
-    MaskAugmentation,
-    SegmentAugmentation,
-)
+from keras_vit.data.mask_augmentation import PLAIN, PLAIN_SEGMENTS, MaskAugmentation, SegmentAugmentation
 from keras_vit.data.pipelines import Labels, PipelineStream
 from keras_vit.data.streams import ExampleStream, ImageStream
 from keras_vit.data.views import ViewAugmentation
@@ -110,10 +105,10 @@ def open_data(
         split: `"train"`, `"test"` or `"validation"`; if only one of the last two exists, it serves as both.
         shuffle: `True`: shuffled, endless, all batches full, for training. `False`: in order, once. `None`: `True` for
             `"train"`.
-        augmentation: What is done to training images; `None`: they are scaled to size. A `MaskAugmentation` where there
-            are masks, a `SegmentAugmentation` where there are segments, a `BoxAugmentation` where there are boxes; a
-            `ViewAugmentation` for the target `"none"`.
-        seed: A whole number from 0. The same seed yields the same batches.
+        augmentation: An `Augmentation` of training images; `None`: they are scaled to size. A `MaskAugmentation` for
+            masks, a `SegmentAugmentation` for segments, a `BoxAugmentation` for boxes, and a `ViewAugmentation` for the
+            target `"none"`.
+        seed: A non-negative integer. The same seed yields the same batches.
         classes: Number of classes, if the data does not contain it.
         class_names: Names of the classes. Labels get this order; labels of arrays and pipelines already have it.
         target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
@@ -125,9 +120,9 @@ def open_data(
             are cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
         resize: How images are resized without `shuffle`: as in `load_image`, or `model.config.pipeline`, which crops as
             the model's family does. Pixels are not normalised. Pictures with masks or boxes keep their sizes.
-        workers: How many threads or processes read and decode; `None` for one on every core.
-        processes: Whether workers are processes, for image files only: many threads of one process wait for each other.
-            `None`: for training on 8 cores or more.
+        workers: How many threads or processes read and decode; `None`: one per core.
+        processes: Whether workers are processes, for image files only. `None`: for training on 8 cores or more, where
+            threads of one process would wait for each other.
         prefetch: How many batches, of `batch_size * height * width * 12` bytes, are made ahead while the model trains.
         shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
             they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
@@ -182,15 +177,15 @@ def open_data(
         check_choice("resize", resize, tuple(RESIZES))
         if resize != "squash" and (shuffle or size is None or kind in DENSE or how.channels != 3):
             raise ValueError(
-                f"resize={resize!r} is for images in order, without masks, that have a size and three channels: "
-                "leave it out."
+                f"resize={resize!r} needs shuffle=False, image_size, three channels, and data without masks and boxes. "
+                "Leave resize out."
             )
     pipeline = getattr(source, "pipeline", source if known is None and is_pipeline(source) else None)
     if (size is None or pipeline is not None) and (holdout is not None or sampling is not None or how.processes):
-        raise ValueError("A pipeline decides its own order: holdout, sampling and processes are for other data.")
+        raise ValueError("A pipeline decides its own order. Leave out holdout, sampling and processes.")
     if size is None:
         if shuffle:
-            raise ValueError("image_size=None is for data that is read once: pass shuffle=False, or a size.")
+            raise ValueError("image_size=None needs shuffle=False. Pass that, or an image size.")
         inputs, labels = inputs_of(source, batch_size), Labels(target, classes, names)
         return PipelineStream(inputs, labels, None, batch_size, how, shard)
     ignore = getattr(source, "ignore", 255)
@@ -198,7 +193,10 @@ def open_data(
     if pipeline is not None:
         labels = source.in_order(names) if kind in DENSE else Labels(kind, 1 if kind == NO_TARGET else classes, names)
         if kind in DENSE and (target not in ("class", kind) or classes not in (None, labels.classes)):
-            raise ValueError(f"classes={classes}, target={target!r} do not match the masks: leave them out.")
+            raise ValueError(
+                f"classes={classes} and target={target!r} do not match the data, with {labels.classes} classes and the "
+                f"target {kind!r}. Leave them out."
+            )
         stream = PipelineStream(pipeline, labels, transform, batch_size, how, shard)
         stream.class_names = stream.class_names or names
         return stream
@@ -226,8 +224,11 @@ def hold_out(examples: Examples, share: float, seed: int, split: str) -> Example
         if examples.target != "number":
             order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
         held = np.array([generator.choice(part) for part in np.array_split(order, count)]) if count else order[:0]
-    if not 1 <= count <= min(len(order), len(groups) - 1):
-        raise ValueError(f"holdout={share} of {len(groups)} images cannot be held out: give another share.")
+    most = min(len(order), len(groups) - 1)
+    if not 1 <= count <= most:
+        raise ValueError(
+            f"holdout={share} of {len(groups)} images is {count}, but 1 to {most} can be held out. Pass another share."
+        )
     keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
     return dataclasses.replace(
         examples.part(keep), fingerprint=fingerprint(examples.fingerprint, float(share), seed, split)
@@ -257,10 +258,10 @@ def _transform(
         known = {"mask": "MaskAugmentation", "segments": "SegmentAugmentation", "boxes": "BoxAugmentation"}
         wanted = f"data.{known.get(kind, 'Augmentation')}"
         rows = "detection" if kind == "boxes" else "segmentation"
-        hint = f" Recipes {rows}/... have one, or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
+        hint = f" Use a recipe {rows}/..., or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
         raise TypeError(
-            f"augmentation must be a {wanted} for data of the target {kind!r}, but is a "
-            f"{type(augmentation).__name__}.{hint}"
+            f"augmentation must be a {wanted} for data of the target {kind!r}, but "
+            f"{type(augmentation).__name__} was given.{hint}"
         )
     augmentation.check_channels(channels)
     of_masks = {"ignore": ignore} if kind == "mask" else {}
@@ -294,7 +295,7 @@ def _open_examples(
         examples = open_arrays(*source, training, classes, names, reading, target)
     elif isinstance(source, str) and source.startswith("tfds:"):
         if reading.channels != 3:
-            raise ValueError(f"channels={reading.channels}, but {source} is read as red, green and blue: leave it out.")
+            raise ValueError(f"channels must be 3 for {source}, but {reading.channels} was given. Leave it out.")
         examples = open_tfds(source.removeprefix("tfds:"), split, names)
     elif isinstance(source, (str, os.PathLike)):
         examples = open_folder(source, split, names, reading)
@@ -304,9 +305,9 @@ def _open_examples(
             f"set, or a dict of these, but {type(source).__name__} was given."
         )
     if target not in ("class", examples.target):
-        raise ValueError(f"target={target!r} is for arrays, pipelines and tables: these labels are classes.")
+        raise ValueError(f"target={target!r} was given, but the data has the target {examples.target!r}. Leave it out.")
     if classes not in (None, examples.classes):
-        raise ValueError(f"classes={classes}, but the data has {examples.classes} classes.")
+        raise ValueError(f"classes={classes} was given, but the data has {examples.classes} classes. Leave it out.")
     return examples
 
 
@@ -317,20 +318,23 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     """Returns the images of a split, sorted by class and name; the arguments are those of `open_data`."""
     root = Path(root)
     if not root.is_dir():
-        what = "It is a file: data.open_table reads tables." if root.exists() else "There is no such folder."
-        raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {what}")
+        hint = "It is a file. Open a table with data.open_table." if root.exists() else "There is no such folder."
+        raise FileNotFoundError(f"data must be an image folder, but {str(root)!r} was given. {hint}")
     folders = split_folders(root, class_names)
     if split not in folders:
         other = next(iter(folders.values()))
         missing = "train" if split == "train" else "test or val"
-        raise ValueError(f"There is no {missing} folder in {printable(root)}, which has {other.name}.")
+        raise ValueError(
+            f"{printable(root)} has a folder {other.name}, but no folder {missing}. Add it, or pass a folder with one "
+            "folder for each class."
+        )
     folder, training = folders[split], folders.get("train", folders[split])
     files, others = _class_files(folder)
     bad: list[BadImage] = []
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
         if not reading.skip:
-            raise ValueError(f"{printable(path)}: {reason}. {advice}, or go on without: {SKIP}.")
+            raise ValueError(f"{printable(path)} {reason}. {advice}, or pass {SKIP} to leave it out.")
         bad.append(BadImage(str(path), reason))
 
     in_training = files if folder == training else _class_files(training)[0]
@@ -338,22 +342,22 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     if len(names) < 2 and (class_names is None or split == "train"):
         raise ValueError(
             f"A classifier needs two classes or more, but {str(training)!r} has "
-            f"{f'only {names[0]!r}' if names else 'none'}. Expected: one folder of pictures for each class, "
-            "directly or in train/ and test/."
+            f"{f'only {names[0]!r}' if names else 'none'}. Make one folder of pictures for each class, directly or in "
+            "train/ and test/."
         )
     unknown = [name for name, paths in files.items() if name not in names and paths]
     if unknown:
         other = "class_names" if folder == training else "the training data"
         raise ValueError(
-            f"{str(folder)!r} has classes that {other} does not have: {listing(unknown)}. The classes are "
-            f"{listing(names)}."
+            f"{str(folder)!r} has classes that {other} does not have: {listing(unknown)}. Add them there, or remove "
+            f"them. The known classes are {listing(names)}."
         )
     for name in (name for name in names if not files.get(name)):
-        leave_out(folder / name, f"no pictures of the class {name!r}", "Add some")
+        leave_out(folder / name, f"has no pictures of the class {name!r}", "Add some")
     if others:
-        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        count = "1 other file is" if len(others) == 1 else f"{len(others)} other files are"
         first = ", ".join(map(printable, others[:3]))
-        warn_caller(f"{count} not a picture of a class, by name or by place, and left out: {first}.")
+        warn_caller(f"Only images in class folders are used. {count} left out: {first}.")
     paths = [path for name in names for path in files.get(name, ())]
     labels = np.repeat(np.arange(len(names)), [len(files.get(name, ())) for name in names])
     examples = Examples(
@@ -369,7 +373,10 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     ).readable(reading)
     for label, name in enumerate(names):
         if files.get(name) and not (examples.labels == label).any():
-            raise ValueError(f"Class {name!r}: none of the {len(files[name])} pictures in {folder / name} can be read.")
+            raise ValueError(
+                f"None of the {len(files[name])} pictures of the class {name!r} in {folder / name} can be read. "
+                "Replace them, or remove the class."
+            )
     return examples
 
 
@@ -382,7 +389,7 @@ def open_folder_of_pictures(root: Path, reading: Reading) -> Examples:
     folder = pick_split(training, "train") if training else root
     paths = image_files(folder)
     if not paths:
-        raise ValueError(f"data must be a folder of pictures, but there are none in {printable(folder)}.")
+        raise ValueError(f"data must be a folder of pictures, but {printable(folder)} has none.")
     return Examples(
         pictures=paths,
         labels=np.zeros(len(paths), "int64"),
@@ -403,12 +410,15 @@ def _names_of_folders(
             check_class_name(name, f"The folder {str(training / name)!r}")
             names.append(name)
         else:
-            leave_out(training / name, "a class folder without pictures", "Fill or remove it")
+            leave_out(training / name, "is a class folder without pictures", "Add pictures, remove the folder")
     check_order(names, printable(training))
     spellings = collections.Counter(map(str.casefold, names))
     alike = [name for name in names if spellings[name.casefold()] > 1]
     if alike:
-        warn_caller(f"The class folders {listing(alike)} in {printable(training)} differ in capitals only.")
+        warn_caller(
+            f"The class folders {listing(alike)} in {printable(training)} differ in capitals only. Merge them if they "
+            "are the same class."
+        )
     return names
 
 
@@ -435,7 +445,7 @@ class Slices:
         shapes = self._images.shape, self._labels.shape
         if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
             raise ValueError(
-                f"Images and labels must be of one length, but have the shapes {shapes[0]} and {shapes[1]}."
+                f"Images and labels must be equally long batches, but have the shapes {shapes[0]} and {shapes[1]}."
             )
 
     def __len__(self) -> int:
@@ -453,8 +463,8 @@ def inputs_of(source: Any, batch_size: int) -> Any:
         return Slices(*source, batch_size)
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
         raise TypeError(
-            f"data must be (images, labels) or yield such batches one by one, not a {type(source).__name__}. For "
-            "files, pass image_size."
+            "With image_size=None, data must be (images, labels) or an iterable of such batches, but "
+            f"{type(source).__name__} was given. Pass image_size to read files."
         )
     return source
 
@@ -479,10 +489,10 @@ def open_arrays(
     images = [to_numpy(image) for image in images] if ragged else np.atleast_1d(to_numpy(images))
     labels = np.zeros(len(images), "int64") if labels is None else to_numpy(labels)
     if not all(map(np.size, images) if ragged else [images.size]):
-        raise ValueError("data must hold images, but there are none, or one has no pixels.")
+        raise ValueError("data must hold images with pixels, but it has no images, or an image without pixels.")
     if labels.ndim == 0 or len(images) != len(labels):
-        count = len(labels) if labels.ndim else "one"
-        raise ValueError(f"There are {len(images)} images, but {count} labels: each image needs one.")
+        count = f"{len(labels)} labels" if labels.ndim else "a single number as labels"
+        raise ValueError(f"Each image needs a label, but there are {len(images)} images and {count}.")
     are_counted = classes is None
     labels, classes = check_labels(labels, classes, "labels", name, target)
     if training and target == "class" and (classes < 2 or (labels == labels[0]).all()):
@@ -491,13 +501,13 @@ def open_arrays(
         empty = classes - len(np.unique(labels))
         if 2 * empty > classes:
             largest = f"the largest label is {labels.max()}, of {name(int(labels.argmax()))}"
-            hint = f"Correct it, or give classes={classes}."
+            hint = f"Correct this label, or pass classes={classes}."
             warn_caller(f"{empty} of {classes} classes have no picture: {largest}. {hint}")
     finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
     keep = np.flatnonzero(finite)
-    bad = [BadImage(name(i), "NaN or infinite values") for i, good in enumerate(finite) if not good]
+    bad = [BadImage(name(i), "has NaN or infinite values") for i, good in enumerate(finite) if not good]
     if bad and not (reading.skip and len(keep)):
-        raise ValueError(f"{bad[0].path} holds NaN or infinite values. Go on without: {SKIP}.")
+        raise ValueError(f"{bad[0].path} has NaN or infinite values. Correct it, or pass {SKIP} to leave it out.")
     if ragged:
         others = [i for i in keep if images[i].dtype != "uint8"]
         for i in keep:
@@ -505,7 +515,7 @@ def open_arrays(
             check_pixels(one, channels, name=name(i), item=lambda _, i=i: name(i), scaled="ignore")
         if others:  # one of several may be dark
             parts = np.stack([extremes(with_channels(images[i][None], channels)) for i in others])
-            check_pixels(parts, channels, name=f"{name(others[0])} and those after it", scaled="raise")
+            check_pixels(parts, channels, name=f"{name(others[0])} and later images", scaled="raise")
     else:
         good = with_channels(images[keep] if bad else images, channels)
         check_pixels(good, channels, item=lambda i: name(keep[i]), scaled="raise")
@@ -537,11 +547,13 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     builder = tfds.builder(name)
     features = builder.info.features or {}
     if not {"image", "label"} <= set(features) or not hasattr(features["label"], "names"):
-        raise ValueError(f"tfds:{name} has {sorted(features)}, but image and label, one of n classes, are needed.")
+        raise ValueError(
+            f"tfds:{name} must have the features 'image' and 'label', a ClassLabel, but it has {sorted(features)}."
+        )
     if getattr(builder.info.file_format, "value", None) != "array_record":
         raise ValueError(
-            f"tfds:{name} cannot be read at random. Call tfds.builder({name!r}, "
-            'file_format="array_record").download_and_prepare(), or give tfds.load(...) and classes=.'
+            f"tfds:{name} is not stored as array_record, which random access needs. Call tfds.builder({name!r}, "
+            'file_format="array_record").download_and_prepare(), or pass tfds.load(...) and classes=.'
         )
     builder.download_and_prepare()
     wanted = [s for s in (split, IN_PLACE_OF.get(split)) if s]
@@ -575,11 +587,11 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
 
 
 class Batches(keras.utils.PyDataset):
-    """Some batches, as `model.fit` and `model.evaluate` take them.
+    """A Keras data set of chosen batches, for `model.fit` and `model.evaluate`.
 
     Args:
-        batch: From the number of a batch to `(inputs, targets)`, and weights where there are some.
-        steps: The numbers of the batches.
+        batch: Function from a batch's number to `(inputs, targets)` or `(inputs, targets, weights)`.
+        steps: The numbers of the batches, in order.
 
     Examples:
         >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
@@ -588,7 +600,6 @@ class Batches(keras.utils.PyDataset):
     """
 
     def __init__(self, batch: Callable[[int], tuple[Any, ...]], steps: Sequence[int]) -> None:
-        """Keeps the function and the numbers; Keras takes one batch after the other."""
         super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
         self._batch, self._steps = batch, steps
         self._error: Exception | None = None
@@ -597,7 +608,7 @@ class Batches(keras.utils.PyDataset):
         return len(self._steps)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Returns a batch; IndexError for a number out of range, and what the function raises, which is noted."""
+        """Returns the batch of `steps[index]`; IndexError for an index out of range, or errors of the function."""
         try:
             return self._batch(self._steps[index])
         except Exception as error:
@@ -606,7 +617,7 @@ class Batches(keras.utils.PyDataset):
 
     @contextlib.contextmanager
     def own_errors(self) -> Iterator[None]:
-        """Context for Keras's loops: raises the error of a batch itself, which TensorFlow would wrap."""
+        """Context manager for `fit` and `evaluate`: raises an error of a batch unchanged, which TensorFlow wraps."""
         try:
             yield
         except Exception as error:
@@ -616,11 +627,11 @@ class Batches(keras.utils.PyDataset):
 
 
 def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
-    """Returns some batches of a stream for `model.fit` and `model.evaluate`, on any backend.
+    """Makes a Keras data set of some batches of a stream, for `model.fit` and `model.evaluate` on any backend.
 
     Args:
-        stream: What `open_data` returns.
-        steps: The numbers of the steps, such as a `range`; their order is kept by `model.fit(..., shuffle=False)`.
+        stream: A stream that `open_data` returned.
+        steps: The numbers of the steps, such as a `range`. Pass `shuffle=False` to `model.fit` to keep their order.
 
     Returns:
         A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` returns them.

@@ -59,7 +59,9 @@ class Labels:
         labels = to_numpy(labels)
         if not images.ndim or not labels.ndim or len(images) != len(labels):
             counts = [len(of) if of.ndim else "one" for of in (images, labels)]
-            raise ValueError(f"There are {counts[0]} images but {counts[1]} labels in {where}.")
+            raise ValueError(
+                f"{where} must have a label for each image, but has {counts[0]} images, {counts[1]} labels."
+            )
         return check_labels(labels, self.classes, where, target="class" if self.target == NO_TARGET else self.target)[0]
 
 
@@ -101,10 +103,10 @@ class PipelineStream(ImageStream):
         if not self.classes and labels.ndim == 2 and (labels.shape[1] > 1 or kind.target != "class"):
             self.classes = labels.shape[1]
         elif not self.classes and self.endless:
-            raise ValueError("The labels of the pipeline are numbers: say how many classes there are, with classes=...")
+            raise ValueError("The labels of the pipeline are class numbers. Pass the number of classes as classes=.")
         if self.endless and len(images) != batch_size:
-            given = f"The pipeline makes batches of {len(images)}, not of batch_size={batch_size}"
-            warn_caller(f"{given}: they are used as they are.")
+            given = f"The pipeline yields batches of {len(images)}, not of batch_size={batch_size}"
+            warn_caller(f"{given}. They are used as they are.")
         if not self._single:  # test data, too, is filled up to no more than this
             self.batch_size = len(images)
         try:
@@ -149,8 +151,10 @@ class PipelineStream(ImageStream):
             pulled = next(self._good, None)
         if pulled is None:
             if not self.endless:
-                raise EndOfData(f"The pipeline has {self._next} batches: there is none for step {step}.")
-            raise ValueError(f"The pipeline ends after {self._next} batches and cannot be started again.")
+                raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
+            raise ValueError(
+                f"The pipeline ends after {self._next} batches and cannot be read again. Pass a data set or a list."
+            )
         self._next += 1
         return pulled
 
@@ -173,7 +177,8 @@ class PipelineStream(ImageStream):
                 checked = self._checked(images, labels, f"{'example' if self._single else 'batch'} {number}")
                 bad_in_a_row = 0 if checked is not None else bad_in_a_row + 1
                 if bad_in_a_row == TOO_MANY:
-                    raise ValueError(f"{TOO_MANY} in a row are bad, the last: {self.bad[-1].reason}")
+                    what = "examples" if self._single else "batches"
+                    raise ValueError(f"{TOO_MANY} {what} in a row are bad. The last one: {self.bad[-1].reason}")
                 if checked is None:
                     continue
                 waiting.append((self._resized(images), checked))
@@ -190,7 +195,9 @@ class PipelineStream(ImageStream):
         shapes = sorted({(images.shape[1:], np.shape(labels[0])) for images, labels in parts})
         if len(shapes) > 1 and not self._in_lists:
             found = " and ".join("{} with labels {}".format(*shape) for shape in shapes[:2])
-            raise ValueError(f"Single examples of {found} make no batch: give batch_size=1, or batches of one shape.")
+            raise ValueError(
+                f"Examples of a batch must have one shape, but have {found}. Resize them or pass batch_size=1."
+            )
         images: Any = [image for images, _ in parts for image in images]
         labels: Any = [label for _, labels in parts for label in labels]
         if not self._in_lists:
@@ -216,7 +223,7 @@ class PipelineStream(ImageStream):
         check_pixels(images, self.transform.channels, name=where, scaled="raise" if several else "ignore")
         self._recent = [] if several else [*self._recent, *map(extremes, images)][-SEVERAL:]
         if len(self._recent) == SEVERAL:
-            where = f"{where} and those before it"
+            where = f"{where} and earlier images"
             check_pixels(np.stack(self._recent), self.transform.channels, name=where, scaled="raise")
 
     def _checked(self, images: np.ndarray, labels: Any, where: str) -> Any:
@@ -229,15 +236,15 @@ class PipelineStream(ImageStream):
             if self.endless and not self.transform.any_size and images.shape[1:3] != self.transform.image_size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self.transform.image_size))
                 raise ValueError(
-                    f"The images of {where} are {given}, but the model takes {wanted}. Resize in the pipeline: "
-                    "keras_vit.preprocessing.resize_images."
+                    f"The images of {where} are {given}, but the model takes {wanted}. Resize them in the pipeline, "
+                    "for example with keras_vit.preprocessing.resize_images."
                 )
             return self._kind.check_batch(labels, images, where)
         except ValueError as error:
             if not self._skip:
                 if self.transform is None:  # evaluation has no option to leave such batches out
                     raise
-                raise ValueError(f"{error} (Go on without: {SKIP}.)") from error
+                raise ValueError(f"{error} Pass {SKIP} to leave such data out.") from error
             if all(image.path != where for image in self.bad):
                 self.bad.append(BadImage(where, str(error)))
             return None

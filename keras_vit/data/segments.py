@@ -14,23 +14,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from keras_vit._arguments import (
-    Source,
-    check_choice,
-    check_class_names,
-    listing,
-    to_numpy,
-    warn_caller,
-)
+from keras_vit._arguments import Source, check_choice, check_class_names, listing, to_numpy, warn_caller
 from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import option, refuse
-from keras_vit.data.coco import (
-    instance_targets,
-    panoptic_targets,
-    pictures_by_name,
-    read_annotation,
-    warn_of_crowds,
-)
+from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
 from keras_vit.data.examples import (
     IMAGES,
     SPLITS,
@@ -77,17 +64,17 @@ class AnnotatedPictures:
         return self.tests is not None
 
     def read(self, i: int) -> tuple[np.ndarray, Targets]:
-        """Returns the pixels of a picture, uint8 `(height, width, 3)`, and its targets.
+        """Returns the pixels of a picture, uint8 `(height, width, 3)`, and its targets as a dict.
 
-        These are `masks` `(T, height, width)` or `boxes` `(T, 4)`, `labels` `(T,)`, and `crowd` `(T,)` where some are
-        of several things. Raises IndexError without such a picture, ValueError or OSError for what cannot be read.
+        Targets are `masks` `(T, height, width)` or `boxes` `(T, 4)`, `labels` `(T,)`, and `crowd` `(T,)` if the data
+        marks groups of objects. IndexError if there is no such picture; ValueError or OSError if it cannot be read.
         """
         return self.examples.read(range(len(self.examples))[i])
 
     def part(self, numbers: Iterable[int]) -> Self:
-        """Returns some of the pictures, by their numbers, which count from the end where they are negative.
+        """Returns the same data with a subset of the pictures, by index; negative indices count from the end.
 
-        Raises IndexError for one that there is not, TypeError for what is not a whole number.
+        Raises IndexError for an index out of range, TypeError for an index that is not an integer.
         """
         chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
         return dataclasses.replace(self, examples=self.examples.part(chosen), whole=None)
@@ -101,8 +88,8 @@ class AnnotatedPictures:
             return self
         if self.pipeline is not None or not {*self.class_names} <= {*names}:
             raise ValueError(
-                f"data has the classes {listing(self.class_names)}, but the model {listing(names)}. Give "
-                "class_names= as the model has them, or data of these classes."
+                f"data has the classes {listing(self.class_names)}, but the model has {listing(names)}. Pass data of "
+                "these classes, for a pipeline in the same order."
             )
         numbers = np.array([list(names).index(name) for name in self.class_names], "int32")
 
@@ -120,7 +107,7 @@ class AnnotatedPictures:
         )
 
     def with_classes(self, classes: int | None, names: tuple[str, ...] | None) -> Self:
-        """Returns the data with the names and the number of classes that a person gave; ValueError if they differ."""
+        """Returns the data with classes that the user gave; ValueError if their number differs from the data's."""
         found = self.in_order(names)
         if classes not in (None, found.classes):
             given = f"classes={classes}" if names is None else f"class_names={list(names)}"
@@ -128,7 +115,7 @@ class AnnotatedPictures:
         return found if found.class_names or names is None else dataclasses.replace(found, class_names=names)
 
     def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
-        """Returns the pictures to train on, or where there are such those to evaluate on."""
+        """Returns the training pictures, or for another split the test pictures if there are any."""
         here = self.in_order(class_names)
         chosen = here if split == "train" or here.tests is None else here.tests
         return dataclasses.replace(
@@ -142,17 +129,17 @@ class AnnotatedPictures:
         ).readable(reading)
 
     def pair(self, element: Any) -> tuple[np.ndarray, Any]:
-        """Returns the pictures and the targets of what a pipeline yields."""
+        """Returns the pictures and the targets of an element of a pipeline; ValueError for other elements."""
         return pair_of(element)
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of one of a pipeline's pictures as arrays."""
+        """Returns the target of a picture of a pipeline as arrays."""
         raise NotImplementedError
 
     def check_batch(self, targets: Any, images: np.ndarray, where: str) -> list[Targets]:
-        """Returns the targets of a pipeline's pictures as `checked` does."""
+        """Returns the targets of a batch, each checked by `checked`; ValueError unless each image has one."""
         if not isinstance(targets, (list, tuple)) or len(targets) != len(images):
-            raise ValueError(f"There must be a target for each of the {len(images)} pictures of {where}.")
+            raise ValueError(f"The targets of {where} must be a list of {len(images)}, one for each of its pictures.")
         return [self.checked(target, images.shape[1:3], where) for target in targets]
 
 
@@ -163,17 +150,17 @@ def _renumbered(annotate: Any, numbers: np.ndarray, note: Any, pixels: np.ndarra
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SegmentedImages(AnnotatedPictures):
-    """Pictures with the masks of their segments: `open_segments` makes it, and `finetune_segmentation` takes it.
+    """Pictures with the masks of their segments, for `finetune_segmentation`; `open_segments` returns them.
 
     Attributes:
-        examples: The pictures, and what their segments are read from; None of a pipeline.
+        examples: The pictures and the sources of their segments; None for a pipeline.
         classes: Number of classes.
         class_names: Names of the classes, in order; None if they have no names.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
         stuff: Numbers of the classes without single objects (sky, grass), if the data has them.
         tests: The pictures of the test split; None if there is no such split.
-        pipeline: Batches of another library's pipeline; None for other data.
-        masks: The semantic masks that a pipeline's targets are made of; None for targets that are segments already.
+        pipeline: The data set or loader of another library that was given; None for other data.
+        masks: The semantic masks that segments are made from; None if the data has segments.
         whole: All pictures, with and without instances, for evaluation; None if every picture has one.
         target: `"segments"`.
 
@@ -196,7 +183,10 @@ class SegmentedImages(AnnotatedPictures):
         return dataclasses.replace(found, stuff=stuff, masks=None if self.masks is None else self.masks.in_order(names))
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of one of a pipeline's pictures, made of a mask where that is given."""
+        """Returns the target of one picture of a pipeline as a dict of arrays; a mask is split into segments.
+
+        `size` is the picture's (height, width), and `where` its name in error messages. ValueError if it does not fit.
+        """
         if not isinstance(target, Mapping):
             target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
         return _checked(target, size, self.classes, where)
@@ -229,7 +219,7 @@ def _checked(target: Mapping[str, Any], size: tuple[int, ...], classes: int, nam
     labels = labels_of(target, classes, name)
     masks = to_numpy(target["masks"])
     if masks.shape != (len(labels), *size):
-        raise ValueError(f"masks of {name} must be {(len(labels), *size)}, but their shape is {masks.shape}.")
+        raise ValueError(f"masks of {name} must have the shape {(len(labels), *size)}, but {masks.shape} was given.")
     extra = {name: to_numpy(target[name]).astype(kind) for name, kind in _EXTRA.items() if name in target}
     return {"masks": masks.astype(bool), "labels": labels, **extra}
 
@@ -253,7 +243,7 @@ def open_segments(
     reduce_zero_label: bool = False,
     split: str = "train",
 ) -> SegmentedImages:
-    """Returns pictures with segments, to train an EoMT on.
+    """Opens pictures with segments, to train an EoMT on.
 
     Args:
         source: One of
@@ -263,14 +253,13 @@ def open_segments(
             - a folder with `images/` and `instances/`, or with `train/` and `val/` that have these: for
               `images/photo.jpg` the folder `instances/photo` with a picture for each instance, whose pixels above 0 are
               its mask and whose name begins with its class, such as `cat_1.png`;
-            - ADE20K's folder with `images/`, `annotations/` and `annotations_instance/`: stuff of the second and
-              things of the third;
+            - ADE20K's folder with `images/`, `annotations/` (for stuff) and `annotations_instance/` (for things);
             - a list of pictures and one of targets `{"masks": (T, height, width), "labels": (T,)}`;
             - what `open_masks` takes or returns: each class that occurs is one segment.
         annotations: The JSON file of COCO's form.
         classes: Number of classes, if the data does not contain it.
-        class_names: Names of the classes, by which COCO's categories are found. None: the names in a `classes.txt` of
-            the folder, or in the data.
+        class_names: Names of the classes; COCO's categories are matched by name. None: the names in the folder's
+            `classes.txt`, or in the data.
         ignore: As in `open_masks`.
         reduce_zero_label: As in `open_masks`.
         split: `"train"`, `"test"` or `"validation"`, for folders and masks with splits.
@@ -341,7 +330,7 @@ def _yields_targets(source: Any) -> bool:
 def from_pipeline(kind: Any, source: Any, classes: int | None, names: tuple[str, ...] | None, task: str = "") -> Any:
     """Returns `SegmentedImages` or `BoxedImages` of a pipeline that yields targets."""
     if classes is None:
-        raise ValueError("A pipeline does not say how many classes there are: give classes= or class_names=.")
+        raise ValueError("A pipeline does not say how many classes there are. Pass classes= or class_names=.")
     return kind(None, classes, names, pipeline=source, task=task)
 
 
@@ -386,12 +375,14 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
     rows, task, annotate = about.rows, "instance", functools.partial(instance_targets, file)
     if about.is_panoptic:
         if not ids.is_dir():
-            raise ValueError(f"{file} is panoptic, and there is no folder {ids} with its PNGs.")
+            raise ValueError(
+                f"The panoptic annotation {file} needs its PNG files in the folder {ids}, which is missing."
+            )
         rows, task = [row for row in rows if row.labels.keys() - row.crowds], "panoptic"
         warn_of_crowds(file, sum(bool(row.crowds) for row in about.rows) - sum(bool(row.crowds) for row in rows))
         missing = [row.png for row in rows if not (ids / row.png).is_file()]
         if missing:
-            raise FileNotFoundError(f"{file} names {len(missing)} PNGs that are not in {ids}: {listing(missing)}.")
+            raise FileNotFoundError(f"{file} names {len(missing)} PNG files that are not in {ids}: {listing(missing)}.")
         annotate = functools.partial(panoptic_targets, file)
     find = pictures_by_name(folder, ids if about.is_panoptic else None)
     notes = [(row, ids / row.png) for row in rows] if about.is_panoptic else rows
@@ -428,7 +419,10 @@ def _ade20k_targets(semantic: Callable[..., Targets], files: tuple[Path, Path], 
     ids = np.where(numbers > 0, 256 * kinds + numbers, 0)
     keys = [key for key in np.unique(ids).tolist() if key]
     if any(not 1 <= key // 256 <= len(things) for key in keys):
-        raise ValueError(f"{file} must have the things 1 to {len(things)} in its first channel.")
+        found = sorted({key // 256 for key in keys})
+        raise ValueError(
+            f"The first channel of {file} must have class numbers from 1 to {len(things)}, but has {found}."
+        )
     single = mask_targets(ids, segments=[{"id": key, "label": things[key // 256 - 1]} for key in keys])
     stuff = np.isin(found["labels"], known.stuff)
     return {name: np.concatenate([found[name][stuff], single[name]]) for name in found}
@@ -459,10 +453,12 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
     found = image_files(folder / "images")
     pictures = {path.stem: path for path in found}
     if len(pictures) < len(found):
-        raise ValueError(f"{folder / 'images'} has two pictures whose names differ by their endings only.")
+        raise ValueError(f"{folder / 'images'} has two pictures whose names differ in their suffix only. Keep one.")
     unused = sorted({path.name for path in (folder / "instances").iterdir() if path.is_dir()} - pictures.keys())
     if unused:
-        warn_caller(f"{len(unused)} folders of {folder / 'instances'} have no picture: {listing(unused)}.")
+        warn_caller(
+            f"{len(unused)} folders of {folder / 'instances'} are left out without a picture: {listing(unused)}."
+        )
     files = {path: image_files(folder / "instances" / stem) for stem, path in pictures.items() if stem not in unused}
     files = {path: parts for path, parts in files.items() if parts}
     labels = {part: _NUMBER.sub("", part.stem) for parts in files.values() for part in parts}
@@ -488,8 +484,8 @@ def in_memory(
 ) -> tuple[Examples, int, list[int]]:
     """Returns pictures and targets in memory, the number of classes, and which pictures are trained on."""
     if len(pictures) != len(targets):
-        counts = f"{len(pictures)} and {len(targets)}"
-        raise ValueError(f"There must be as many pictures as targets, but {counts} are given.")
+        counts = f"{len(pictures)} pictures and {len(targets)} targets"
+        raise ValueError(f"Each picture needs a target, but {counts} were given.")
     for i, target in enumerate(targets):
         if not isinstance(target, Mapping):
             raise TypeError(

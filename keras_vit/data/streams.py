@@ -21,21 +21,8 @@ import numpy as np
 
 from keras_vit._arguments import SKIP, printable, warn_caller
 from keras_vit._processes import cores, share
-from keras_vit.data.augmentation import (
-    MIXUP,
-    ORDER,
-    Transform,
-    draws,
-    mixed,
-)
-from keras_vit.data.examples import (
-    DENSE,
-    BadImage,
-    Examples,
-    Reading,
-    count_steps,
-    sampled,
-)
+from keras_vit.data.augmentation import MIXUP, ORDER, Transform, draws, mixed
+from keras_vit.data.examples import DENSE, BadImage, Examples, Reading, count_steps, sampled
 from keras_vit.data.workers import Worker
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other
@@ -47,7 +34,7 @@ class EndOfData(IndexError):
 
 
 class Stream(Protocol):
-    """Batches of data by step number, as training and evaluation read them; the same for every kind of source.
+    """Protocol of batches of data by step number, which training and evaluation read.
 
     `open_data` returns a stream, and `map` transforms one. Attributes and methods are as in `ImageStream`.
 
@@ -72,7 +59,7 @@ class Stream(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns what decides the batches, as plain data for JSON."""
+        """Returns a JSON-ready dict that identifies the batches, as `ImageStream.describe`."""
         ...
 
     def map(self, function: Callable[..., tuple[Any, ...]]) -> "Stream":
@@ -82,7 +69,7 @@ class Stream(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yields all batches of test data, once; TypeError for training data, which has no end. Raises as `batch`."""
         if self.endless:
-            raise TypeError("Training data has no end: ask for a step with stream.batch(step).")
+            raise TypeError("Training data has no end, so it cannot be iterated. Use stream.batch(step).")
         for step in itertools.count():
             try:
                 batch = self.batch(step)
@@ -110,20 +97,20 @@ class _Mapped(Stream):
 
 
 class ImageStream(Stream):
-    """Batches of images and labels by the number of the step; `open_data` makes it.
+    """Batches of images and labels by step number; `open_data` returns it.
 
     Attributes:
-        class_names: In the order of the labels, or `None` if they have no names.
+        class_names: Class names in the order of the labels; `None` if the classes have no names.
         classes: Number of classes; 0 for test data without this information, 1 for regression.
-        target: What the labels are, as in `open_data`; also `"mask"`, `"segments"` and `"boxes"`.
-        labels: All of them, in the data's order: int64 `(examples,)`, or float32 rows; None of pipelines.
+        target: Kind of the labels, as in `open_data`; also `"mask"`, `"segments"` and `"boxes"`.
+        labels: All labels, in the data's order: int64 `(examples,)`, or float32 rows; None for pipelines.
         name: Function from an index in the data's order to the image's name, such as its path; None for pipelines.
-        examples: How many there are, or `None` if the data does not say.
+        examples: Number of examples, or `None` if the data does not say.
         batch_size: Images in a full batch.
         steps_per_epoch: Full batches in the training data, at least 1; all batches of test data; `None` if unknown.
-        endless: Whether it is training data: shuffled, augmented, and every batch full.
+        endless: Whether this is training data: shuffled, augmented, and every batch full.
         shard: (i, n): `batch` returns the i-th of n parts of each batch. All counts are for whole batches.
-        bad: Images that were left out, with reasons; it grows while files are read.
+        bad: Images that were left out, as a list of `BadImage`; it grows while files are read.
         converted: Images that are not RGB with 8 bits, and how they are converted.
 
     Examples:
@@ -155,9 +142,9 @@ class ImageStream(Stream):
         self._report()
 
     def length(self, step: int) -> int:
-        """Returns the number of images in the batch of a step: 0 after the last of test data.
+        """Returns the number of images in the batch of a step: 0 after the last batch of test data.
 
-        Where the number of examples is not known, it is the size of full batches.
+        If the number of examples is not known, this is `batch_size`.
         """
         rest = self.batch_size if self.endless or self.examples is None else self.examples - step * self.batch_size
         return max(0, min(self.batch_size, rest))
@@ -173,15 +160,15 @@ class ImageStream(Stream):
             step: 0 for the first.
 
         Returns:
-            Images, float32 `(batch, height, width, channels)` in 0..255, before any scaling; labels, float32
-            `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for regression. Batches of
-            training data are full. Those of test data come in order and may be shorter; where it is not known how many
-            classes there are, their labels are int64 `(batch,)`. With masks in place of labels: int32
-            `(batch, height, width)` in training, and lists of pictures and masks of their own sizes else.
+            `(images, labels)`. Images are float32 `(batch, height, width, channels)` in 0..255, before normalisation.
+            Labels are float32 `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for
+            regression. If the number of classes of test data is not known, they are int64 `(batch,)`. Batches of
+            training data are full; the last batch of test data may be shorter. Masks are int32 `(batch, height, width)`
+            in training; otherwise images and masks are lists, because their sizes differ.
 
         Raises:
             IndexError: if test data has no such batch, or the step is below 0.
-            TypeError: if the step is not an integer, or a pipeline yields something other than numbers.
+            TypeError: if the step is not an integer, or a pipeline yields elements that are not numbers.
             ValueError: if an image or label is bad and bad images are not skipped, single examples of a pipeline differ
                 in shape, or the stream is closed.
             RuntimeError: if a worker process has ended.
@@ -192,7 +179,7 @@ class ImageStream(Stream):
         if step < 0 or (last is not None and step >= last):
             raise EndOfData(f"step must be 0 or more{f' and below {last}' if last else ''}, but {step} was given.")
         if self._closed:
-            raise ValueError("The stream is closed.")
+            raise ValueError("The stream is closed. Open the data again with open_data.")
         steps = range(step, step + 1 + self._prefetch)
         for other in [s for s in self._ahead if s not in steps]:
             self._ahead.pop(other).cancel()
@@ -205,7 +192,7 @@ class ImageStream(Stream):
             self._report()
 
     def describe(self) -> dict[str, Any]:
-        """Returns what decides the batches apart from the augmentation and the seed, as plain data for JSON."""
+        """Returns a JSON-ready dict of the source, its fingerprint, the classes, the examples and the batch size."""
         counts = {"classes": self.classes, "examples": self.examples, "batch_size": self.batch_size}
         return self._origin | counts
 
@@ -225,7 +212,8 @@ class ImageStream(Stream):
         if self.bad and not self._reported:
             self._reported, first = True, self.bad[0]
             what = "A bad image is" if len(self.bad) == 1 else f"{len(self.bad)} bad images are"
-            warn_caller(f"{what} left out. {printable(first.path)}: {first.reason.rstrip('.')}. (stream.bad has all.)")
+            reason = f"{printable(first.path)}: {first.reason.rstrip('.')}."
+            warn_caller(f"{what} left out. {reason} stream.bad lists all bad images.")
 
     def __enter__(self) -> Self:
         return self
@@ -268,7 +256,7 @@ class ExampleStream(ImageStream):
         self.bad, self.converted = examples.bad, examples.converted
         processes = reading.processes
         if processes and not examples.in_files:
-            raise ValueError("processes=True is for image files; other data is read by threads: leave it out.")
+            raise ValueError("processes=True needs image files, but the data is in memory. Leave processes out.")
         if processes is None:
             processes = examples.in_files and self.endless and cores() >= MANY_CORES
         self._workers = reading.workers or min(32, cores())
@@ -323,10 +311,11 @@ class ExampleStream(ImageStream):
         good = np.flatnonzero(indices >= 0)
         # A part of a test batch may have no good image, where another process has some.
         if places and not len(good) and (self.endless or (shape is not None and self.shard[1] == 1)):
-            reason = "has a crop with a pixel of a segment"
             if self.bad:
-                reason = 'can be read. Leave them out: check="decode"'
-            raise ValueError(f"None of the images of batch {step} {reason}.")
+                raise ValueError(
+                    f'None of the images of batch {step} can be read. Pass check="decode" to leave them out.'
+                )
+            raise ValueError(f"None of the images of batch {step} has a segment in its crop. Check the segments.")
         if len(good) < count:
             images = [images[i] for i in good] if shape is None else images[good]
             targets, indices = [targets[i] for i in good], indices[good]
@@ -380,7 +369,7 @@ class ExampleStream(ImageStream):
             name = self._data.called(i)
             reason = str(error) if name in str(error) else f"{name}: {error}"
             if not self._skip or isinstance(error, MemoryError):
-                raise ValueError(f"{reason} Repair the file, or go on without: {SKIP}.") from error
+                raise ValueError(f"{reason} Repair the file, or pass {SKIP} to leave it out.") from error
             with self._lock:
                 if i not in self._unreadable:
                     self._unreadable.add(i)

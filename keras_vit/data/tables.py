@@ -21,31 +21,22 @@ from keras_vit._arguments import (
     warn_caller,
 )
 from keras_vit._files import expanded_path, fingerprint
-from keras_vit.data.examples import (
-    IN_PLACE_OF,
-    LARGEST,
-    TARGETS,
-    Examples,
-    Reading,
-    check_order,
-    reader,
-    split_of,
-)
+from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, check_order, reader, split_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Labelled images, each a row of a table, as `open_table` returns them.
+    """Labelled images, one for each row of a table; `open_table` returns it.
 
     Attributes:
-        files: The images.
+        files: Paths of the images.
         labels: float32 `(images, classes)` of 0 and 1, or `(images, 1)` for regression.
         target: `"class"`, `"multilabel"` or `"number"`.
-        class_names: In the order of the labels; the name of the column for regression.
-        splits: `"train"`, `"test"` or `"validation"` for each image; None where the table has no splits.
-        rows: Name of each row in messages.
-        source: Name of the table.
-        masks: With the target `"mask"` the file of each image's mask, for `open_masks`.
+        class_names: Class names in the order of the labels; the name of the column for regression.
+        splits: `"train"`, `"test"` or `"validation"` for each image; None if the table has no splits.
+        rows: Name of each row for error messages.
+        source: Name of the table for error messages.
+        masks: For the target `"mask"`: the path of each image's mask, for `open_masks`.
 
     Examples:
         >>> table = data.open_table({"file": ["cat.png", "dog.png"], "age": [3, 7]}, label="age", target="number")
@@ -71,12 +62,15 @@ class LabelTable:
         return any(split in IN_PLACE_OF for split in self.splits or ())
 
     def rows_of(self, split: str) -> list[int]:
-        """Returns the numbers of a split's rows, all without splits; test and validation take each other's place."""
+        """Returns the numbers of a split's rows, or of all rows if there are no splits; ValueError if it has no rows.
+
+        If only one of `"test"` and `"validation"` exists, it serves as both.
+        """
         splits = self.splits or [split] * len(self)
         chosen = split if split in splits else IN_PLACE_OF.get(split)
         rows = [i for i in range(len(self)) if splits[i] == chosen]
         if not rows:
-            raise ValueError(f"{self.source} has no rows of the split {split!r}.")
+            raise ValueError(f"{self.source} has no rows of the split {split!r}, only of {listing(sorted({*splits}))}.")
         return rows
 
     def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
@@ -85,7 +79,7 @@ class LabelTable:
         `class_names` gives the order of the classes, or the name of a number.
         """
         if self.masks is not None:
-            raise ValueError(f"{self.source} has files of masks: give data.open_masks(table).")
+            raise ValueError(f"{self.source} has masks. Pass data.open_masks(table) in place of the table.")
         if class_names is None and self.target != "number":
             check_order(self.class_names, self.source)
         rows = self.rows_of(split)
@@ -103,11 +97,13 @@ class LabelTable:
         if self.target != "number":
             labels = self._columns(rows, names)
             if split == "train" and len(names) < 2 and self.target == "class":
-                raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
+                raise ValueError(
+                    f"A classifier needs two classes or more, but {self.source} has only {listing(names)}."
+                )
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
             if split == "train" and without and class_names is None:
                 raise ValueError(
-                    f"No training row of {self.source} has {listing(without)}: leave it out of class_names."
+                    f"No training row of {self.source} has the class {listing(without)}. Pass class_names= without it."
                 )
         return dataclasses.replace(
             examples,
@@ -124,8 +120,8 @@ class LabelTable:
         for name, column in columns.items():
             if name not in names and column.any():
                 raise ValueError(
-                    f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, which is none of the "
-                    f"classes: {listing(names)}."
+                    f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, but the classes are "
+                    f"{listing(names)}. Correct the label, or add the class to class_names."
                 )
         nothing = np.zeros(len(rows), "float32")
         return np.stack([columns.get(name, nothing) for name in names], axis=1)
@@ -141,32 +137,30 @@ def open_table(
     separator: str | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> LabelTable:
-    """Returns labelled images from a table with one row per image, for `finetune`, `evaluate` and all that take data.
+    """Opens a table of labelled images with one row per image, for `finetune`, `evaluate` and `open_data`.
 
     Args:
         source: A `.csv` (commas, semicolons or tabs, UTF-8), `.tsv` or `.parquet` file (which needs pyarrow), a pandas,
             polars or Arrow table, or a dict of columns.
-        file: The column of image files.
-        label: The column of labels, or several columns, one for each class, of 0 and 1.
-        split: The column that says `train`, `test`, `val` and the like; None for a column `split`, if there is one.
-            Without splits, `holdout=` and `validation=0.1` draw one.
-        target: What the labels are: `"class"`, `"multilabel"`, `"number"` (a quantity such as an age) or `"mask"` (the
-            files of masks, one number a pixel: the table is for `open_masks`). None: `"multilabel"` where there are
-            several columns, a `separator` or lists in the column, else `"class"`.
-        separator: Separator of several labels in one column, such as `"|"`; a cell may be empty. None: a cell is one
-            label, or none if it is empty.
-        folder: Folder that file paths are relative to; None for the table's own folder, or the current one.
+        file: The column of image paths.
+        label: The column of labels, or a list of columns with 0 and 1, one for each class.
+        split: The column with `train`, `test`, `val` and the like; None: the column `split`, if there is one. Without
+            splits, `holdout=` and `validation=0.1` draw one.
+        target: Kind of the labels: `"class"`, `"multilabel"`, `"number"` (a quantity such as an age) or `"mask"` (paths
+            of masks; the table is then for `open_masks`). None: `"multilabel"` if there are several columns, a
+            `separator` or lists in the column, otherwise `"class"`.
+        separator: Separator of several labels in one column, such as `"|"`; a cell may be empty. None: each cell has
+            one label.
+        folder: Folder that image paths are relative to; None: the folder of the file, or the current folder.
 
     Returns:
         The table. Images are read when they are used.
 
     Raises:
-        OSError: if there is no such table (FileNotFoundError), or it cannot be read.
-        TypeError: if the source is of another kind.
-        ValueError: if the file is not a table in UTF-8, has no rows, two columns of one name or columns of different
-            lengths; if a column is missing, a row has no file or label, or no row any label, cells lie beyond the
-            columns or hold no such value, or two rows say different things of one file; or if an argument makes no
-            sense.
+        OSError: if the file does not exist (FileNotFoundError) or cannot be read.
+        TypeError: if the source is of another type.
+        ValueError: if the table cannot be read, has no rows, or lacks a column; if a cell is empty or has a wrong
+            value, or two rows have different labels for one file; or if an argument does not fit the labels.
         ImportError: if pyarrow is needed and missing.
 
     Examples:
@@ -177,9 +171,9 @@ def open_table(
     columns, where, first, home = read_columns(source)
     several, labels = not isinstance(label, str), [label] if isinstance(label, str) else list(label)
     if not labels or len(set(labels)) < len(labels):
-        raise ValueError(f"label must be a column or several that differ, but {label!r} was given.")
+        raise ValueError(f"label must be a column or a list of different columns, but {label!r} was given.")
     if separator is not None and (several or separator == ""):
-        raise ValueError(f"separator={separator!r} must be text between labels in one column, or left out.")
+        raise ValueError(f"separator must be text between labels in one column, but {separator!r} was given. Omit it.")
     split = split or ("split" if "split" in columns else None)
     for name in [file, *labels] + ([split] if split else []):
         if name not in columns:
@@ -191,11 +185,14 @@ def open_table(
         target = "multilabel" if has_many else "class"
     check_choice("target", target, (*TARGETS, "mask"))
     if has_many and target != "multilabel":
-        raise ValueError(f"target={target!r} has one label in one column, but there are several, or a separator.")
+        raise ValueError(
+            f"target={target!r} takes one label for each image, but there are several columns, a separator or lists. "
+            'Pass target="multilabel".'
+        )
     count = range(len(columns[file]))
     rows = [f"{where}, row {first + i}" for i in count]
     if not rows:
-        raise ValueError(f"{where} has no rows.")
+        raise ValueError(f"{where} must have a row for each image, but has no rows.")
 
     cells = Cells(columns, rows)
     if target == "mask":
@@ -213,12 +210,14 @@ def open_table(
             [i for i, of_row in enumerate(found) for _ in of_row], [numbers[n] for of_row in found for n in of_row]
         ] = 1
         if not classes:
-            raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}.")
+            raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}. Pass label=COLUMN.")
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
     alike = _spelled_alike(classes)
     if alike:
-        warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only.")
+        warn_caller(
+            f"The classes {listing(alike)} of {where} differ in spelling only. Rename them if they are the same."
+        )
     home = home if folder is None else Path(folder)
     table = LabelTable(
         files=[home / cells.text(file, i) for i in count],
@@ -245,7 +244,9 @@ class Cells:
         """Returns the text of a cell; ValueError if it is empty."""
         text = _text(self.columns[column][i])
         if not text:
-            raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}.")
+            raise ValueError(
+                f"{self.rows[i]} has nothing in the column {column!r}. Fill the cell in, or delete the row."
+            )
         return text
 
     def number(self, column: str, i: int, is_flag: bool) -> float:
@@ -323,7 +324,7 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
             reader = csv.reader(stream, delimiter=max(",;\t", key=header.count), strict=True)
             names, *rows = reader
     except (csv.Error, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"{printable(path)} is not a table in UTF-8 with names of columns: {error}.") from error
+        raise ValueError(f"{printable(path)} cannot be read as a table in UTF-8 with a header: {error}.") from error
     _check_differ(names, printable(path))
     while rows and not rows[-1]:
         rows.pop()
@@ -331,8 +332,8 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
         surplus = [cell for cell in row[len(names) :] if cell.strip()]
         if surplus:
             raise ValueError(
-                f"{printable(path)}, row {i} has {len(row)} cells for {len(names)} columns: nothing says what "
-                f"{surplus[0]!r} is. Does a cell with a separator lack its quotes?"
+                f"{printable(path)}, row {i} has {len(row)} cells, but the header has {len(names)} columns: no column "
+                f"is for {surplus[0]!r}. Put quotes around cells that contain the separator."
             )
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
 
@@ -351,15 +352,16 @@ def _columns(table: Any) -> dict[str, Sequence[Any]]:
         column = table[name]
         to_list = next((getattr(column, m) for m in ("to_pylist", "to_list", "tolist") if hasattr(column, m)), None)
         columns[name] = list(column) if to_list is None else to_list()
-    if len({len(column) for column in columns.values()}) > 1:
-        raise ValueError("The columns of the table must be equally long.")
+    lengths = sorted({len(column) for column in columns.values()})
+    if len(lengths) > 1:
+        raise ValueError(f"The columns of the table must be equally long, but their lengths are {lengths}.")
     return columns
 
 
 def _check_differ(names: list[Any], where: str) -> None:
     """Raises ValueError, which names the table `where`, if two of its columns have one name."""
     if len(set(names)) < len(names):
-        raise ValueError(f"{where} has two columns of one name: {listing(names, 20)}.")
+        raise ValueError(f"{where} must have different names of columns, but it has {listing(names, 20)}.")
 
 
 def _text(cell: Any) -> str:

@@ -61,23 +61,23 @@ class ViewTransform(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class ViewAugmentation(PictureAugmentation):
-    """The views of a picture in self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
+    """Random views of a picture for self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
 
     Args:
-        global_views: How many large crops; they come first, and are scaled to the image size of the model.
-        local_views: How many small crops.
-        local_size: What they are scaled to, an integer or (height, width); None for 3/7 of the image size, in whole
-            patches: 96 for 224.
-        global_area: The least and the largest share of the picture that a global view shows.
-        local_area: The same of local views.
-        flip: Mirror half of the views, left to right: not for digits and text.
-        jitter: Share of the views whose colours change, by the next four.
-        brightness: 0.4 multiplies by 0.6 to 1.4.
-        contrast: Likewise.
-        saturation: Likewise.
-        hue: By what share of the circle of colours they turn, at most.
+        global_views: Number of large crops, which come first and are scaled to the image size of the model.
+        local_views: Number of small crops.
+        local_size: Size of local views, an integer or (height, width); None: 3/7 of the image size, rounded to whole
+            patches (96 for 224).
+        global_area: (least, largest) share of the picture that a global view shows.
+        local_area: (least, largest) share of the picture that a local view shows.
+        flip: Whether to mirror half of the views, left to right; not for digits and text.
+        jitter: Share of the views whose brightness, contrast, saturation and hue change.
+        brightness: Largest relative change: 0.4 multiplies pixels by 0.6 to 1.4.
+        contrast: Largest relative change of the contrast.
+        saturation: Largest relative change of the saturation.
+        hue: Largest turn of the hue, as a share of the circle of colours.
         grey: Share of the views that become grey.
-        blur: Share that is blurred, with a standard deviation of 0.1 to 2 pixels.
+        blur: Share of the views that are blurred, with a standard deviation of 0.1 to 2 pixels.
         solarize: Share of the second global views whose bright pixels are inverted.
 
     Raises:
@@ -116,7 +116,7 @@ class ViewAugmentation(PictureAugmentation):
             return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
         size = self.local_size
         if size[0] % patch[0] or size[1] % patch[1]:
-            raise ValueError(f"local_size={size} is not a multiple of the patch of {patch} pixels: give one, or None.")
+            raise ValueError(f"local_size must be None or a multiple of the patch size {patch}, but {size} was given.")
         return size
 
 

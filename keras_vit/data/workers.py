@@ -79,8 +79,10 @@ class Worker:
     def _ended(self) -> None:
         """Waits for the end of the process, and raises RuntimeError, which says by what it ended."""
         code = self._process.wait()
-        reason = f"by signal {-code} (9 is what a machine without memory sends)" if code < 0 else f"with status {code}"
-        raise RuntimeError(f"A worker process that decodes images ended {reason}. processes=False does without.")
+        reason = f"by signal {-code} (9: the machine ran out of memory)" if code < 0 else f"with status {code}"
+        raise RuntimeError(
+            f"A process that decodes images ended {reason}. Pass processes=False to use threads instead."
+        )
 
 
 def main() -> None:

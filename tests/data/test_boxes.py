@@ -109,7 +109,7 @@ def test_tables_have_a_row_for_each_box(tmp_path):
     with pytest.raises(ValueError, match=r"has the classes 'cat', 'dog', but class_names are 'cat'"):
         data.open_boxes(tmp_path / "boxes.csv", file="image", label="class", class_names=["cat"])
     (tmp_path / "two.csv").write_text("\n".join([*rows[:2], "a.png,dog,1,2,3.5,4,val"]))
-    with pytest.raises(ValueError, match="boxes of one picture in two splits"):
+    with pytest.raises(ValueError, match="rows of .* in two splits"):
         data.open_boxes(tmp_path / "two.csv", file="image", label="class")
 
 
@@ -135,19 +135,19 @@ def test_sources_that_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="must be a folder with pictures"):
         data.open_boxes(tmp_path / "none")
     coco(tmp_path / "one", name="other.json")
-    with pytest.raises(ValueError, match="name the one with the boxes, annotations"):
+    with pytest.raises(ValueError, match="must have one .json file with the boxes.*Pass annotations="):
         data.open_boxes(tmp_path / "one")
     with pytest.raises(ValueError, match="categories, but the model 3 classes"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
-    with pytest.raises(ValueError, match="is for a folder of pictures"):
+    with pytest.raises(ValueError, match="annotations=.* needs a folder of pictures"):
         data.open_boxes(([], []), annotations="x.json")
-    with pytest.raises(ValueError, match="columns of a table, but the data is not a table"):
+    with pytest.raises(ValueError, match="file=.*columns of a table, but data is not a table"):
         data.open_boxes(tmp_path / "one", label="class")
     with pytest.raises(TypeError, match="data must be a folder, a table"):
         data.open_boxes(3)
     with pytest.raises(ValueError, match="say how many classes there are"):
         data.open_boxes(iter([]))
-    with pytest.raises(ValueError, match="as many pictures as targets"):
+    with pytest.raises(ValueError, match="Each picture needs a target"):
         data.open_boxes(([scene()[0]], []))
     with pytest.raises(TypeError, match="each target must be a dict .*, but that of picture 1 is 3"):
         data.open_boxes(([scene()[0]] * 2, [scene()[1], 3]), classes=4)
@@ -160,5 +160,5 @@ def test_sources_that_are_refused(tmp_path):
         boxes.in_order(["bird"])
     del about["annotations"][0]["bbox"]
     (tmp_path / "one/other.json").write_text(json.dumps(about))
-    with pytest.raises(ValueError, match="does not have COCO's annotation format: it lacks 'bbox'"):
+    with pytest.raises(ValueError, match="does not have COCO's annotation format: the key 'bbox' is missing"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")

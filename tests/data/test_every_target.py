@@ -220,7 +220,7 @@ def test_pipelines_of_masks_become_segments():
     with opened(source, "segments", batch_size=2) as stream:
         found = stream.batch(0)[1]
     assert [target["labels"].tolist() for target in found] == [[0, 1]] * 2 and found[0]["masks"].sum() == 128
-    with pytest.raises(ValueError, match="give classes= or class_names="):
+    with pytest.raises(ValueError, match="Pass classes= or class_names="):
         data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [0]})])
     wrong = data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [5]})], classes=2)
     with pytest.raises(ValueError, match=r"labels 0 to 1, but example 0 has \[5\]"):

@@ -189,9 +189,9 @@ def test_class_names_give_the_order(root):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["test/ant/0.png", "ant/0.png", "bee/0.png"], "'test', which is called like a split, beside other .*: 'ant'"),
-        (["Training/a.png", "Testing/a.png"], "Training is called like a split, but has no folders of classes"),
-        (["bus/a.png", "train/a.png"], "If it is a class itself, say so"),
+        (["test/ant/0.png", "ant/0.png", "bee/0.png"], "'test', which has the name of a split, beside .* 'ant'"),
+        (["Training/a.png", "Testing/a.png"], "Training has the name of a split, but no class folders"),
+        (["bus/a.png", "train/a.png"], "is a class, pass the names of all classes as class_names="),
         (["a.png"], "has none.*one folder of pictures for each class"),
     ],
 )
@@ -308,7 +308,7 @@ def test_folders_that_are_numbers(tmp_path, names):
     if text == names:
         assert train(tmp_path).class_names == names
         return
-    with pytest.raises(ValueError, match=r"are numbers: say their order, class_names=\['.*or class_names=\['"):
+    with pytest.raises(ValueError, match=r"are numbers .*Pass class_names=\['.*or class_names=\['"):
         train(tmp_path)
     for order in (names, text):
         with train(tmp_path, class_names=order) as stream:
@@ -329,7 +329,9 @@ def test_images_that_are_not_rgb_are_converted_and_recorded(root):
     with train(root) as stream:
         assert stream.examples == 17 and stream.bad == []
         reasons = {os.path.basename(c.path): c.reason for c in stream.converted}
-    assert reasons == {f"mode {m}.png": f"of mode {m}, converted to RGB as by load_image" for m in "L P RGBA 1".split()}
+    assert reasons == {
+        f"mode {m}.png": f"has the mode {m}; load_image converts it to RGB" for m in "L P RGBA 1".split()
+    }
 
 
 @pytest.mark.parametrize(

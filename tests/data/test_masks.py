@@ -153,7 +153,7 @@ def test_pictures_of_a_pipeline_keep_their_sizes_and_bad_masks_can_be_left_out()
     images, masks = pictures()
     masks[1] = masks[1][:-1]
     pairs = list(zip(images, masks, strict=True))
-    with pytest.raises(ValueError, match="example 1: its mask must be as large"):
+    with pytest.raises(ValueError, match="mask of example 1 must have the size"):
         stream(pairs, "test")
     with pytest.warns(UserWarning, match="example 1"), stream(pairs, "test", on_bad_image="skip") as opened:
         sizes = [[mask.shape for mask in labels] for _, labels in opened]
@@ -167,9 +167,9 @@ def bad_folder(tmp_path, change):
 
 
 FAULTS = {
-    "another size": (lambda masks: masks.__setitem__(1, masks[1][:-1]), "1.png: its mask must be as large"),
+    "another size": (lambda masks: masks.__setitem__(1, masks[1][:-1]), "mask of .*1.png must have the size"),
     "colours": (lambda masks: masks.__setitem__(2, np.zeros((24, 24, 3), "uint8")), "2.png has colours"),
-    "out of range": (lambda masks: masks[1].__setitem__((0, 0), 9), r"1.png: its mask has the label 9.*ignore="),
+    "out of range": (lambda masks: masks[1].__setitem__((0, 0), 9), r"mask of .*1.png has the label 9.*ignore="),
     "missing": (lambda masks: masks.pop(), "1 pictures .* have no mask: '3'"),
 }
 
@@ -200,7 +200,7 @@ def test_masks_that_are_jpegs_are_refused(tmp_path):
     mask = tmp_path / "masks/1.png"
     Image.open(mask).convert("L").save(mask.with_suffix(".jpg"))
     mask.unlink()
-    with pytest.raises(ValueError, match=r"1.jpg is a JPEG, which changes numbers.*Save masks as PNG"):
+    with pytest.raises(ValueError, match=r"1.jpg is a JPEG, whose compression changes class numbers.*as a PNG"):
         open_masks(tmp_path)
 
 
@@ -209,14 +209,14 @@ def test_a_mask_larger_than_pillow_allows_is_named(tmp_path, monkeypatch):
 
     Image.fromarray(np.zeros((8, 8), "uint8")).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
-    with pytest.raises(ValueError, match="large.png: not a mask that can be read: Image size"):
+    with pytest.raises(ValueError, match="large.png: cannot be read as a mask: Image size"):
         read_mask(tmp_path / "large.png")
 
 
 def test_a_class_that_never_occurs_is_named():
     images, masks = pictures()
     half = [np.where(mask > 0, 255, 0).astype("uint8") for mask in masks]
-    with pytest.raises(ValueError, match=r"has the class 1 \('wall'\).*They have 255, which stands for no class"):
+    with pytest.raises(ValueError, match=r"has the class 1 \('wall'\).*have 255, the ignored label"):
         open_masks((images, half), class_names=["floor", "wall"]).check_classes_occur()
     with pytest.raises(ValueError, match="have only the class 0.*They have 255"):
         open_masks((images, half)).check_classes_occur()
@@ -235,7 +235,7 @@ def test_classes_are_looked_for_in_masks_that_can_be_read(tmp_path):
             Image.fromarray(np.zeros((4, 4), "uint8") if mask is None else mask).save(tmp_path / folder / f"{name}.png")
     (tmp_path / "masks" / "c.png").write_bytes(b"no mask")
     masks = open_masks(tmp_path, classes=3)
-    with pytest.raises(ValueError, match="not a mask that can be read"):
+    with pytest.raises(ValueError, match="cannot be read as a mask"):
         masks.check_classes_occur()
     with pytest.raises(ValueError, match="No training mask has the class 2"):
         masks.check_classes_occur("skip")
@@ -253,7 +253,7 @@ def test_classes_are_matched_by_name():
         labels = opened.batch(0)[1]
     expected = [np.array([2, 3, 0, *[255] * 253], "int32")[mask] for mask in masks]
     assert all(np.array_equal(one, two) for one, two in zip(labels, expected, strict=True))
-    with pytest.raises(ValueError, match="classes that the model does not know: 'b'"):
+    with pytest.raises(ValueError, match="classes that the model does not have: 'b'"):
         data.in_order(("a", "c"))
 
 

@@ -140,7 +140,7 @@ def test_folders_of_instances_with_splits(tmp_path):
     for split in ("train", "val"):
         instance_folder(tmp_path / split)
     (tmp_path / "val/images/photo1.png").unlink()
-    with pytest.warns(UserWarning, match="1 folders of .*instances have no picture: 'photo1'"):
+    with pytest.warns(UserWarning, match="1 folders of .*instances are left out without a picture: 'photo1'"):
         source = data.open_segments(tmp_path)
     assert (len(source.names), len(source.tests.names), source.tests.class_names) == (2, 1, ("cat", "dog"))
     save(tmp_path / "val/images/photo1.png", np.ones((20, 25, 3), "uint8"))
@@ -215,7 +215,7 @@ def test_cocos_panoptic_annotations(tmp_path):
     assert data.open_segments(tmp_path, annotations=file).class_names == renamed.class_names
     assert renamed.read(0)[1]["labels"].tolist() == [0, 0, 1]
     file.write_text(json.dumps({"categories": CATEGORIES}))
-    with pytest.raises(ValueError, match="annotation format: it lacks 'annotations'"):
+    with pytest.raises(ValueError, match="annotation format: the key 'annotations' is missing"):
         data.open_segments(tmp_path, annotations=file)
 
 
@@ -247,11 +247,17 @@ HOSTILE = {
     "no PNG": (lambda f: (f / "panoptic_train/0.png").unlink(), "names 1 PNGs that are not in .*: '0.png'"),
     "no picture": (lambda f: (f / "0.jpg").unlink(), "has no picture 0.jpg"),
     "another shape": (_resized, "0.png has 20 x 20 pixels, but its picture 20 x 24"),
-    "other ids": (lambda f: save(f / "panoptic_train/0.png", np.ones((20, 24, 3), "uint8")), "none of the ids"),
-    "no folder of PNGs": (lambda f: (f / "panoptic_train").rename(f / "elsewhere"), "is panoptic, and there is no"),
+    "other ids": (lambda f: save(f / "panoptic_train/0.png", np.ones((20, 24, 3), "uint8")), "none of the segment ids"),
+    "no folder of PNGs": (
+        lambda f: (f / "panoptic_train").rename(f / "elsewhere"),
+        "needs its PNG files in the folder",
+    ),
     "twice": (_json(lambda a: a | {"annotations": 2 * a["annotations"]}), "0.png has two annotations"),
-    "one id": (_json(lambda a: a | {"categories": 2 * a["categories"]}), "two categories have one id"),
-    "unlisted": (_json(lambda a: a | {"categories": a["categories"][:1]}), "category_id 3, which is not listed"),
+    "one id": (_json(lambda a: a | {"categories": 2 * a["categories"]}), "two categories have the same id"),
+    "unlisted": (
+        _json(lambda a: a | {"categories": a["categories"][:1]}),
+        "category_id 3, which the file does not list",
+    ),
 }
 
 
@@ -268,7 +274,7 @@ def test_annotations_that_are_damaged(case, tmp_path):
 
 FOLDERS = {
     "no images": (lambda f: (f / "images").rename(f / "photos"), "no folder .*images with the pictures"),
-    "one name": (lambda f: save(f / "images/photo0.jpg", np.ones((20, 24, 3), "uint8")), "differ by their endings"),
+    "one name": (lambda f: save(f / "images/photo0.jpg", np.ones((20, 24, 3), "uint8")), "differ in their suffix"),
     "no class": (lambda f: save(f / "instances/photo0/1.png", np.ones((20, 24), "uint8")), "it has 'photo0/1.png'"),
     "colours": (lambda f: save(f / "instances/photo0/cat_1.png", np.ones((20, 24, 3), "uint8")), "has colours"),
     "another shape": (lambda f: save(f / "instances/photo0/cat_1.png", np.ones((9, 24), "uint8")), "has 9 x 24"),
@@ -304,9 +310,7 @@ def test_cocos_instances(tmp_path):
     far = [[[value, 1, 5, 5, 9, 9]] for value in (np.nan, np.inf, 1e9)]  # which ended the process
     for damaged in ([[1, 2]], {"counts": "abc", "size": [20, 24]}, {"counts": [480]}, [[1, 1, 5, 5, 9]], *far):
         file.write_text(json.dumps(about | {"annotations": [rows[0] | {"segmentation": damaged}]}))
-        with pytest.raises(
-            ValueError, match=r"instances.json: for .*a.jpg, an instance has no polygons or run lengths"
-        ):
+        with pytest.raises(ValueError, match=r"instances.json, .*a.jpg: an instance must have polygons or run lengths"):
             data.open_segments(tmp_path, annotations=file).read(0)
     about["images"][0] |= {"height": 40, "width": 48}
     file.write_text(json.dumps(about))
@@ -359,7 +363,7 @@ def test_targets_that_make_no_sense():
     for name, value in {"classes": 0, "split": "val"}.items():
         with pytest.raises(ValueError, match=f"{name} must be"):
             data.open_segments((pictures, targets), **{name: value})
-    with pytest.raises(ValueError, match="as many pictures as targets"):
+    with pytest.raises(ValueError, match="Each picture needs a target"):
         data.open_segments((pictures * 2, targets))
     with pytest.raises(TypeError, match="each target must be a dict .*, but that of picture 1 is None"):
         data.open_segments((pictures * 2, [*targets, None]))

@@ -42,9 +42,7 @@ WORDS = ["2", "10", "1"] * 4
 def test_a_table_of_classes(photos):
     table = open_table(write(photos, label=WORDS))
     assert (table.target, table.class_names) == ("class", ("1", "2", "10")) and not has_test_split(table)
-    with pytest.raises(
-        ValueError, match=r"numbers: say their order, class_names=\['1', '2', '10'\] as labels of arrays"
-    ):
+    with pytest.raises(ValueError, match=r"are numbers .*class_names=\['1', '2', '10'\] to sort them as numbers"):
         open_data(table, split="test", **OPTIONS)
     with open_data(table, split="test", class_names=["1", "2", "10"], **OPTIONS) as stream:
         numbers, labels = contents(stream)
@@ -111,11 +109,11 @@ def test_numbers_and_splits(photos):
         ({"label": [1, "1e39"] * 6}, {"target": "number"}, "row 3 has '1e39' in the column 'label': a finite number"),
         ({"label": [1, 2] * 6}, {"label": ["label"]}, "row 3 has '2' in the column 'label': 0 or 1"),
         ({"label": WORDS, "split": ["train", "later"] * 6}, {}, "row 3 has the split 'later'"),
-        ({"label": WORDS}, {"separator": "|", "target": "number"}, "one label in one column"),
+        ({"label": WORDS}, {"separator": "|", "target": "number"}, "one label for each image"),
         ({"label": WORDS}, {"target": "text"}, "target must be one of"),
         ({"label": ["a", "b\u2028c"] * 6}, {}, "cannot be the name of a class"),
         ({"text": "file,label\n"}, {}, "has no rows"),
-        ({"text": "file,label,label\na,b,c\n"}, {}, "two columns of one name"),
+        ({"text": "file,label,label\na,b,c\n"}, {}, "different names of columns"),
         ({"text": 'file,label\n"a,b\n'}, {}, "is not a table in UTF-8"),
         ({"label": ["a"] * 12}, {}, "two classes or more"),
         ({"label": ["z", *"ab" * 5, "a"], "split": ["test", *["train"] * 11]}, {}, "No training row of .* has 'z'"),
@@ -136,7 +134,7 @@ def test_numbers_and_splits(photos):
             {"target": "number"},
             "row 3 has another label for '0.png' than .*row 2",
         ),
-        ({"label": WORDS}, {"class_names": ["1", "10"]}, "row 2 has the label '2', which is none of the classes"),
+        ({"label": WORDS}, {"class_names": ["1", "10"]}, "row 2 has the label '2', but the classes are"),
     ],
 )
 def test_tables_that_are_refused(photos, columns, options, message):

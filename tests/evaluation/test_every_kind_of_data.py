@@ -148,9 +148,11 @@ def test_names_that_do_not_match(root, model, tmp_path):
     result = evaluation.evaluate(model, root, progress=False)  # some of the classes
     assert result.examples == 8 and result.images_per_class.tolist() == [4, 0, 4]
     (root / "red").rename(root / "dog")
-    with pytest.raises(ValueError, match="classes that the model does not know: 'dog'. Its 3 classes are 'blue'"):
+    with pytest.raises(
+        ValueError, match="classes that the model does not have: 'dog'. The model's 3 classes are 'blue'"
+    ):
         evaluation.evaluate(model, root, progress=False)
-    with pytest.raises(ValueError, match="test has classes that the model does not know: 'dog'"):
+    with pytest.raises(ValueError, match="test has classes that the model does not have: 'dog'"):
         evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
     with pytest.raises(ValueError, match="has no test/ folder or rows"):
         evaluation.few_shot(model, root, root, shots=[1], progress=False)

@@ -92,7 +92,7 @@ REFUSED = [
     (lambda: few_shot(train=(X, Y * 0)), "only one class"),
     (lambda: few_shot(test=(X, Y + 1)), "test has the label 2"),
     (lambda: few_shot(test=(X[:, :2], Y)), "3 features and test 2"),
-    (lambda: few_shot(train=(X, Y[:7])), "must be of one length"),
+    (lambda: few_shot(train=(X, Y[:7])), "must be equally long"),
     (lambda: few_shot(train=(X * np.nan, Y)), "not finite"),
     (lambda: fit(X * np.nan, Y), "features must be finite"),
     (lambda: fit(X * np.inf, Y), "features must be finite"),

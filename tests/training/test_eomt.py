@@ -352,7 +352,7 @@ def test_masks_of_0_and_255_are_refused(names):
     pictures, targets = scenes()
     masks = np.stack([target["masks"][0] for target in targets])
     options = {"verbose": False, "steps": 1, "class_names": names}
-    with pytest.raises(ValueError, match="They have 255, which stands for no class"):
+    with pytest.raises(ValueError, match="have 255, the ignored label"):
         training.finetune_segmentation(small(), (pictures, np.uint8(255 * masks)), RUN, **options)
     options["class_names"] = ["square"]  # one class, in masks of 0 and 1
     training.finetune_segmentation(small(), (pictures, np.uint8(masks)), RUN, reduce_zero_label=True, **options)

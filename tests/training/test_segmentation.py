@@ -229,7 +229,7 @@ def test_bad_input_is_refused(given, error, message):
         (dict(data=None), TypeError, "data must"),
         (dict(data=(SMALL[0], SMALL[1] + 9)), ValueError, "has the label"),
         (dict(data=(SMALL[0], SMALL[1] * 0 + 255)), ValueError, "255"),
-        (dict(data=data.open_masks(SMALL, class_names=[*"abcd"])), ValueError, "does not know: 'a', 'b'"),
+        (dict(data=data.open_masks(SMALL, class_names=[*"abcd"])), ValueError, "does not have: 'a', 'b'"),
         (dict(ignore=None), (TypeError, ValueError), "ignore"),
         (dict(reduce_zero_label=1), TypeError, "reduce_zero_label"),
         (dict(on_bad_image="go on"), ValueError, "on_bad_image"),
@@ -295,9 +295,9 @@ def test_classes_of_a_folder_are_matched_by_name(segmenter, tmp_path):
     done = training.finetune_segmentation(segmenter, folder, RECIPE.replace(steps=1), verbose=False)
     assert done.class_names == list(NAMES)
     (folder / "classes.txt").write_text("\n".join([*list(NAMES)[:-1], "another"]))
-    with pytest.raises(ValueError, match="does not know: 'another'"):
+    with pytest.raises(ValueError, match="does not have: 'another'"):
         segmentation.evaluate(segmenter, folder, progress=False)
-    with pytest.raises(ValueError, match="does not know: 'another'"):
+    with pytest.raises(ValueError, match="does not have: 'another'"):
         training.finetune_segmentation(segmenter, folder, RECIPE.replace(steps=1), verbose=False)
 
 
