@@ -180,7 +180,7 @@ class Augmentation(PictureAugmentation):
             value = getattr(self, name)
             if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
                 raise ValueError(
-                    f"{name} must be a number, or {channels}, one for each channel, but {value} was given."
+                    f"{name} must be one number, or one for each of {channels} channels, but {value} was given."
                 )
 
 

@@ -59,7 +59,7 @@ class BadImage(PlainData):
         reason: Why, as text.
 
     Examples:
-        >>> data.BadImage("photos/train/cat/7.jpg", "is cut short").path
+        >>> data.BadImage("photos/train/cat/7.jpg", "it is cut short").path
         'photos/train/cat/7.jpg'
     """
 
@@ -572,7 +572,7 @@ def good_files(
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
         more = f" There are {len(faults)} such files, in {listing(folders)}." if len(faults) > 1 else ""
-        raise ValueError(f"{printable(name(i))} {fault}.{more} Repair such files, or pass {SKIP} to leave them out.")
+        raise ValueError(f"{printable(name(i))}: {fault}.{more} Repair such files, or pass {SKIP} to leave them out.")
     bad = [BadImage(str(paths[i]), fault) for i, fault in faults.items()]
     return [i for i in range(len(paths)) if i not in faults], bad, converted
 
@@ -628,7 +628,7 @@ def _check_files(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], l
             if fault:
                 faults[i] = fault
             elif mode != "RGB":
-                converted.append(BadImage(str(paths[i]), f"has the mode {mode}; load_image converts it to RGB"))
+                converted.append(BadImage(str(paths[i]), f"it has the mode {mode}; load_image converts it to RGB"))
     return faults, converted
 
 
@@ -640,9 +640,9 @@ def _check_file(path: Path, decode: bool) -> tuple[str | None, str]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return "is neither a file nor a folder", ""
+            return "it is neither a file nor a folder", ""
         if not status.st_size:
-            return "is an empty file", ""
+            return "it is an empty file", ""
         mode, kind = "RGB", None  # of a TIFF that Pillow does not know
         with contextlib.suppress(Image.UnidentifiedImageError), Image.open(path) as image:
             check_mode(image)
@@ -654,7 +654,7 @@ def _check_file(path: Path, decode: bool) -> tuple[str | None, str]:
         raise
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         cause = error.__cause__ or error  # load_image names the file, and so does the caller
-        return f"cannot be read as an image: {cause}", ""
+        return f"it cannot be read as an image: {cause}", ""
 
 
 def _has_its_end(path: Path, kind: str | None, size: int) -> bool:

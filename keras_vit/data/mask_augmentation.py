@@ -114,7 +114,9 @@ class MaskAugmentation(PictureAugmentation):
                 f"Changes of colours need RGB images, but channels={channels}. Pass MaskAugmentation({plain})."
             )
         if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
-            raise ValueError(f"fill must have one number, or one for each of {channels} channels, but is {self.fill}.")
+            raise ValueError(
+                f"fill must be one number, or one for each of {channels} channels, but {self.fill} was given."
+            )
 
 
 PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer

@@ -334,7 +334,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
 
     def leave_out(path: Path, reason: str, advice: str) -> None:
         if not reading.skip:
-            raise ValueError(f"{printable(path)} {reason}. {advice}, or pass {SKIP} to leave it out.")
+            raise ValueError(f"{printable(path)}: {reason}. {advice}, or pass {SKIP} to leave it out.")
         bad.append(BadImage(str(path), reason))
 
     in_training = files if folder == training else _class_files(training)[0]
@@ -353,7 +353,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
             f"them. The known classes are {listing(names)}."
         )
     for name in (name for name in names if not files.get(name)):
-        leave_out(folder / name, f"has no pictures of the class {name!r}", "Add some")
+        leave_out(folder / name, f"it has no pictures of the class {name!r}", "Add some")
     if others:
         count = "1 other file is" if len(others) == 1 else f"{len(others)} other files are"
         first = ", ".join(map(printable, others[:3]))
@@ -410,7 +410,7 @@ def _names_of_folders(
             check_class_name(name, f"The folder {str(training / name)!r}")
             names.append(name)
         else:
-            leave_out(training / name, "is a class folder without pictures", "Add pictures, remove the folder")
+            leave_out(training / name, "it is a class folder without pictures", "Add pictures, remove the folder")
     check_order(names, printable(training))
     spellings = collections.Counter(map(str.casefold, names))
     alike = [name for name in names if spellings[name.casefold()] > 1]
@@ -505,7 +505,7 @@ def open_arrays(
             warn_caller(f"{empty} of {classes} classes have no picture: {largest}. {hint}")
     finite = [image.dtype.kind in "iu" or np.isfinite(np.sum(image, dtype="float64")) for image in images]
     keep = np.flatnonzero(finite)
-    bad = [BadImage(name(i), "has NaN or infinite values") for i, good in enumerate(finite) if not good]
+    bad = [BadImage(name(i), "it has NaN or infinite values") for i, good in enumerate(finite) if not good]
     if bad and not (reading.skip and len(keep)):
         raise ValueError(f"{bad[0].path} has NaN or infinite values. Correct it, or pass {SKIP} to leave it out.")
     if ragged:

@@ -60,7 +60,7 @@ class Labels:
         if not images.ndim or not labels.ndim or len(images) != len(labels):
             counts = [len(of) if of.ndim else "one" for of in (images, labels)]
             raise ValueError(
-                f"{where} must have a label for each image, but has {counts[0]} images, {counts[1]} labels."
+                f"{where} needs a label for each image, but has {counts[0]} images and {counts[1]} labels."
             )
         return check_labels(labels, self.classes, where, target="class" if self.target == NO_TARGET else self.target)[0]
 

@@ -173,7 +173,7 @@ def open_table(
     if not labels or len(set(labels)) < len(labels):
         raise ValueError(f"label must be a column or a list of different columns, but {label!r} was given.")
     if separator is not None and (several or separator == ""):
-        raise ValueError(f"separator must be text between labels in one column, but {separator!r} was given. Omit it.")
+        raise ValueError(f"separator must be text for one column, but {separator!r} was given with label={label!r}.")
     split = split or ("split" if "split" in columns else None)
     for name in [file, *labels] + ([split] if split else []):
         if name not in columns:

@@ -43,7 +43,7 @@ class Mistake(PlainData):
         label: The true class.
         guess: The class that the model predicts.
         margin: Output of the predicted class minus output of the true class.
-        image: uint8 `(height, width, 3)`, as the model gets it: the first three channels; of fewer, the first in grey.
+        image: The model's input as pixels, uint8 `(height, width, 3)`: its first three channels, or its first as grey.
         name: Name of the image: its path, or `"images[95]"`; None if unknown.
 
     Examples:
@@ -154,7 +154,7 @@ def evaluate(
     distribution: str | None = None,
     progress: bool = True,
 ) -> Any:
-    """Returns the accuracy of a classifier on labelled images; for other targets mAP and F1, or errors of a regression.
+    """Evaluates a model on labelled images: accuracy, for several labels mAP and F1, for a regression its errors.
 
     Only one batch of images is in memory at a time.
 
@@ -163,20 +163,20 @@ def evaluate(
             name, an address or a path.
         data: What `keras_vit.data.open_data` takes (a folder, of which the `test/` is taken, `(images, labels)`, a
             pipeline, `"tfds:NAME"`, a table, a dict of splits), what it returns, or a list or generator of batches.
-            Labels are integers or one-hot. Images in arrays and pipelines are as the model wants them, or pixels with
+            Labels are integers or one-hot. Images in arrays and pipelines are preprocessed, or pixels with
             `preprocess=True`.
         top: Values of k for top-k accuracies; values above the number of classes are left out.
         outputs: Kind of outputs, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: from the model's config;
             models of other packages then have no loss.
         preprocess: Whether to preprocess images, pixels of 0..255 of any size. None: yes for files, streams and lists
             of images of different sizes.
-        batch_size: Images per batch, where the data does not come in batches.
+        batch_size: Images per batch, if the data is not in batches.
         class_names: Names of the labels, in their order, if the data has no names (see `open_data`). If the model also
             has names, labels and outputs are matched by name: the data may have fewer classes than the model, in
             another order.
-        target: What the labels are: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: that of a table
-            or stream, else `"class"`.
-        threshold: For several labels: a class is predicted from this probability on.
+        target: Kind of the labels: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: the target of a
+            table or stream, otherwise `"class"`.
+        threshold: For several labels: a class is predicted if its probability is at least this.
         views: Test-time augmentation, whose outputs are averaged: `"flip"`: the image and its mirror image; `"crops"`:
             both for crops of 7/8 of the sides at the four corners and the centre (Krizhevsky et al., 2012). None: the
             image alone.
@@ -210,7 +210,7 @@ def evaluate(
     if not callable(model):
         raise TypeError(f"model must be a Keras model or a function, but {type(model).__name__} was given.")
     if getattr(config, "classes", 0) is None:
-        raise ValueError("The model has no head, so it knows no classes: build it with include_top=True.")
+        raise ValueError("The model has no head, so it cannot classify. Build it with include_top=True.")
     check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
     top = whole_numbers("top", top, 1)
     given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
@@ -282,7 +282,9 @@ def _with_outputs(
     """Yields images, the mean of the outputs for the views of each, and labels, batch by batch."""
     for images, labels in pairs:
         if views is not None and images.ndim != 4:
-            raise ValueError(f"views={views!r} needs images (batch, height, width, channels), not {images.shape}.")
+            raise ValueError(
+                f"views={views!r} needs images (batch, height, width, channels), but {images.shape} was given."
+            )
         outputs = [predict(view) for view in _views(images, views)]
         yield images, sum(outputs[1:], outputs[0]) / len(outputs), labels
 
@@ -350,8 +352,8 @@ def _match(
         return match_labels(data_names, names), tuple(names)
     if len(data_names) != classes:
         raise ValueError(
-            f"The classes of the data have {len(data_names)} names, but the model has {classes} outputs, and does not "
-            "know what they are called. Is it the model for this data? If it is: model.with_config(class_names=[...])."
+            f"The data has {len(data_names)} classes, but the model has {classes} outputs without names. Pass a model "
+            "for this data, or name the outputs with model.with_config(class_names=[...])."
         )
     return None, tuple(data_names)
 
@@ -370,11 +372,13 @@ class _Counts:
     def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
         """Adds a batch of scores `(batch, classes)` and labels `(batch,)`; the part of a process may be empty."""
         if scores.shape[1] != self.classes:
-            raise ValueError(f"The model has {scores.shape[1]} outputs, but had {self.classes} for the batch before.")
+            raise ValueError(
+                f"The model must return {self.classes} outputs for every batch, but it returned {scores.shape[1]}."
+            )
         if labels.max(initial=0) >= self.classes:
             raise ValueError(
-                f"There is a label {labels.max()}, but the model has {self.classes} outputs, for the classes 0 to "
-                f"{self.classes - 1}. Is it the model for this data?"
+                f"Labels must be from 0 to {self.classes - 1} for a model with {self.classes} outputs, but one is "
+                f"{labels.max()}. Pass the model for this data."
             )
         # Of equal outputs the first counts as the largest, as argmax has it.
         score = scores[np.arange(len(labels)), labels][:, None]
@@ -496,20 +500,20 @@ def open_batches(
     config: Any = model.config if isinstance(model, (VisionTransformer, BiT)) else None
     if isinstance(model, ImageModel) and config is None:
         raise TypeError(
-            f"model is a {type(model).__name__}, which has an output for every pixel: this is for classifiers; "
-            "keras_vit.segmentation.evaluate measures segmentation."
+            f"model must be a classifier, but {type(model).__name__} was given. For other models, see "
+            "keras_vit.segmentation.evaluate, keras_vit.detection.evaluate and keras_vit.depth.depth_errors."
         )
     pixels = _are_pixels(data)
     if pixels and preprocess is False:
-        raise ValueError("preprocess=False is for images that are preprocessed already, but this data holds pixels.")
+        raise ValueError("preprocess=False needs preprocessed images, but this data holds pixels. Leave it out.")
     pixels = pixels or bool(preprocess)
     if pixels and config is None and not (model is None and isinstance(data, ImageStream)):
         raise ValueError(
-            "preprocess=True needs a model of keras_vit, which knows its preprocessing, and so do image files: "
-            "preprocess the images yourself."
+            "preprocess=True and image files need a model of keras_vit, which has its preprocessing. Preprocess images "
+            "for other models yourself."
         )
     if not pixels and on_bad_image != "stop":
-        raise ValueError(f"on_bad_image={on_bad_image!r} is for pixels, which are read here: leave it out.")
+        raise ValueError(f"on_bad_image={on_bad_image!r} needs pixels, not preprocessed images. Leave it out.")
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "class_names": class_names,
@@ -521,7 +525,7 @@ def open_batches(
     }
     if isinstance(data, ImageStream):
         if class_names is not None or on_bad_image != "stop":
-            raise ValueError("class_names and on_bad_image are for open_data, which made this stream: leave them out.")
+            raise ValueError("class_names and on_bad_image belong to open_data, which made the stream. Leave them out.")
         context: Any = contextlib.nullcontext(data)  # its owner closes it
     elif pixels:
         # Names of folders and tables say how many classes there are; the model may have others.
@@ -533,14 +537,14 @@ def open_batches(
         context = open_data(data, image_size=None, **options)
     with context as stream, ProgressBar(title or "", stream.steps_per_epoch, shown=title is not None) as bar:
         if target not in (None, stream.target):
-            raise ValueError(f"target={target!r}, but the labels of the data are of the kind {stream.target!r}.")
+            raise ValueError(f"target={target!r} was given, but the data has the target {stream.target!r}.")
         limit = np.inf if pixels or config is None or config.include_preprocessing else SCALED_MOST
 
         def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             """Returns this process's part of a batch, as the model takes it."""
             if images.max(initial=0) > limit:
                 raise ValueError(
-                    f"The images reach {images.max():g}, but the model takes values of -1..1: are they pixels? "
+                    f"The images reach {images.max():g}, but the model takes normalised images. For pixels, pass "
                     "preprocess=True."
                 )
             if pixels and config is not None and not config.include_preprocessing:
@@ -578,7 +582,7 @@ def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray
     if wrong.any():
         raise ValueError(
             f"Row {int(np.argmax(wrong))} of the labels of {where} is not one-hot: one 1 among zeros was expected. "
-            "Evaluation needs one class per image; mixup and label smoothing belong to training."
+            "Evaluation needs one class per image, without mixup or label smoothing."
         )
     return checked.argmax(1)
 
@@ -621,10 +625,12 @@ def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
     rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
     if rows.ndim != 2 or len(rows) != count:
         raise ValueError(
-            f"The model must have one vector per image, ({count}, n), as output, but it is {rows.shape}. "
-            "Models without pooling have one per token: build them with pooling='token' or 'avg'."
+            f"The model must return one vector for each image, ({count}, n), but it returned {rows.shape}. A model "
+            "without pooling returns one for each token: build it with pooling='token' or 'avg'."
         )
     if not np.isfinite(rows).all():
         row = int(np.argmin(np.isfinite(rows).all(1)))
-        raise ValueError(f"The model's output for image {row} of a batch is not finite: look at the image and weights.")
+        raise ValueError(
+            f"The model's output for image {row} of a batch is not finite. Check the image and the weights."
+        )
     return rows

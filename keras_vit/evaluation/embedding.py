@@ -38,10 +38,10 @@ from keras_vit.zoo import as_model
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddedImages:
-    """The file that `embed` has written.
+    """The result of `embed`: which file it wrote, and what the file holds.
 
     Attributes:
-        path: The file.
+        path: Path of the `.npz` file.
         count: Number of images with features.
         shape: Shape of the features of one image.
         skipped: Names of the images that could not be read, in their order.
@@ -73,7 +73,7 @@ def embed(
     distribution: str | None = None,
     progress: bool = True,
 ) -> EmbeddedImages:
-    """Writes the features of many images to one `.npz` file, with their names.
+    """Writes the features of many images, with their names, to one `.npz` file.
 
     Images are read and prepared (`model.preprocess`) batch by batch, so memory does not grow with their number. Rows
     are kept in `features.npz.unfinished` beside the output: after a kill, the same call resumes and writes the same
@@ -81,19 +81,19 @@ def embed(
 
     Args:
         model: A model of this package, or what `keras_vit.load` takes: a name, an address or a path.
-        images: A folder, with all images in it and its sub-folders, named by their relative paths; or a list of files
-            and folders, named by the given paths. They are sorted by name.
+        images: A folder, whose images (also in sub-folders) are named by their relative paths; or a list of files and
+            folders, whose images are named by the given paths. Images are sorted by name.
         output: The `.npz` file to write: `numpy.load(output)` has `names` `(n,)`, `features` `(n, ...)`, the names of
             `skipped` images, and two JSON texts: `settings` of the features, and `origin`, the places of the model and
             the images.
-        features: A name in `keras_vit.feature_names(model)`, or from the end, such as `"block_-1"`.
-        batch_size: Images at a time.
+        features: A name in `keras_vit.feature_names(model)`, or counted from the end, such as `"block_-1"`.
+        batch_size: Images per batch.
         dtype: Dtype of the features in the file: `"float32"` or `"float16"`.
         shard: `(i, n)`: the i-th of n slices of the images, from 0, for jobs with separate outputs. Slices are whole
             batches; their concatenated rows equal those of one file.
-        on_bad_image: `"stop"`: a file that cannot be read is an error that names it. `"skip"`: it is left out, with a
-            warning, and listed in the output.
-        overwrite: Whether to replace the output, or the unfinished rows of other settings.
+        on_bad_image: `"stop"`: a file that cannot be read is an error. `"skip"`: it is left out with a warning, and
+            listed in the output.
+        overwrite: Whether to replace an output, or unfinished rows, of other settings.
         distribution: None: each of several processes that the program was started in (see `keras_vit.training.connect`)
             writes the file of a slice: `features-0-of-8.npz` for `features.npz`. `"alone"`, or a `shard`: this process
             works by itself.
@@ -105,9 +105,10 @@ def embed(
     Raises:
         TypeError: if `model` is not a model of this package, `images` or `output` are not paths, or `overwrite` is not
             a bool.
-        ValueError: if an argument makes no sense, an image cannot be read, features are not finite, or `output` has
-            features of other images, another model or other settings.
-        FileNotFoundError, ImportError: if there is no such image or model file, no folder for the output, or no Pillow.
+        ValueError: if an argument is invalid, an image cannot be read, features are not finite, or `output` exists
+            with other images, another model or other settings.
+        FileNotFoundError: if an image, the model file or the folder of `output` does not exist.
+        ImportError: if Pillow is not installed.
         RuntimeError: if the processes cannot work together.
         OSError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or written, or the disk
             is full. Computed rows are kept.
@@ -191,7 +192,7 @@ class _Part:
         except (KeyError, TypeError, ValueError) as error:
             if not overwrite:
                 raise ValueError(
-                    f"{printable(self._state)} is damaged: {printable(error, 99)}. Choose another output, or give "
+                    f"{printable(self._state)} is damaged: {printable(error, 99)}. Choose another output, or pass "
                     "overwrite=True."
                 ) from None
             old = {"settings": None, "skipped": []}
@@ -215,7 +216,7 @@ class _Part:
             state = {"settings": self._settings, "images": self.images, "skipped": self._skipped}
             write_text(self._state, json.dumps(state))
         except OSError as error:
-            hint = "What was computed is kept: make room, and call again in the same way to go on."
+            hint = "Computed features are kept: free some space, and repeat the call to continue."
             text = f"{printable(self._rows.parent)} cannot be written ({error.strerror or error}). {hint}"
             raise OSError(error.errno, text) from error
 
@@ -224,7 +225,9 @@ class _Part:
         unreadable = set(self._skipped)
         kept = [name for name in names if name not in unreadable]
         if unreadable and not kept:
-            raise ValueError(f"None of the {len(unreadable)} images can be read. The first is {self._skipped[0]!r}.")
+            raise ValueError(
+                f"None of the {len(unreadable)} images can be read, such as {self._skipped[0]!r}. Replace them."
+            )
         descr = np.dtype(self._settings["dtype"]).newbyteorder("<").str
         texts = {"names": kept, "skipped": self._skipped}
         texts |= {"settings": json.dumps(self._settings), "origin": json.dumps(origin)}
@@ -255,8 +258,8 @@ def _read_ahead(
         except Exception as error:  # of a disk, or of a decoder
             if stop:
                 raise ValueError(
-                    f"{printable(name)} cannot be read: {error} Repair or remove it, or leave such files out with "
-                    f"{SKIP} (--skip-unreadable)."
+                    f"{printable(name)} cannot be read: {error} Repair or remove it, or pass {SKIP} "
+                    "(--skip-unreadable) to leave such files out."
                 ) from error
             warnings.warn(f"{printable(name)} is left out: {error}", stacklevel=1)  # a thread has no caller
             return None
@@ -285,7 +288,9 @@ def _features(
         rows = to_numpy(next(iter(outputs.values())))[: len(images)].astype(dtype)
     for name, row in zip(images, rows, strict=True):
         if not np.isfinite(row).all():
-            raise ValueError(f"The features of {printable(name)} are not finite in {dtype}: look at image and weights.")
+            raise ValueError(
+                f"The features of {printable(name)} are not finite in {dtype}. Check the image, the weights and dtype=."
+            )
     return rows
 
 
@@ -300,7 +305,7 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
         raise
     except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
         raise ValueError(
-            f"{printable(path)} is damaged, or not a file that embed wrote ({printable(error, 200)})."
+            f"{printable(path)} is damaged, or was not written by evaluation.embed ({printable(error, 200)})."
         ) from None
     return found | texts
 
@@ -312,7 +317,7 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
     try:
         file = read_embeddings(output, "settings", "skipped", "names")
     except ValueError as error:
-        raise ValueError(f"{error} Choose another output, or give overwrite=True.") from None
+        raise ValueError(f"{error} Choose another output, or pass overwrite=True.") from None
     skipped = file["skipped"].tolist()
     _check_same(output, file["settings"], settings, skipped if stop else [])
     return len(file["names"]), skipped
@@ -321,7 +326,7 @@ def _read(output: Path, settings: dict[str, Any], stop: bool = False) -> tuple[i
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: Sequence[str]) -> None:
     """Raises ValueError if `old` settings differ from `new` ones or images were skipped; it names what differs."""
     differences = [
-        f"not the same {name}" if name in ("model", "images") else f"{name} was {old.get(name)!r}, not {value!r}"
+        f"different {name}" if name in ("model", "images") else f"{name} is {old.get(name)!r}, not {value!r}"
         for name, value in new.items()
         if old.get(name) != value
     ]
@@ -329,7 +334,9 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
         differences.append(f'{listing(skipped)} could not be read, and on_bad_image is not "skip"')
     if differences:
         found = "; ".join(differences)
-        raise ValueError(f"{path} holds other features: {found}. Choose another output, or give overwrite=True.")
+        raise ValueError(
+            f"{path} has features of other settings: {found}. Choose another output, or pass overwrite=True."
+        )
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
@@ -338,7 +345,7 @@ def check_output(output: str | os.PathLike[str]) -> Path:
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
     if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {printable(path.absolute().parent)} for {path.name}: make it.")
+        raise FileNotFoundError(f"There is no folder {printable(path.absolute().parent)} for {path.name}. Create it.")
     return path
 
 
@@ -347,9 +354,9 @@ def model_with_features(model: Any) -> VisionTransformer | BiT:
     model = as_model(model)
     if not isinstance(model, (VisionTransformer, BiT)):
         kind = type(model).__name__
-        raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but is {kind}.")
+        raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but {kind} was given.")
     if local_model(model) is not model:
-        raise ValueError("The model is on devices of several processes: load it again, outside of keras.distribution.")
+        raise ValueError("The model is distributed over several processes. Load it again without keras.distribution.")
     return model
 
 
@@ -375,12 +382,15 @@ def _find(images: Any) -> dict[str, Path]:
         found += [((file.relative_to(path) if inner else file).as_posix(), file) for file in inside]
     if others:
         names = listing([Path(other).name for other in others])
-        warn_caller(f"{len(others)} files are not images by their names, and left out: {names}.")
+        warn_caller(f"{len(others)} files without the suffix of an image are left out: {names}.")
     files = dict(sorted(found))
     if not files:
-        raise ValueError(f"There are no images in {printable(images) if alone else 'the list'}.")
+        raise ValueError(
+            f"images must have one image or more, but {printable(images) if alone else 'the list'} has none."
+        )
     if len(files) < len(found):
-        raise ValueError(f"{printable(sorted(set(found), key=found.count)[-1][0])} is given twice.")
+        twice = printable(sorted(set(found), key=found.count)[-1][0])
+        raise ValueError(f"images must be different files, but {twice} is given twice.")
     return files
 
 

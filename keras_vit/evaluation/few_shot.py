@@ -23,21 +23,21 @@ from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 
 SHOTS = (1, 5, 10, 25)
-"""Examples of each class that `few_shot` draws by default (big_vision, `configs/common_fewshot.py`).
+"""Default numbers of training images per class of `few_shot` (big_vision, `configs/common_fewshot.py`).
 
 Examples:
     >>> max(evaluation.SHOTS)
     25
 """
 L2 = 2.0**10
-"""Strength of the regularisation that `few_shot` takes by default (as there).
+"""Default L2 regularisation strength of `few_shot` (big_vision, `configs/common_fewshot.py`).
 
 Examples:
     >>> evaluation.L2 in evaluation.L2_SWEEP
     True
 """
 L2_SWEEP = tuple(2.0**i for i in range(-10, 20))
-"""The strengths that big_vision tried while it still tried several; pass them as `l2` to do so.
+"""The L2 strengths that earlier versions of big_vision compared, to be passed as `l2` of `few_shot`.
 
 Examples:
     >>> len(evaluation.L2_SWEEP)
@@ -50,17 +50,17 @@ HELD_OUT = 10_000  # training images at most that decide between strengths
 
 @dataclasses.dataclass(frozen=True)
 class LeastSquaresProbe:
-    """A regularised least-squares classifier for every strength of the regularisation at once.
+    """A linear least-squares classifier with L2 regularisation, fitted once for all regularisation strengths.
 
-    With the whitened features and a bias as X and targets of -1 and 1 as Y, its weights for a strength l2 are
-    `(X^T X + l2 I)^-1 X^T Y`, which is `lhs (diag(eigenvalues) + l2 I)^-1 rhs`: one decomposition serves all.
+    X are the whitened features with a bias, and Y the targets of -1 and 1. The weights for the strength l2 are
+    `(X^T X + l2 I)^-1 X^T Y = lhs (diag(eigenvalues) + l2 I)^-1 rhs`.
 
     Attributes:
-        mean: `(features,)`, of the training features.
-        std: `(features,)`, with `WHITENING_EPSILON` added.
-        eigenvalues: `(n,)`, n the smaller one of examples and features + 1.
-        lhs: `(features + 1, n)`.
-        rhs: `(n, classes)`.
+        mean: Mean of the training features, `(features,)`.
+        std: Standard deviation of the training features plus `WHITENING_EPSILON`, `(features,)`.
+        eigenvalues: `(n,)`, where n is the smaller of examples and features + 1.
+        lhs: Left factor of the weights, `(features + 1, n)`.
+        rhs: Right factor of the weights, `(n, classes)`.
 
     Examples:
         >>> probe = evaluation.LeastSquaresProbe.fit(np.eye(4), np.array([0, 0, 1, 1]), 2)
@@ -78,8 +78,8 @@ class LeastSquaresProbe:
     def fit(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> "LeastSquaresProbe":
         """Fits a probe to features `(examples, features)` and integer labels `(examples,)`.
 
-        `classes` is the number of classes; a label outside them belongs to no class. Raises ValueError if features are
-        not rows, one or more, of finite numbers, or there is not a label for each.
+        `classes` is the number of classes; a label outside them belongs to no class. Raises ValueError unless features
+        are one or more rows of finite numbers with a label each.
         """
         x, labels = np.asarray(features, "float64"), np.asarray(labels)
         if x.ndim != 2 or not len(x) or labels.shape != x.shape[:1]:
@@ -100,16 +100,16 @@ class LeastSquaresProbe:
         return cls(mean, std, eigenvalues, x.T @ q, q.T @ y)
 
     def weights(self, l2: float) -> np.ndarray:
-        """Returns weights for whitened features, float64 `(features + 1, classes)`, at the strength `l2`.
+        """Returns the weights for whitened features at the L2 strength `l2`, float64 `(features + 1, classes)`.
 
         The last row is the bias divided by `BIAS_CONSTANT`.
         """
         return (self.lhs / (self.eigenvalues + l2)) @ self.rhs
 
     def scores(self, features: np.ndarray, l2: Sequence[float]) -> list[np.ndarray]:
-        """Returns scores float64 `(examples, classes)` for each strength; the largest of a row is the guess.
+        """Returns a list of scores, float64 `(examples, classes)`, one for each L2 strength in `l2`.
 
-        Raises ValueError for features of another shape than `(examples, features)`.
+        The largest score of a row is the predicted class. ValueError if features are not `(examples, features)`.
         """
         x = np.asarray(features, "float64")
         if x.shape[1:] != self.mean.shape:
@@ -129,10 +129,10 @@ class FewShotResult(TableResult):
 
     Attributes:
         shots: Examples per class.
-        l2: Strengths of the regularisation.
-        seeds: What the draws of the examples depend on.
-        accuracy: float64 `(shots, l2, seeds)`, on the test images.
-        held_out: The same on training images that were not drawn; None for a single strength.
+        l2: L2 regularisation strengths.
+        seeds: Seeds of the draws of examples.
+        accuracy: Accuracy on the test images, float64 `(shots, l2, seeds)`.
+        held_out: Accuracy on training images that were not drawn, of the same shape; None for a single strength.
         classes: Number of classes.
         features: Length of a feature vector.
         train_examples: Number of training images to draw from.
@@ -167,9 +167,9 @@ class FewShotResult(TableResult):
 
     @property
     def best_l2(self) -> dict[int, float]:
-        """Returns, by number of shots, the strength with the best accuracy on the held-out training images.
+        """Returns a dict from the number of shots to the best L2 strength on held-out training images.
 
-        It does not depend on the test images, so the accuracy on them is not biased.
+        Test images play no part in the choice, so the test accuracy is not biased by it.
         """
         if self.held_out is None:  # there is one strength only
             best = [0] * len(self.shots)
@@ -222,22 +222,22 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     distribution: str | None = None,
     progress: bool = True,
 ) -> FewShotResult:
-    """Returns the accuracy of a linear classifier on frozen features, fitted to a few examples of each class.
+    """Evaluates frozen features by few-shot linear probes: classifiers fitted to a few examples of each class.
 
     Args:
         model: A model of this package, or what `keras_vit.load` takes (a name, an address, a path), whose `pre_logits`
-            are taken; another Keras model or a function, whose output `(batch, features)` is taken; or None if `train`
-            and `test` are features. The arguments that are not listed here are as in `evaluate`.
-        train: Images to draw examples from, and their labels, as the data of `evaluate`; of a folder the `train/` is
-            taken. What `open_data` returns needs `shuffle=False`.
-        test: Images to classify, likewise; of a folder the `test/` is taken. Classes with names are matched by name.
-        shots: Examples per class. A draw for more shots contains the draw for fewer.
-        l2: Strength of the regularisation, or several, such as `L2_SWEEP`. The best is chosen on training images that
-            were not drawn; more strengths cost little time.
+            are used; another Keras model or a function, whose output `(batch, features)` is used; or None if `train`
+            and `test` are features. Arguments that are not listed here are as in `evaluate`.
+        train: Labelled images to draw examples from, as the data of `evaluate`; of a folder the `train/` is used. A
+            stream of `open_data` needs `shuffle=False`.
+        test: Labelled images to classify; of a folder the `test/` is used. Classes with names are matched by name.
+        shots: Numbers of examples per class. A draw for more shots contains the draw for fewer.
+        l2: L2 regularisation strength, or several, such as `L2_SWEEP`. The best is chosen on training images that were
+            not drawn; more strengths cost little time.
         seeds: Number of draws, or a sequence of seeds.
 
     Returns:
-        Mean and spread of the accuracy, for each number of shots and each strength.
+        A `FewShotResult`: the accuracy for each number of shots, each strength and each seed.
 
     Raises:
         TypeError, ValueError: if the data or an argument is invalid, a class has fewer examples than shots, or no
@@ -256,7 +256,7 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     seeds = whole_numbers("seeds", range(seeds) if isinstance(seeds, numbers.Integral) else seeds, 0)
     strengths = (float(l2),) if np.isscalar(l2) else tuple(map(float, l2))
     if not strengths or not all(0 < strength < np.inf for strength in strengths):
-        raise ValueError(f"l2 must be positive numbers, and one or more, but {l2!r} was given.")
+        raise ValueError(f"l2 must be one or more positive numbers, but {l2!r} was given.")
     options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
     known, unseen = _features_of_both(model, train, test, distribution, **options)
     x_train, y_train, x_test, y_test = known.features, known.labels, unseen.features, unseen.labels
@@ -274,7 +274,10 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
             if held_out is not None:
                 rest = np.concatenate([indices[count:] for indices in shuffled])
                 if not len(rest):
-                    raise ValueError(f"{count} shots use up the training images: none are left to choose an l2 on.")
+                    raise ValueError(
+                        f"{count} shots leave no training images to choose between several l2. Pass one l2, or fewer "
+                        "shots."
+                    )
                 rest = rest[:: math.ceil(len(rest) / HELD_OUT)]
                 scores = probe.scores(x_train[rest], strengths)
                 held_out[i, :, k] = [np.mean(one.argmax(1) == y_train[rest]) for one in scores]
@@ -296,21 +299,21 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
     distribution: str | None = None,
     progress: bool = True,
 ) -> AccuracyResult:
-    """Returns the accuracy of a k-nearest-neighbour classifier on the features, as DINO measures frozen models.
+    """Evaluates frozen features by a k-nearest-neighbour classifier, as DINO does.
 
     Args:
         model: As in `few_shot`, like all arguments that are not listed here.
         train: Training images, as in `few_shot`.
         test: Test images, as in `few_shot`.
         k: Number of neighbours that vote; all if there are fewer.
-        temperature: Weight of similarity in the votes, as in `evaluation.knn`.
+        temperature: Temperature of the votes, as in `evaluation.knn`.
         top: As in `evaluate`.
 
     Returns:
-        As `evaluate`, without a loss.
+        An `AccuracyResult` whose loss is None.
 
     Raises:
-        TypeError, ValueError: as in `few_shot` and `evaluation.knn`, or if `top` makes no sense.
+        TypeError, ValueError: as in `few_shot` and `evaluation.knn`, or if `top` is invalid.
         OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
             fetched (DownloadError).
         ImportError: if a package is missing that reads the data, such as Pillow.
@@ -343,16 +346,16 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     """Returns the frozen features of labelled images, and the labels.
 
     Args:
-        model: As in `few_shot`, like the arguments that are not listed here; with None the data contains features.
-        data: As `test` in `few_shot`.
+        model: As in `few_shot`, like the arguments that are not listed here; None if the data contains features.
+        data: Labelled images, as `test` in `few_shot`.
         title: Text before the progress bar; None for no bar.
-        split: `"train"` or `"test"`: which one of a folder, a data set of tensorflow-datasets, or a dict.
+        split: `"train"` or `"test"`: which split of a folder, a data set of tensorflow-datasets, or a dict to use.
 
     Returns:
         Floats `(examples, features)` and int64 labels `(examples,)`.
 
     Raises:
-        TypeError, ValueError: if the model, the data or an argument makes no sense.
+        TypeError, ValueError: if the model, the data or an argument is invalid.
         OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
             fetched (DownloadError).
         ImportError: if a package is missing that reads the data, such as Pillow.
@@ -388,7 +391,7 @@ def _features_of_both(
     paths = isinstance(train, (str, os.PathLike)) and str(train) == str(test) and os.path.isdir(train)
     if (paths or (hasattr(train, "open_examples") and train is test)) and not has_test_split(train):
         name = getattr(train, "source", train)
-        raise ValueError(f"{name} has no test/ folder or rows: the probe would be tested on what it was fitted to.")
+        raise ValueError(f"{name} has no test/ folder or rows. Add them, or pass other data as test.")
     processes = connect(distribution)  # before anything is computed
     model, bars = as_model(model), progress and processes.first
     options["processes"] = processes
@@ -399,7 +402,9 @@ def _features_of_both(
         unseen = dataclasses.replace(unseen, labels=numbers[unseen.labels], class_names=known.class_names)
     counts = known.features.shape[1], unseen.features.shape[1]
     if counts[0] != counts[1]:
-        raise ValueError(f"train has {counts[0]} features and test {counts[1]}: they must be the same.")
+        raise ValueError(
+            f"train and test must have equally long features, but have {counts[0]} and {counts[1]} values."
+        )
     return known, unseen
 
 
@@ -413,7 +418,7 @@ def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, *
     opened = open_batches(model, data, split, processes=processes, **options)
     with processes.failing_together(), opened as (pairs, names, target, _):
         if target != "class":
-            raise ValueError(f"A probe is for images of one class each, but the labels are of the kind {target!r}.")
+            raise ValueError(f"A probe needs data of the target 'class', but {target!r} was given.")
         predict = predictor(extractor)
         features, labels = all_outputs(((predict(images), labels) for images, labels in pairs), processes)
         return _Features(features, labels, names)
@@ -424,10 +429,10 @@ def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots:
     if classes < 2:
         raise ValueError("The data has only one class, but a classifier needs at least two.")
     if y_test.max() >= classes:
-        raise ValueError(f"test has the label {y_test.max()}, but the classes of train end at {classes - 1}.")
+        raise ValueError(f"test must have labels from 0 to {classes - 1}, as train, but one is {y_test.max()}.")
     counts = np.bincount(y_train, minlength=classes)
     if counts.min() < shots:
         raise ValueError(
             f"{shots} shots need {shots} training images of each class, but class {counts.argmin()} has "
-            f"{counts.min()}: more images are needed."
+            f"{counts.min()}. Add images, or pass fewer shots."
         )

@@ -33,7 +33,7 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
     """Returns the confusion matrix as shares: how often images of each class get each prediction.
 
     Args:
-        confusion: Counts `(classes, classes)`, rows what the images show.
+        confusion: Counts `(classes, classes)`; rows are true classes, columns are predictions.
 
     Returns:
         float64 `(classes, classes)`; rows sum to 1, or are 0 where there are no images.
@@ -49,19 +49,20 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
     confusion = np.asarray(confusion)
     square = confusion.ndim == 2 and confusion.shape[0] == confusion.shape[1] > 0
     if not square or confusion.min() < 0:
-        raise ValueError(f"confusion must be counts (classes, classes), but {confusion.shape} was given.")
+        given = f"but {confusion.shape} was given" if not square else f"but the least is {confusion.min()}"
+        raise ValueError(f"confusion must be counts (classes, classes) of at least 0, {given}.")
     return confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
 
 
 def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int, int, int]]:
-    """Returns the pairs of classes that are mistaken most often.
+    """Returns the pairs of classes that are confused most often.
 
     Args:
-        confusion: Counts `(classes, classes)`, rows what the images show.
-        count: How many pairs at most.
+        confusion: Counts `(classes, classes)`; rows are true classes, columns are predictions.
+        count: Largest number of pairs to return.
 
     Returns:
-        Tuples of the true class, the class that it was taken for, and how often; the most frequent first.
+        A list of tuples (true class, predicted class, number of images), the most frequent first.
 
     Raises:
         ValueError: if `count` is less than 0, or `confusion` as in `confusion_shares`.
@@ -84,21 +85,21 @@ def draw_confusion(
     class_names: Sequence[str] | None = None,
     title: str = "What is taken for what",
 ) -> "Figure":
-    """Returns a figure: the confusion matrix, the commonest mistakes, the accuracies of classes, the worst mistakes.
+    """Draws the confusion matrix, the most frequent confusions, the accuracies of classes, and the worst mistakes.
 
     Args:
-        result: What `evaluate` returned, or counts `(classes, classes)`, rows what the images show.
-        path: A `.png` to write; it appears when it is complete. None for none.
-        class_names: Names of the classes; None for the result's names, or numbers.
-        title: The headline.
+        result: What `evaluate` returned, or counts `(classes, classes)`; rows are true classes, columns predictions.
+        path: Path of a `.png`, `.svg` or `.pdf` file to write; None: no file is written.
+        class_names: Names of the classes; None: the result's names, or numbers.
+        title: Title of the figure.
 
     Returns:
-        The figure, for notebooks.
+        The matplotlib figure.
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if there is no confusion matrix, it is not square, there is not a name for each class, or the path
-            has another ending than .png, .svg or .pdf.
+        ValueError: if there is no confusion matrix, it is not square, `class_names` has not one name for each class,
+            or the path has another suffix.
         OSError: if the file cannot be written.
 
     Examples:
@@ -106,12 +107,12 @@ def draw_confusion(
     """
     confusion = result.confusion if isinstance(result, AccuracyResult) else np.asarray(result)
     if confusion is None:
-        raise ValueError("The result has no confusion matrix: it has too many classes for one.")
+        raise ValueError("The result has no confusion matrix, because it has too many classes.")
     shares = confusion_shares(confusion)
     if class_names is None:
         class_names = getattr(result, "class_names", None) or [str(i) for i in range(len(shares))]
     if len(class_names) != len(shares):
-        raise ValueError(f"There are {len(class_names)} names for {len(shares)} classes.")
+        raise ValueError(f"class_names must name each of {len(shares)} classes, but has {len(class_names)} names.")
     names = [name if len(name) <= 18 else f"{name[:17]}…" for name in map(str, class_names)]
     names = [name.replace("$", r"\$") for name in names]  # matplotlib would read formulas, as in the title
     mistakes = getattr(result, "mistakes", ())[:PICTURED]
@@ -177,22 +178,22 @@ def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names:
 
 
 def write_report(result: TableResult, path: str | os.PathLike[str], title: str = "Evaluation") -> Path:
-    """Writes a result as one page: the figures, the confusion matrix, every class, and the worst mistakes.
+    """Writes a result as one HTML page: its numbers, the confusion matrix, every class, and the worst mistakes.
 
-    The file needs no network and no other files.
+    The page needs no network and no other files.
 
     Args:
-        result: What `evaluate`, `few_shot` or `knn_accuracy` returned; of `evaluate(..., mistakes=48)` with mistakes.
-        path: A `.html` to write; it appears when it is complete.
-        title: The headline.
+        result: What `evaluate`, `few_shot` or `knn_accuracy` returned. For mistakes, use `evaluate(..., mistakes=48)`.
+        path: Path of the `.html` file to write.
+        title: Title of the page.
 
     Returns:
-        The path.
+        The path of the file.
 
     Raises:
-        ImportError: if matplotlib is not installed, which brings Pillow.
-        ValueError: if the path has another ending.
-        OSError: if it cannot be written.
+        ImportError: if matplotlib or Pillow is not installed.
+        ValueError: if the path has another suffix.
+        OSError: if the file cannot be written.
 
     Examples:
         >>> result = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False)

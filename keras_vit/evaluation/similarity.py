@@ -29,7 +29,7 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
     The search is exact and runs in blocks: it takes about 50 MB beside its arguments.
 
     Args:
-        features: `(n, length)`, such as the `features` in a file of `embed`; any floating dtype, also a memory map.
+        features: `(n, length)`, such as the `features` in a file of `embed`; any float dtype, also a memory map.
         queries: `(queries, length)`, or `(length,)` for one.
         k: Number of features to find for each query.
 
@@ -92,23 +92,23 @@ def knn(
     temperature: float = 0.07,
     classes: int | None = None,
 ) -> np.ndarray:
-    """Returns votes of the k nearest features for their classes: DINO's classifier without training (`eval_knn.py`).
+    """Classifies features by the votes of their k nearest neighbours, as DINO's `eval_knn.py` does.
 
     A neighbour of cosine similarity s has a vote of `exp(s / temperature)`.
 
     Args:
-        features: `(n, length)`.
-        labels: Integers `(n,)` from 0 on, the class of each.
-        queries: `(queries, length)`.
-        k: How many neighbours vote; DINO has 10, 20, 100 and 200.
+        features: Features of known classes, `(n, length)`.
+        labels: Class of each feature, integers `(n,)` from 0.
+        queries: Features to classify, `(queries, length)`.
+        k: Number of neighbours that vote; DINO uses 10, 20, 100 and 200.
         temperature: Lower values give more weight to the nearest features.
-        classes: Number of classes; None for the largest label plus one.
+        classes: Number of classes; None: the largest label plus one.
 
     Returns:
-        float64 `(queries, classes)`; the largest of a row is the answer.
+        Votes, float64 `(queries, classes)`; the largest in a row is the predicted class.
 
     Raises:
-        ValueError: as for `search`, and if labels or classes make no sense, or the temperature is below 0.002.
+        ValueError: as for `search`, or if labels or classes are invalid, or the temperature is below 0.002.
 
     Examples:
         >>> evaluation.knn(np.eye(4), np.array([0, 0, 1, 1]), np.eye(4)[1:3], k=1).argmax(axis=1)
@@ -183,7 +183,8 @@ def _blocks(name: str, values: np.ndarray, size: int) -> Iterator[tuple[int, np.
         norms = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
         wrong = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
         if len(wrong):
-            raise ValueError(f"Row {start + wrong[0]} of {name} has no direction: its norm is {norms[wrong[0], 0]}.")
+            row, norm = start + wrong[0], norms[wrong[0], 0]
+            raise ValueError(f"Row {row} of {name} has no direction to compare, because its norm is {norm}. Remove it.")
         yield start, block / norms
 
 
@@ -226,17 +227,17 @@ def find_similar(
         'photos/train/cat/1.jpg'
     """
     if (image is None) == (query is None):
-        raise ValueError("Give either an image or, with image=None, a query.")
+        raise ValueError("Exactly one of image and query must be given. Pass None for the other.")
     file = read_embeddings(features, *_CONTENT)
     vectors, paths = _features_and_paths(file, folder)
     source = file["origin"]["model"] if model is None else model
     if source is not None and (model is not None or query is None):
         model = model_with_features(source)
         if model_fingerprint(model) != file["settings"]["model"]:
-            raise ValueError(f"{printable(features)} has the features of another model than {printable(source)}.")
+            raise ValueError(f"{printable(features)} was not made with {printable(source)}. Pass the model of embed.")
     if query is None:
         if model is None:
-            raise ValueError(f"{printable(features)} does not say where its model is: give it as model.")
+            raise ValueError(f"{printable(features)} does not name its model. Pass model=.")
         found = feature_extractor(model, [file["settings"]["features"]])(model.preprocess(image))
         query = next(iter(found.values()))
     query = to_numpy(query).reshape(-1)
@@ -282,22 +283,22 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
     """Draws the images of `find_similar` or `find_duplicates` as a contact sheet.
 
     Args:
-        rows: Their result; at most 200 pairs are drawn.
-        path: A `.html`, `.png`, `.svg` or `.pdf` to write.
-        title: The headline.
+        rows: Result of one of these functions; at most 200 rows are drawn.
+        path: Path of a `.html`, `.png`, `.svg` or `.pdf` file to write.
+        title: Title of the sheet.
         image: The query image, which is shown first.
 
     Raises:
         ImportError: if Pillow or matplotlib is not installed.
-        OSError: if an image is there no longer (FileNotFoundError) or cannot be opened, or the file cannot be written.
-        ValueError: if there are no rows, the path has another ending, or an image cannot be decoded.
+        OSError: if an image does not exist (FileNotFoundError) or cannot be opened, or the file cannot be written.
+        ValueError: if there are no rows, the path has another suffix, or an image cannot be decoded.
 
     Examples:
         >>> rows = [{"image": "photos/train/cat/2.jpg", "similarity": 0.9}]
         >>> evaluation.draw_similar(rows, "similar.html", image="photos/train/cat/1.jpg")
     """
     if not rows:
-        raise ValueError("There is nothing to draw: no images were found.")
+        raise ValueError("rows must have images to draw, but there are none.")
     check_sheet_path(path)
     files: list[tuple[str, PathLike]] = [] if image is None else [("searched for", image)]
     for row in rows[:200]:

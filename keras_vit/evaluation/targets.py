@@ -20,8 +20,8 @@ SPEED = Column("images/s", lambda result: round(result.examples / max(result.sec
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns the average precision of each class: the mean precision over its images, ordered by their score.
 
-    As scikit-learn's `average_precision_score`: each step of recall counts with the precision that is reached there,
-    without interpolation, and images of equal scores come at once. The mean over the classes is mAP.
+    As scikit-learn's `average_precision_score`: each step of recall counts with its precision, without interpolation,
+    and images with equal scores count together. The mean over the classes is mAP.
 
     Args:
         scores: `(n, classes)`, larger for likelier classes.
@@ -64,7 +64,7 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """
     chosen, labels = _pair("chosen", chosen, labels)
     if not np.isin(chosen, (0, 1)).all():
-        raise ValueError("chosen must be 0 and 1, such as scores >= threshold, but it has other values.")
+        raise ValueError("chosen must be 0 or 1, such as scores >= threshold, but it has other values.")
     both, total = (chosen * labels).sum(0), (chosen + labels).sum(0)
     return np.where(total > 0, 2 * both / np.maximum(total, 1), np.nan)
 
@@ -72,7 +72,7 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns for each class the score threshold with the best F1.
 
-    Choose thresholds on validation data: if chosen on test data, the result is too good.
+    Choose thresholds on validation data: on test data, the result would be too good.
 
     Args:
         scores: As in `average_precision`.
@@ -114,7 +114,7 @@ def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
             f"{name} and labels must both be (n, classes), n at least 1, but have {values.shape} and {labels.shape}."
         )
     if not np.isin(labels, (0, 1)).all() or not np.isfinite(values).all():
-        raise ValueError(f"labels must be 0 and 1, and {name} finite numbers.")
+        raise ValueError(f"labels must be 0 or 1, and {name} must be finite, but they have other values.")
     return values, labels
 
 
@@ -127,10 +127,10 @@ class MultilabelResult(ClassesResult):
     Attributes:
         examples: Number of images.
         classes: Number of outputs of the model.
-        loss: Mean over the images of the classes' binary cross-entropies, summed, in nats.
+        loss: Binary cross-entropy in nats, summed over the classes and averaged over the images.
         average_precision: float64 `(classes,)`, see `evaluation.average_precision`.
-        f1: float64 `(classes,)`: F1 where the probability is at least `threshold`.
-        threshold: A class is predicted from this probability on.
+        f1: float64 `(classes,)`: F1 of the predictions at `threshold`.
+        threshold: A class is predicted if its probability is at least this.
         best_thresholds: float64 `(classes,)`: the thresholds with the best F1 on these images.
         best_f1: float64 `(classes,)`: F1 at these thresholds.
         images_per_class: int64 `(classes,)`.
@@ -163,7 +163,7 @@ class MultilabelResult(ClassesResult):
 
     @property
     def mean_f1(self) -> float:
-        """Returns macro F1: the mean of `f1` over the classes for which it is defined; NaN if it is for none."""
+        """Returns macro F1: the mean of `f1` over the classes with a defined F1; NaN if there are none."""
         return _mean(self.f1)
 
     derived = ("mean_average_precision", "mean_f1")
@@ -232,7 +232,9 @@ def measure_labels(
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
         labels[:, label_outputs] = columns
     if labels.shape != scores.shape:
-        raise ValueError(f"The labels are rows of {labels.shape[1]}, but the model has {scores.shape[1]} outputs.")
+        raise ValueError(
+            f"Labels must have {scores.shape[1]} columns, one for each output of the model, but have {labels.shape[1]}."
+        )
     scores, labels = scores.astype("float64"), labels.astype("float64")
     if outputs == "logits":
         losses = np.logaddexp(0, scores) - scores * labels
@@ -259,7 +261,7 @@ def measure_regression(outputs: np.ndarray, labels: np.ndarray, started: float) 
     """Returns the `NumberResult` of outputs and labels `(n, 1)`; its time counts from `started`."""
     outputs, labels = outputs.astype("float64"), labels.astype("float64")
     if outputs.shape != labels.shape:
-        raise ValueError(f"Labels of the target 'number' need a model with one output, but it has {outputs.shape[1]}.")
+        raise ValueError(f"target='number' needs a model with one output, but the model has {outputs.shape[1]}.")
     errors, spread = outputs - labels, float(((labels - labels.mean()) ** 2).sum())
     squares = float((errors**2).sum())
     return NumberResult(

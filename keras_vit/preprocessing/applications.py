@@ -19,8 +19,8 @@ SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
 def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: float | Sequence[float] = 0.5) -> Any:
     """Returns normalised pixels: `(images / 255 - mean) / std`, by default in [-1, 1].
 
-    All official checkpoints were trained with values in [-1, 1]. The config of a model has the means and standard
-    deviations of others (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
+    All official checkpoints were trained with values in [-1, 1]. For other checkpoints, the model's config has the mean
+    and standard deviation (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
 
     Args:
         images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or
@@ -30,9 +30,8 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
         std: Standard deviation to divide by, likewise.
 
     Returns:
-        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array, whose values
-        are checked; a warning is given of floats that all lie in [-1, 1], or of which some are negative and none
-        reaches 16 (standardised).
+        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array. Values of arrays
+        are checked: a warning is given if floats seem to be scaled to [-1, 1] or standardised already.
 
     Raises:
         ValueError: if images have another shape or values that are not pixels, `mean` or `std` is neither one number
@@ -45,7 +44,7 @@ def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: floa
     """
     for name, value in (("mean", mean), ("std", std)):
         if np.shape(value) not in ((), (1,), (3,)):
-            raise ValueError(f"{name} must be a number or 3, one for each channel, but {value!r} was given.")
+            raise ValueError(f"{name} must be one number or three, one for each channel, but {value!r} was given.")
         if not np.isfinite(np.asarray(value, "float64")).all():
             raise ValueError(f"{name} must be finite, but {value!r} was given.")
     if np.min(std) <= 0:
@@ -73,21 +72,20 @@ def decode_predictions(
 ) -> list[list[tuple[str, str, float]]]:
     """Returns the names of the best classes of each image, as `keras.applications` does.
 
-    Without `class_names`, 1,000 classes are taken for those of ImageNet-1k (`imagenet1k_classes`), 21,843 for those of
-    ImageNet-21k (`imagenet21k_classes`). Classes of any other number are called by index, `"class_123"`.
+    Without `class_names`, 1,000 classes get the names of ImageNet-1k (`imagenet1k_classes`), 21,843 classes the names
+    of ImageNet-21k (`imagenet21k_classes`). Other numbers of classes are named by index, such as `"class_123"`.
 
     Args:
-        probabilities: `(batch, classes)`, an array or a tensor of any backend. Scores are returned as they are given,
-            with a warning if they do not sum to 1: softmax makes probabilities of logits, which are ranked alike.
-        top: How many classes to return for each image.
+        probabilities: `(batch, classes)`, an array or a tensor of any backend. Logits can be ranked, with a warning
+            because they do not sum to 1.
+        top: Number of classes to return for each image.
         class_names: One name, or one `(id, name)` pair, for each class in order.
         threshold: For images with several labels: smallest score of a class, one number or one for each class. None:
             the best classes, whatever their scores.
 
     Returns:
-        For each image `top` tuples `(id, name, score)`, best first, equal scores by index; fewer where scores are below
-        `threshold`. The id is the WordNet id of ImageNet's class (`"n02099601"`), that of a given pair, otherwise
-        `"class_<index>"`.
+        A list for each image of `top` tuples `(id, name, score)`, best first; fewer if scores are below `threshold`.
+        The id is the WordNet id of ImageNet's class (`"n02099601"`), the id of a given pair, or `"class_<index>"`.
 
     Raises:
         ValueError, TypeError: if scores are not `(batch, classes)` or not finite, or `top`, `class_names` or
@@ -102,7 +100,7 @@ def decode_predictions(
         hint = " Add the batch dimension: probabilities[None]." if scores.ndim == 1 else ""
         raise ValueError(f"probabilities must be (batch, classes), but {scores.shape} was given.{hint}")
     if not np.isfinite(scores).all():
-        raise ValueError("probabilities must be finite, but there are NaN or infinite values among them.")
+        raise ValueError("probabilities must be finite, but some are NaN or infinite.")
     classes = scores.shape[1]
     if whole_number("top", top, 1) > classes:
         raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
@@ -153,7 +151,7 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
     if names is None:
         names = [f"class_{i}" for i in range(classes)]
     if isinstance(names, (str, dict)) or not hasattr(names, "__getitem__"):
-        raise TypeError(f"class_names must be a list in the order of the classes, not {type(names)}.")
+        raise TypeError(f"class_names must be a list in the order of the classes, but {names!r:.80} was given.")
     if len(names) != classes:
         raise ValueError(f"class_names must name each of the {classes} classes, but it names {len(names)}.")
     pairs = [(f"class_{i}", name) if isinstance(name, str) else name for i, name in enumerate(names)]
@@ -196,7 +194,7 @@ class LabelSet:
     Attributes:
         names: Names of the classes.
         colours: `(red, green, blue)` of each, 0..255, as its publishers draw it.
-        stuff: Which of them are not countable things: their segments are one in panoptic maps.
+        stuff: Indices of the classes of stuff, such as sky: each of them has at most one segment in panoptic maps.
 
     Examples:
         >>> len(segmentation.label_set("ade20k").stuff)

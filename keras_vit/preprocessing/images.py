@@ -42,22 +42,22 @@ RESIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline(Options):
-    """Images of any size in, what a model takes out: resize, cut out the centre, normalise.
+    """The preprocessing of a model: images of any size are resized, cropped at the centre and normalised.
 
-    The defaults are those of the official checkpoints.
+    The defaults are the settings of the official checkpoints.
 
     Args:
         image_size: Height and width of the result in pixels; an integer for squares.
         mean: Mean to subtract from pixels of 0..1: a number, or one for each channel.
-        std: Standard deviation to divide by, likewise.
-        resize: `"squash"`: straight to `image_size / crop_ratio`; `"shortest"`: to the least size that covers it with
-            the image's own aspect ratio.
-        crop_ratio: Which share of each side the crop keeps, in (0, 1].
-        crop_rounding: Where the crop begins when the rest is odd: `"even"` rounds half of it to the even number (timm,
-            open_clip, torchvision), `"floor"` rounds it down (transformers).
+        std: Standard deviation to divide by: a number, or one for each channel.
+        resize: `"squash"`: to `image_size / crop_ratio`, whatever the aspect ratio; `"shortest"`: to the smallest size
+            that covers `image_size / crop_ratio` and keeps the aspect ratio.
+        crop_ratio: Share of each side that the crop keeps, in (0, 1].
+        crop_rounding: How half an odd margin is rounded: `"even"` to the even number (timm, open_clip, torchvision),
+            `"floor"` down (transformers).
         filter: A name in `FILTERS`.
-        trim: Rows at the lower and columns at the right edge that are prepared beyond `image_size` and then left out,
-            as models do whose patches do not fill the image (384 pixels in patches of 14).
+        trim: (rows, columns) at the lower and right edge that are prepared beyond `image_size` and then cut off, for
+            models whose patches do not fill the image (384 pixels in patches of 14).
     """
 
     image_size: Pair
@@ -79,11 +79,10 @@ class Pipeline(Options):
                 )
 
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
-        """Returns what a model takes: float32 `(batch, *image_size, channels)`; pixels of 0..255 unless `normalize`.
+        """Returns the model's input: float32 `(batch, *image_size, channels)`; pixels of 0..255 unless `normalize`.
 
-        Images are those of `resized`, or a symbolic tensor of TensorFlow, as inside `tf.data` maps: the result is a
-        tensor then, without a batch axis where the images have none. Raises OSError, TypeError, ValueError and
-        ImportError as `resized`.
+        `images` are as in `resized`, or a symbolic tensor of TensorFlow inside `tf.data` maps. The result is then a
+        tensor, without a batch axis if the images have none. Errors are as in `resized`.
         """
         if not type(images).__module__.startswith("tensorflow.") or hasattr(images, "numpy"):
             pixels = self.resized(images, channels)
@@ -104,18 +103,18 @@ class Pipeline(Options):
         """Returns images at the model's size, still as pixels: float32 `(batch, *image_size, channels)` in 0..255.
 
         Args:
-            images: One or several: paths, binary file objects, PIL images, or arrays and tensors of any backend,
-                `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255. The images
-                of a list may differ in size and kind. Integers stay whole numbers where the filter is one of Pillow's.
-            channels: How many the images have. Other values than three are as they are in arrays and files, and may
-                reach beyond 255; grey pictures and TIFFs of any number of channels are read, with tifffile.
+            images: One image or a list: paths, binary file objects, PIL images, or arrays and tensors of any backend,
+                `(height, width, channels)` or `(batch, height, width, channels)`, uint8 or values of 0..255. Images of
+                a list may differ in size and type. Integers stay whole numbers if the filter is one of Pillow's.
+            channels: Number of channels. If it is not three, values may reach beyond 255, and files may be grey
+                pictures or TIFFs of any number of channels, which need tifffile.
 
         Raises:
             OSError: if a file cannot be opened, such as FileNotFoundError.
-            TypeError: for what holds no integers or floats, and symbolic tensors.
-            ValueError: for content that cannot be decoded, another shape or number of channels, values outside 0..255,
-                and arrays of a batch that differ in size.
-            ImportError: if Pillow, or tifffile for a TIFF of other channels than three, is missing.
+            TypeError: if images hold no integers or floats, or are symbolic.
+            ValueError: if an image cannot be decoded, has another shape or number of channels or values outside 0..255,
+                or arrays of a batch differ in size.
+            ImportError: if Pillow is missing, or tifffile for a TIFF whose number of channels is not three.
         """
         if isinstance(images, (list, tuple)):
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
@@ -135,17 +134,17 @@ class Pipeline(Options):
 
     @property
     def prepared_size(self) -> tuple[int, int]:
-        """Returns height and width before the trim, as the publisher prepares, of which the model sees `image_size`."""
+        """Returns the height and width before `trim` is cut off."""
         return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
 
     @property
     def uncropped_size(self) -> tuple[int, int]:
-        """Returns height and width of which the crop of the centre has `prepared_size`, rounded down."""
+        """Returns the height and width before the centre crop to `prepared_size`, rounded down."""
         return _uncropped(self.prepared_size, self.crop_ratio)
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Returns what pixels of 0 and 255 become, the least and the largest of all channels; `(-1, 1)` by default."""
+        """Returns the least and the largest value of normalised pixels, over all channels; `(-1, 1)` by default."""
         mean, std = np.broadcast_arrays(np.asarray(self.mean, "float64"), np.asarray(self.std, "float64"))
         low, high = float(np.min(-mean / std)), float(np.max((1 - mean) / std))
         return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
@@ -164,27 +163,27 @@ def load_image(
     crop_fraction: float | None = None,
     orient: bool = True,
 ) -> np.ndarray:
-    """Returns an image file as RGB pixels, at a size where one is given.
+    """Reads an image file as RGB pixels, and resizes it if a size is given.
 
     For a model, use `model.preprocess(file)`, which does all its preprocessing. All modes become RGB as in
-    `tf.io.decode_image(channels=3)`: grey is repeated, palettes are looked up, of 16 bits the upper 8 are kept, CMYK is
-    converted without a colour profile, transparency is dropped; of an animation the first frame is read. JPEG files are
-    rounded differently by the two decoders.
+    `tf.io.decode_image(channels=3)`, except for the rounding of JPEG: grey is repeated, palettes are looked up, of 16
+    bits the upper 8 are kept, CMYK is converted without a colour profile, transparency is dropped. Of an animation, the
+    first frame is read.
 
     Args:
         file: A path, a binary file object, or a `PIL.Image.Image` (it is not changed).
         image_size: `(height, width)` in pixels, an integer for a square, `None` for the image's own size.
-        resize: `"squash"` scales straight to `image_size`, as the official code does. `"big_vision"` and `"timm"` scale
-            the image with its own aspect ratio until it covers `image_size / crop_fraction`, and cut out the centre;
-            their pixels are whole numbers, as there.
+        resize: `"squash"` scales straight to `image_size`, as the official code does. `"big_vision"` and `"timm"` keep
+            the aspect ratio, scale until the image covers `image_size / crop_fraction`, and cut out the centre. Their
+            pixels are whole numbers.
         interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`.
         crop_fraction: For `"big_vision"` (0.875) and `"timm"` (0.9): the share of each side that the crop keeps, in
             (0, 1]; timm's 384-pixel models use 1.0.
-        orient: Turn the image upright as its EXIF orientation says, which the original code ignores.
+        orient: Whether to turn the image upright by its EXIF orientation, which the original code ignores.
 
     Returns:
-        uint8 `(height, width, 3)` if `image_size` is `None`, else float32 `(*image_size, 3)` in 0..255. After
-        `"squash"` they are not rounded, and cubic filters may reach beyond 0..255. `preprocess_input` takes either.
+        uint8 `(height, width, 3)` if `image_size` is `None`, otherwise float32 `(*image_size, 3)` in 0..255. After
+        `"squash"` values are not rounded, and cubic filters may reach beyond 0..255. `preprocess_input` takes both.
 
     Raises:
         OSError: if the file cannot be opened, such as FileNotFoundError.
@@ -200,12 +199,12 @@ def load_image(
     if resize == "squash" and crop_fraction is not None:
         raise ValueError(f'resize="squash" does not crop: leave crop_fraction={crop_fraction!r} out.')
     if resize != "squash" and interpolation != "bilinear":
-        raise ValueError(f"interpolation={interpolation!r}: {resize!r} brings its own. Leave it out.")
+        raise ValueError(f"resize={resize!r} has its own interpolation. Leave interpolation={interpolation!r} out.")
     if crop_fraction is not None and not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction must lie in (0, 1], but {crop_fraction!r} was given.")
     size = None if image_size is None else pair("image_size", image_size)
     if size is None and (resize, interpolation) != ("squash", "bilinear"):
-        raise ValueError(f"resize={resize!r} and interpolation={interpolation!r} are for a size: give image_size.")
+        raise ValueError(f"resize={resize!r} and interpolation={interpolation!r} need a size. Pass image_size.")
     pixels = _read_rgb(file, orient)
     return pixels if size is None else resize_and_crop(pixels, size, resize, interpolation, crop_fraction)
 
@@ -223,12 +222,12 @@ def _opened(file: Any) -> Iterator[Any]:
     """Opens a path, or yields the file object or PIL image that is given; within it, any error becomes ValueError."""
     if not is_file(file):
         raise TypeError(
-            f"file must be a path, a binary file object or a PIL image, not {type(file).__name__}. To scale arrays "
-            "use resize_images."
+            f"file must be a path, a binary file object or a PIL image, but {type(file).__name__} was given. To scale "
+            "arrays, use resize_images."
         )
     is_path = isinstance(file, (str, os.PathLike))
     if is_path and "://" in str(file):
-        raise ValueError(f"file must be a local path, but {file!r} was given: keras.utils.get_file downloads it.")
+        raise ValueError(f"file must be a local path, but {file!r} was given. Download it with keras.utils.get_file.")
     # Opened here: a missing or forbidden file keeps its own error, and all that follows is about content.
     with open(expanded_path(file), "rb") if is_path else contextlib.nullcontext(file) as source:
         try:
@@ -236,8 +235,8 @@ def _opened(file: Any) -> Iterator[Any]:
         except (MemoryError, ImportError):
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-            called = repr(str(file)) if is_path else "The bytes given"
-            hint = "" if isinstance(error, OtherPixels) else " Is it damaged?"
+            called = repr(str(file)) if is_path else "The given file object"
+            hint = "" if isinstance(error, OtherPixels) else " The file may be damaged."
             raise ValueError(f"{called} could not be read as a picture: {error}.{hint}") from error
 
 
@@ -300,12 +299,12 @@ def _planes(file: Any) -> np.ndarray | None:
         if axis not in "YXCSQ":  # of slices, times and pages the first counts, as of animations
             pixels, axes = pixels.take(0, axes.index(axis)), axes.replace(axis, "")
     if pixels.dtype not in ("uint8", "uint16"):
-        raise OtherPixels(f"values of {pixels.dtype} do not say what is white; scale them to 0..255 first")
+        raise OtherPixels(f"pixels of {pixels.dtype} have no defined white; scale them to 0..255 first")
     if pixels.ndim == 2:
         return None
     pixels = np.moveaxis(pixels, next(place for place, axis in enumerate(axes) if axis in "CSQ"), -1)
     if pixels.ndim != 3 or pixels.shape[-1] != 3:
-        raise OtherPixels(f"it has {pixels.shape[-1]} channels, but three are wanted")
+        raise OtherPixels(f"it has {pixels.shape[-1]} channels, but three were expected")
     return pixels if pixels.dtype == "uint8" else (pixels >> 8).astype("uint8")
 
 
@@ -338,7 +337,7 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
                 nothing |= pixels == float(tag.value)
             if nothing.any():
                 raise OtherPixels(
-                    f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite or as the file says); "
+                    f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite, or marked in the file); "
                     "fill them first, or leave the file out"
                 )
         else:
@@ -351,7 +350,7 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
     if pixels.ndim == 3 and pixels.shape[-1] != channels == pixels.shape[0]:
         pixels = np.moveaxis(pixels, 0, -1)
     if pixels.ndim != 3 or pixels.shape[-1] != channels:
-        raise ValueError(f"{str(file)!r} has the shape {pixels.shape}, but {channels} channels are wanted.")
+        raise ValueError(f"{str(file)!r} has the shape {pixels.shape}, but {channels} channels were expected.")
     return pixels
 
 
@@ -392,8 +391,7 @@ def check_mode(image: "Image.Image") -> None:
         raise ValueError("it has no pixels")
     if image.mode in ("I", "F"):
         raise OtherPixels(
-            f"mode {image.mode!r}, fractions or whole numbers with a sign, does not say what is white; scale it to "
-            "0..255 first"
+            f"mode {image.mode!r} (fractions or signed integers) has no defined white; scale pixels to 0..255 first"
         )
 
 
@@ -468,17 +466,17 @@ def check_pixels(
     is_scaled = highest <= 1 and lowest >= -1 and (lowest, highest) != (0, 0)
     if is_scaled and scaled == "raise":
         advice = "(images + 1) * 127.5" if lowest < 0 else "images * 255"
-        raise ValueError(f"{reach}: they seem to be scaled already. Give {advice}.")
+        raise ValueError(f"{reach}: they seem to be scaled already. Pass {advice}.")
     if scaled == "raise" and lowest < 0 and highest < 16:
-        raise ValueError(f"{reach}: they seem to be standardised. Leave that out.")
+        raise ValueError(f"{reach}: they seem to be standardised already. Pass pixels.")
     margin = 0 if is_integer else OVERSHOOT
     wrong = (least < -margin) | (most > 255 + margin)
     if wrong.any() and channels == 3:  # others, as those of satellites, have no common white
-        raise ValueError(f"{reach}. The first of them is {item(int(np.argmax(wrong)))}. Scale them first.")
+        raise ValueError(f"{reach}. The first is {item(int(np.argmax(wrong)))}. Scale the images to 0..255.")
     if scaled == "warn" and not is_integer and (is_scaled or (lowest < 0 and highest < 16)):
         warn_caller(
-            f"values in 0..255 are expected, but these floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
-            "values in [0, 1] by 255; leave the preprocessing out if they are in [-1, 1] or standardised already."
+            f"{name} should hold values in 0..255, but the floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
+            "values in [0, 1] by 255. Leave preprocessing out if they are in [-1, 1] or standardised already."
         )
     return images
 
@@ -511,8 +509,8 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
     except Exception as error:  # Each framework has its own for tensors that have no values yet.
         if hasattr(images, "dtype"):
             raise TypeError(
-                f"{name} must have values, but a symbolic tensor was given. Call it before the model or the "
-                "compiled function; include_preprocessing=True normalises there."
+                f"{name} must have values, but a symbolic tensor was given. Preprocess before the model or compiled "
+                "function, or build the model with include_preprocessing=True."
             ) from error
         if not isinstance(error, ValueError):
             raise
@@ -527,7 +525,7 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
 def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
     """Returns images scaled to a size, whatever their aspect ratio: float32, not rounded.
 
-    The values are in the range of the input, but that cubic filters may reach beyond it.
+    The values are in the range of the input, except that cubic filters may reach beyond it.
 
     Args:
         images: `(batch, height, width, channels)` or `(height, width, channels)`, with any number of channels.
@@ -535,8 +533,8 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
         interpolation: One of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`, as in official code.
 
     Raises:
-        ValueError: if images have another shape, no pixels or different sizes, or an argument an unknown value.
-        TypeError: if they hold no integers or floats, or `image_size` is not an integer or pair.
+        ValueError: if images have another shape, no pixels or different sizes, or `interpolation` is unknown.
+        TypeError: if images hold no integers or floats, or `image_size` is not an integer or pair.
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
@@ -600,14 +598,14 @@ _LEAST, _MOST, _PRECISION = 1e-6, 100.0, 1e-5  # of the scale that is searched
 def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) -> tuple[int, int]:
     """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture.
 
-    They are multiples of `patch`, and the grid of patches has at most `patches`; small pictures are enlarged. The scale
-    is searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision (`ops_naflex.py`). A
-    model for that size: `keras_vit.load(path, image_size=naflex_size(height, width))`.
+    Both are multiples of `patch`, for a grid of at most `patches` patches; small pictures are enlarged. The scale is
+    searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision (`ops_naflex.py`). Load a
+    model for that size with `keras_vit.load(path, image_size=naflex_size(height, width))`.
 
     Args:
-        height: Of the picture, in pixels.
-        width: Of the picture, in pixels.
-        patch: The side of a patch, in pixels.
+        height: Height of the picture, in pixels.
+        width: Width of the picture, in pixels.
+        patch: Side of a patch, in pixels.
         patches: The largest number of patches.
 
     Returns:
@@ -635,5 +633,5 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
         low, high = (scale, high) if rows * columns <= patches else (low, scale)
     rows, columns = (side // patch for side in size(low))
     if rows * columns > patches:
-        raise ValueError(f"A picture of {height} x {width} pixels has no grid of at most {patches} patches. Cut it.")
+        raise ValueError(f"A picture of {height} x {width} pixels is too long for {patches} patches. Crop it.")
     return rows * patch, columns * patch

@@ -272,4 +272,4 @@ def test_similar_and_duplicates(run, colours, first, tmp_path):
         assert "must end with one of ('.html', '.png'" in run(*command, "--output", "sheet.jpg", code=1).err
     assert "another model" in run("similar", photo, features, "--weights", "glyphs", code=1).err
     np.savez(tmp_path / "foreign.npz", names=["a"])
-    assert "not a file that embed wrote" in run("duplicates", tmp_path / "foreign.npz", code=1).err
+    assert "was not written by evaluation.embed" in run("duplicates", tmp_path / "foreign.npz", code=1).err

@@ -106,7 +106,7 @@ def test_tables_have_a_row_for_each_box(tmp_path):
     assert not len(boxes.tests.read(0)[1]["labels"])
     with pytest.raises(ValueError, match="no column 'file', only 'image'"):
         data.open_boxes(tmp_path / "boxes.csv")
-    with pytest.raises(ValueError, match=r"has the classes 'cat', 'dog', but class_names are 'cat'"):
+    with pytest.raises(ValueError, match=r"has the classes 'dog', but class_names has only 'cat'"):
         data.open_boxes(tmp_path / "boxes.csv", file="image", label="class", class_names=["cat"])
     (tmp_path / "two.csv").write_text("\n".join([*rows[:2], "a.png,dog,1,2,3.5,4,val"]))
     with pytest.raises(ValueError, match="rows of .* in two splits"):
@@ -114,11 +114,15 @@ def test_tables_have_a_row_for_each_box(tmp_path):
 
 
 WRONG = {
-    "shares": ([[0.1, 0.1, 0.5, 0.9]], [0], "must be in pixels, but picture 0 has shares"),
-    "another order": ([[50, 40, 20, 15]], [0], r"left, top, right and bottom in the 90 x 60 pixels of picture 0, but"),
+    "shares": ([[0.1, 0.1, 0.5, 0.9]], [0], "of picture 0 must be in pixels, but they are fractions"),
+    "another order": (
+        [[50, 40, 20, 15]],
+        [0],
+        r"picture 0 must be left, top, right and bottom .* 90 wide and 60 high, but",
+    ),
     "outside": ([[120, 10, 130, 20]], [0], r"one is \[120.0, 10.0, 130.0, 20.0\]"),
     "not finite": ([[0, 0, np.nan, 3]], [0], "one is"),
-    "one box, two labels": ([[0, 0, 3, 3]], [0, 1], r"must be \(2, 4\), but their shape is \(1, 4\)"),
+    "one box, two labels": ([[0, 0, 3, 3]], [0, 1], r"must have the shape \(2, 4\).* but have \(1, 4\)"),
     "no such class": ([[0, 0, 3, 3]], [4], r"labels 0 to 1, but picture 0 has \[4\]"),
 }
 
@@ -137,7 +141,7 @@ def test_sources_that_are_refused(tmp_path):
     coco(tmp_path / "one", name="other.json")
     with pytest.raises(ValueError, match="must have one .json file with the boxes.*Pass annotations="):
         data.open_boxes(tmp_path / "one")
-    with pytest.raises(ValueError, match="categories, but the model 3 classes"):
+    with pytest.raises(ValueError, match="categories, but there are 3 class names"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
     with pytest.raises(ValueError, match="annotations=.* needs a folder of pictures"):
         data.open_boxes(([], []), annotations="x.json")
@@ -145,7 +149,7 @@ def test_sources_that_are_refused(tmp_path):
         data.open_boxes(tmp_path / "one", label="class")
     with pytest.raises(TypeError, match="data must be a folder, a table"):
         data.open_boxes(3)
-    with pytest.raises(ValueError, match="say how many classes there are"):
+    with pytest.raises(ValueError, match="Pass classes= or class_names="):
         data.open_boxes(iter([]))
     with pytest.raises(ValueError, match="Each picture needs a target"):
         data.open_boxes(([scene()[0]], []))
@@ -156,7 +160,7 @@ def test_sources_that_are_refused(tmp_path):
     boxes = data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")
     plain = data.open_boxes(([scene()[0]], [scene()[1] | {"labels": [0]}]))
     assert data.open_boxes(plain, class_names=["a"]).class_names == ("a",)
-    with pytest.raises(ValueError, match=r"has the classes 'dog', 'cat', but the model 'bird'"):
+    with pytest.raises(ValueError, match=r"has the classes 'dog', 'cat', but the model has 'bird'"):
         boxes.in_order(["bird"])
     del about["annotations"][0]["bbox"]
     (tmp_path / "one/other.json").write_text(json.dumps(about))

@@ -82,12 +82,12 @@ def test_grey_pictures_and_errors(folder, monkeypatch):
     Image.fromarray(pixels).save(folder / "grey.png")
     grey = keras_vit.VisionTransformer(CONFIG.replace(channels=1, pixel_mean=0.5, pixel_std=0.5))
     np.testing.assert_allclose(grey.preprocess(folder / "grey.png")[0, ..., 0], pixels / 127.5 - 1, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match=r"'.*0.tif' has the shape \(8, 8, 4\), but 5 channels are wanted"):
+    with pytest.raises(ValueError, match=r"'.*0.tif' has the shape \(8, 8, 4\), but 5 channels were expected"):
         keras_vit.VisionTransformer(CONFIG.replace(channels=5)).preprocess(folder / "corn" / "0.tif")
     (folder / "bad.tif").write_bytes(b"II*\0 nothing")
     with pytest.raises(ValueError, match="bad.tif"):
         keras_vit.VisionTransformer(CONFIG).preprocess(folder / "bad.tif")
-    with pytest.raises(ValueError, match="RandAugment is for red, green and blue, but channels=4"):
+    with pytest.raises(ValueError, match="randaugment needs RGB images, but channels=4"):
         augmentation = data.Augmentation(randaugment=(2, 10))
         data.open_data(folder, image_size=8, batch_size=2, channels=4, augmentation=augmentation)
     monkeypatch.setitem(sys.modules, "tifffile", None)
@@ -142,12 +142,12 @@ def test_what_is_not_red_green_and_blue_is_not_called_damaged(kind, tmp_path):
     file = tmp_path / "field.tif"
     for dtype in ("float32", "int16"):
         written(file, kind, dtype)
-        with pytest.raises(ValueError, match="field.tif.*not say what is white; scale") as caught:
+        with pytest.raises(ValueError, match="field.tif.*no defined white; scale") as caught:
             keras_vit.load_image(file)
         assert "damaged" not in str(caught.value)
     if kind != "RGB":  # with four it has transparency
         written(file, kind, count=4)
-        with pytest.raises(ValueError, match="field.tif.*it has 4 channels, but three are wanted.$"):
+        with pytest.raises(ValueError, match="field.tif.*it has 4 channels, but three were expected.$"):
             keras_vit.load_image(file)
 
 

@@ -66,7 +66,7 @@ def test_run_lengths_that_do_not_fit_the_picture(tmp_path, runs):
     ):
         opened(tmp_path, runs).read(0)
     if isinstance(runs["counts"], list) and runs["counts"] == [0, 10]:
-        with pytest.raises(ValueError, match="a.png, an instance"):
+        with pytest.raises(ValueError, match="a.png: an instance"):
             opened(tmp_path, RUNS | {"counts": compressed([0, 10])}).read(0)
 
 
@@ -117,7 +117,7 @@ def test_what_is_left_out_is_said(tmp_path):
     with pytest.warns(UserWarning, match="1 of 2 annotations .* no polygons or run lengths, and are left out"):
         assert len(opened(tmp_path, SQUARE, []).read(0)[1]["labels"]) == 1
     for nothing in ([], None):
-        with pytest.raises(ValueError, match="none of its 1 annotations has polygons or run lengths"):
+        with pytest.raises(ValueError, match="none of the 1 annotations has polygons or run lengths"):
             opened(tmp_path, nothing)
     with pytest.raises(ValueError, match="all 1 annotations are crowds"):
         opened(tmp_path, crowd=1)

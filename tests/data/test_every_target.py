@@ -231,9 +231,7 @@ def test_pipelines_of_masks_become_segments():
 def test_an_augmentation_of_another_target_is_refused(root, target, kind):
     if kind == target:
         return
-    with pytest.raises(
-        TypeError, match=f"for data of the target {target!r}, but is a {type(AUGMENTATIONS[kind]).__name__}"
-    ):
+    with pytest.raises(TypeError, match=f"for data of the target {target!r}, but {type(AUGMENTATIONS[kind]).__name__}"):
         data.open_data(
             source_of(root, target), image_size=16, batch_size=2, augmentation=AUGMENTATIONS[kind],
             target=target if target in ("class", "none") else "class",

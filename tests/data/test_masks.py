@@ -170,7 +170,7 @@ FAULTS = {
     "another size": (lambda masks: masks.__setitem__(1, masks[1][:-1]), "mask of .*1.png must have the size"),
     "colours": (lambda masks: masks.__setitem__(2, np.zeros((24, 24, 3), "uint8")), "2.png has colours"),
     "out of range": (lambda masks: masks[1].__setitem__((0, 0), 9), r"mask of .*1.png has the label 9.*ignore="),
-    "missing": (lambda masks: masks.pop(), "1 pictures .* have no mask: '3'"),
+    "missing": (lambda masks: masks.pop(), "1 pictures .* have no mask .*: '3'"),
 }
 
 
@@ -184,7 +184,7 @@ def test_what_is_wrong_with_a_mask_is_said(tmp_path, fault):
 def test_two_files_of_one_name_are_refused(tmp_path):
     write(tmp_path, *pictures())
     Image.fromarray(np.zeros((24, 24), "uint8")).save(tmp_path / "masks/1.tif")
-    with pytest.raises(ValueError, match=r"1.png and 1.tif differ by their endings only"):
+    with pytest.raises(ValueError, match=r"1.png and 1.tif differ in their suffix only"):
         stream(tmp_path, "test")
     (tmp_path / "masks/1.tif").unlink()
     (tmp_path / "classes.txt").write_text("floor\nwall\ncat\n\n")  # an editor's empty line
@@ -209,7 +209,7 @@ def test_a_mask_larger_than_pillow_allows_is_named(tmp_path, monkeypatch):
 
     Image.fromarray(np.zeros((8, 8), "uint8")).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
-    with pytest.raises(ValueError, match="large.png: cannot be read as a mask: Image size"):
+    with pytest.raises(ValueError, match="large.png cannot be read as a mask: Image size"):
         read_mask(tmp_path / "large.png")
 
 
@@ -218,7 +218,7 @@ def test_a_class_that_never_occurs_is_named():
     half = [np.where(mask > 0, 255, 0).astype("uint8") for mask in masks]
     with pytest.raises(ValueError, match=r"has the class 1 \('wall'\).*have 255, the ignored label"):
         open_masks((images, half), class_names=["floor", "wall"]).check_classes_occur()
-    with pytest.raises(ValueError, match="have only the class 0.*They have 255"):
+    with pytest.raises(ValueError, match="have only the class 0.*have 255, the ignored label"):
         open_masks((images, half)).check_classes_occur()
     with pytest.raises(ValueError, match="No training mask has the class 3, so the model could not learn it"):
         open_masks((images, masks), classes=4).check_classes_occur()

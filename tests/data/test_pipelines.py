@@ -70,7 +70,7 @@ def test_arrays(data):
 def test_bad_images_of_arrays_are_left_out(data):
     images = data[0].astype("float32")
     images[7, 0, 0, 0] = np.nan
-    with pytest.warns(UserWarning, match=r"left out. images\[7\]: NaN"):
+    with pytest.warns(UserWarning, match=r"left out. images\[7\]: it has NaN"):
         stream = open_data((images, data[1]), split="test", on_bad_image="skip", **OPTIONS)
     np.testing.assert_array_equal(np.concatenate([images for images, _ in stream]), np.delete(images, 7, axis=0))
 
@@ -107,7 +107,7 @@ def changed(data, images=lambda x: x, labels=lambda y: y):
         ({"images": lambda x: x[:0]}, "batch 1.* have no pixels"),
         ({"images": lambda x: x * np.float32(np.nan)}, "image 0 of batch 1 holds NaN"),
         ({"labels": lambda y: y + 7}, "image 0 of batch 1 has the label 8, .*0 to 2"),
-        ({"labels": lambda y: y[:2]}, "4 images but 2 labels in batch 1"),
+        ({"labels": lambda y: y[:2]}, "batch 1 needs a label for each image, but has 4 images and 2 labels"),
     ],
 )
 def test_bad_batches(data, change, message):
@@ -212,9 +212,9 @@ def test_class_names_give_the_order_of_tfds(data, tfds):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": ("text",)}, r"has \['text'\], but image and label"),
+        ({"features": ("text",)}, r"must have the features 'image' and 'label'.* has \['text'\]"),
         ({"splits": ("train",)}, "no split test or validation"),
-        ({"channels": 1}, "channels=1, but tfds:animals is read as red, green and blue"),
+        ({"channels": 1}, "channels must be 3 for tfds:animals, but 1"),
         ({"file_format": "tfrecord"}, 'file_format="array_record".*download_and_prepare.*tfds.load'),
         ({"secret": True}, r"tfds:animals/validation\[0\] has the label -1"),
     ],

@@ -114,11 +114,19 @@ def test_numbers_and_splits(photos):
         ({"label": ["a", "b\u2028c"] * 6}, {}, "cannot be the name of a class"),
         ({"text": "file,label\n"}, {}, "has no rows"),
         ({"text": "file,label,label\na,b,c\n"}, {}, "different names of columns"),
-        ({"text": 'file,label\n"a,b\n'}, {}, "is not a table in UTF-8"),
+        ({"text": 'file,label\n"a,b\n'}, {}, "cannot be read as a table in UTF-8"),
         ({"label": ["a"] * 12}, {}, "two classes or more"),
-        ({"label": ["z", *"ab" * 5, "a"], "split": ["test", *["train"] * 11]}, {}, "No training row of .* has 'z'"),
-        ({"file": ["0.png", "gone.png"] * 6, "label": [*"ab"] * 6}, {}, r"gone.png \(.*csv, row 3\): not a .*No such"),
-        ({"text": "file,label\n0.png,cat,dog\n"}, {}, "row 2 has 3 cells for 2 columns: .*'dog'"),
+        (
+            {"label": ["z", *"ab" * 5, "a"], "split": ["test", *["train"] * 11]},
+            {},
+            "No training row of .* has the class 'z'",
+        ),
+        (
+            {"file": ["0.png", "gone.png"] * 6, "label": [*"ab"] * 6},
+            {},
+            r"gone.png \(.*csv, row 3\): it cannot .*No such",
+        ),
+        ({"text": "file,label\n0.png,cat,dog\n"}, {}, "row 2 has 3 cells, but the header has 2 columns.*'dog'"),
         (
             {"file": ["0.png", "./0.png"] * 6, "label": [*"ab"] * 6},
             {},

@@ -111,7 +111,7 @@ def test_what_is_complete_is_not_made_again_but_replaced_images_are(model, photo
     assert not done.already_complete and done.count == 3 and output.stat().st_mtime_ns == written
     # Another image of the same size in bytes.
     Image.fromarray(255 - np.asarray(Image.open(folder / "a0.bmp"))).save(folder / "a0.bmp")
-    with pytest.raises(ValueError, match=r"x.npz holds other features: not the same images"):
+    with pytest.raises(ValueError, match=r"x.npz has features of other settings: different images"):
         embed(model, folder, output, **QUIET)
     assert not embed(model, folder, output, overwrite=True, **QUIET).already_complete
 
@@ -144,21 +144,21 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
         ((model, photos), {"dtype": "float16"}, "dtype was 'float32', not 'float16'"),
         ((model, photos), {"shard": (0, 2)}, "range was"),
     ]:
-        with pytest.raises(ValueError, match=f"x.npz.unfinished holds other features: {message}"):
+        with pytest.raises(ValueError, match=f"x.npz.unfinished has features of other settings: {message}"):
             embed(*arguments, output, batch_size=4, **QUIET, **options)
     parts = [output.with_name("x.npz.unfinished") / f"part.{kind}" for kind in ("json", "features")]
     rows = parts[1].read_bytes()
     for path, content in ((parts[1], rows[:-1]), *((parts[0], text) for text in (b"[]", b"{}", b"\xff", b"{"))):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="part.json is damaged.* or give overwrite=True"):
+        with pytest.raises(ValueError, match="part.json is damaged.* or pass overwrite=True"):
             embed(model, photos, output, batch_size=4, **QUIET)
     embed(model, photos, output, batch_size=4, dtype="float16", overwrite=True, **QUIET)
     assert read(output)["features"].dtype == np.float16
-    with pytest.raises(ValueError, match="x.npz holds other features: dtype was 'float16', not 'float32'"):
+    with pytest.raises(ValueError, match="x.npz has features of other settings: dtype is 'float16', not 'float32'"):
         embed(model, photos, output, **QUIET)
     for content in (b"", b"something else", output.read_bytes()[:500]):
         output.write_bytes(content)
-        with pytest.raises(ValueError, match=r"x.npz is damaged, or not a file that embed wrote"):
+        with pytest.raises(ValueError, match=r"x.npz is damaged, or was not written by evaluation.embed"):
             embed(model, photos, output, **QUIET)
         assert output.read_bytes() == content
 
@@ -173,7 +173,9 @@ def test_each_of_several_processes_writes_its_slice(model, photos, tmp_path, mon
         assert (tmp_path / f"x-{index}-of-2.npz").is_file()
     for name in ("names", "features"):
         np.testing.assert_array_equal(np.concatenate([file[name] for file in files]), whole[name])
-    with pytest.raises(ValueError, match=r"x-1-of-2.npz holds other features: range was \[4, 11\], not \[6, 11\]"):
+    with pytest.raises(
+        ValueError, match=r"x-1-of-2.npz has features of other settings: range is \[4, 11\], not \[6, 11\]"
+    ):
         embed(model, photos, tmp_path / "x.npz", batch_size=2, **QUIET)
 
 
@@ -187,7 +189,7 @@ def test_files_that_are_no_images(model, photos, tmp_path):
     (bad / "link.png").symlink_to("gone.png")
     (bad / "notes.txt").write_text("a text")
     with (
-        pytest.warns(UserWarning, match="1 files are not images by their names, and left out: .*notes.txt"),
+        pytest.warns(UserWarning, match="1 files without the suffix of an image are left out: .*notes.txt"),
         pytest.raises(ValueError, match='a1.jpg cannot be read: .*on_bad_image="skip"'),
     ):
         embed(model, bad, output, **QUIET)
@@ -221,7 +223,7 @@ def test_a_full_disk_is_one_clear_error(model, photos, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(OSError, match="unfinished cannot be written .File too large.. What was computed is kept"):
+        with pytest.raises(OSError, match="unfinished cannot be written .File too large.. Computed features are kept"):
             embed(model, photos, tmp_path / "x.npz", **QUIET)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

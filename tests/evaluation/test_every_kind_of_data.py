@@ -91,7 +91,7 @@ def test_few_shot(source, headless):
 
 # A pipeline keeps batches of its own size: here 4 of the 12 images.
 @pytest.mark.nightly_elsewhere
-@pytest.mark.filterwarnings("ignore:The pipeline makes batches of 4, not of batch_size=12:UserWarning")
+@pytest.mark.filterwarnings("ignore:The pipeline yields batches of 4, not of batch_size=12:UserWarning")
 def test_finetune(source, request):
     pipeline = request.node.callspec.params["source"] in ("list", "tf.data", "torch", "PyDataset")
     loss, weights = trained_on_arrays(4 if pipeline else len(DATA[0]))
@@ -156,7 +156,7 @@ def test_names_that_do_not_match(root, model, tmp_path):
         evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
     with pytest.raises(ValueError, match="has no test/ folder or rows"):
         evaluation.few_shot(model, root, root, shots=[1], progress=False)
-    with pytest.raises(ValueError, match="images reach 2.., but the model takes values of -1..1.*preprocess=True"):
+    with pytest.raises(ValueError, match="images reach 2.., but the model takes normalised images.*preprocess=True"):
         evaluation.evaluate(model, DATA, progress=False)
 
 

@@ -127,13 +127,13 @@ def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
     assert by_query[0]["image"] == str(photos / names[features[:, 3].argmax()])
     with pytest.raises(ValueError, match="16 numbers"):
         evaluation.find_similar(None, path, query=query[:9])
-    with pytest.raises(ValueError, match="does not say where its model is"):
+    with pytest.raises(ValueError, match="does not name its model"):
         evaluation.find_similar(photos / "5.png", path)
     nothing = evaluation.embed(model, [photos / "0.png"], tmp_path / "none.npz", shard=(0, 2), progress=False)
     assert nothing.count == 0
     with pytest.raises(ValueError, match=r"features must be numbers \(rows, length\), but float32 \(0, 16\)"):
         evaluation.find_duplicates(nothing.path)
-    with pytest.raises(ValueError, match="of another model"):
+    with pytest.raises(ValueError, match="was not made with"):
         evaluation.find_similar(photos / "5.png", path, model="glyphs")
 
 

@@ -95,10 +95,10 @@ def test_a_table_says_what_its_labels_are_and_names_decide_the_columns(tmp_path)
     assert evaluation.evaluate(one, ages, progress=False).mean_absolute_error == np.abs(np.arange(6) - 2).mean()
     for evaluated, source, options, words in (
         (model, table, {"target": "number"}, "target='number'"),
-        (model, ages, {}, "need a model with one output, but it has 4"),
+        (model, ages, {}, "needs a model with one output, but the model has 4"),
         (small_vit(classes=4, class_names=names, classifier_activation="softmax"), table, {}, "outputs are 'softmax'"),
     ):
         with pytest.raises(ValueError, match=words):
             evaluation.evaluate(evaluated, source, progress=False, **options)
-    with pytest.raises(ValueError, match="labels are of the kind 'multilabel'"):
+    with pytest.raises(ValueError, match="target 'class', but 'multilabel' was given"):
         evaluation.few_shot(model, {"train": table}, {"test": table}, shots=[1], progress=False)
