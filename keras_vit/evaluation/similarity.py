@@ -234,7 +234,9 @@ def find_similar(
     if source is not None and (model is not None or query is None):
         model = model_with_features(source)
         if model_fingerprint(model) != file["settings"]["model"]:
-            raise ValueError(f"{printable(features)} was not made with {printable(source)}. Pass the model of embed.")
+            raise ValueError(
+                f"{printable(features)} was made with another model than {printable(source)}. Pass the model of embed."
+            )
     if query is None:
         if model is None:
             raise ValueError(f"{printable(features)} does not name its model. Pass model=.")

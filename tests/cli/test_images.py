@@ -143,7 +143,7 @@ def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
     assert "5 training images of each class" in run("evaluate", first, colours, "--few-shot", 5, code=1).err
     for name in ("red", "blue"):
         shutil.copytree(colours / "test" / name, tmp_path / "two" / name)
-    assert "2 names, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
+    assert "2 classes, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
     for option in ("--seeds", "--l2"):
         message = run("evaluate", first, colours, option, 2, code=1).err
         assert message == f"keras-vit: {option} is for --few-shot: leave it out.\n"

@@ -138,11 +138,11 @@ def test_features_of_something_else_are_refused(model, photos, tmp_path, stopped
     stopped(1, model, photos, output, batch_size=4)
     files = sorted(photos.rglob("*.png"))
     for arguments, options, message in [
-        ((make(1), photos), {}, "not the same model"),
-        ((model, files[:-1]), {}, "not the same images; count was 11, not 10"),
-        ((model, photos), {"features": "encoded"}, "features was 'pre_logits', not 'encoded'"),
-        ((model, photos), {"dtype": "float16"}, "dtype was 'float32', not 'float16'"),
-        ((model, photos), {"shard": (0, 2)}, "range was"),
+        ((make(1), photos), {}, "different model"),
+        ((model, files[:-1]), {}, "different images; count is 11, not 10"),
+        ((model, photos), {"features": "encoded"}, "features is 'pre_logits', not 'encoded'"),
+        ((model, photos), {"dtype": "float16"}, "dtype is 'float32', not 'float16'"),
+        ((model, photos), {"shard": (0, 2)}, "range is"),
     ]:
         with pytest.raises(ValueError, match=f"x.npz.unfinished has features of other settings: {message}"):
             embed(*arguments, output, batch_size=4, **QUIET, **options)

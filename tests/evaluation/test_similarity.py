@@ -133,7 +133,7 @@ def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
     assert nothing.count == 0
     with pytest.raises(ValueError, match=r"features must be numbers \(rows, length\), but float32 \(0, 16\)"):
         evaluation.find_duplicates(nothing.path)
-    with pytest.raises(ValueError, match="was not made with"):
+    with pytest.raises(ValueError, match="was made with another model"):
         evaluation.find_similar(photos / "5.png", path, model="glyphs")
 
 
