@@ -324,10 +324,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     if split not in folders:
         other = next(iter(folders.values()))
         missing = "train" if split == "train" else "test or val"
-        raise ValueError(
-            f"{printable(root)} has a folder {other.name}, but no folder {missing}. Add it, or pass a folder with one "
-            "folder for each class."
-        )
+        raise ValueError(f"{printable(root)} has a folder {other.name}, but no folder {missing}. Add this folder.")
     folder, training = folders[split], folders.get("train", folders[split])
     files, others = _class_files(folder)
     bad: list[BadImage] = []
@@ -373,10 +370,7 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
     ).readable(reading)
     for label, name in enumerate(names):
         if files.get(name) and not (examples.labels == label).any():
-            raise ValueError(
-                f"None of the {len(files[name])} pictures of the class {name!r} in {folder / name} can be read. "
-                "Replace them, or remove the class."
-            )
+            raise ValueError(f"None of the {len(files[name])} pictures in {folder / name} can be read. Replace them.")
     return examples
 
 

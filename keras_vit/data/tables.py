@@ -185,10 +185,7 @@ def open_table(
         target = "multilabel" if has_many else "class"
     check_choice("target", target, (*TARGETS, "mask"))
     if has_many and target != "multilabel":
-        raise ValueError(
-            f"target={target!r} takes one label for each image, but there are several columns, a separator or lists. "
-            'Pass target="multilabel".'
-        )
+        raise ValueError(f"target={target!r} takes one label for each image. Pass target='multilabel' for several.")
     count = range(len(columns[file]))
     rows = [f"{where}, row {first + i}" for i in count]
     if not rows:

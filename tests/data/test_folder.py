@@ -279,7 +279,7 @@ def test_many_bad_files_are_counted(root):
         train(root, on_bad_image="skip").close()
     for path in (root / "train" / "bee").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(ValueError, match="None of the 4 pictures of the class 'bee'"):
+    with pytest.raises(ValueError, match="None of the 4 pictures in .*bee"):
         train(root, on_bad_image="skip")
 
 

@@ -235,7 +235,7 @@ def test_pictures_that_cannot_be_read_are_skipped(tmp_path):
     (tmp_path / "images/1.png").write_bytes(b"no picture")
     (tmp_path / "masks/2.png").write_bytes(b"no mask")
     options = {"classes": 3, "verbose": False, "steps": 2}
-    with pytest.raises(ValueError, match="2.png: not a mask that can be read"):
+    with pytest.raises(ValueError, match="2.png cannot be read as a mask"):
         training.finetune_segmentation(small(), tmp_path, RUN, **options)
     with pytest.warns(UserWarning, match="1.png"):
         done = training.finetune_segmentation(small(), tmp_path, RUN, on_bad_image="skip", **options)
@@ -366,7 +366,7 @@ def test_masks_of_0_and_255_are_refused(names):
         ({"image_size": (16, 24)}, r"image_size must be a square for an EoMT, but is \(16, 24\)"),
         ({"image_size": 18}, "height 18 is not a multiple of 4"),
         ({"model": trained, "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),
-        ({"model": lambda: keras_vit.VisionTransformer(VIT.replace(channels=4))}, "3 channels, but the model takes 4"),
+        ({"model": lambda: keras_vit.VisionTransformer(VIT.replace(channels=4))}, "3 channels, but channels=4"),
         ({"stuff_classes": [2]}, "stuff must be numbers of 0 to 1"),
         ({"augmentation": data.MaskAugmentation(), "stuff_classes": [1]}, "is for the head 'EoMT'"),
     ],

@@ -213,7 +213,7 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: pretrained(validation=0.5), TypeError, "data must be an image folder"),  # the share needs labels
         (lambda: pretrained(iter([])), ValueError, "the pipeline has no good image"),
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is no folder nowhere"),
-        (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size=\(6, 6\) is not a multiple"),
+        (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size must be .* a multiple .*6, 6"),
         (lambda: training.LeJEPA(projector=()), ValueError, "projector must have a width"),
         (lambda: training.LeJEPA(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
         (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
