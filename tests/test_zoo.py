@@ -196,7 +196,7 @@ def test_new_models_are_random_and_their_heads_are_zero():
         ({"classifier_activation": len}, TypeError, "classifier_activation must be the name of a Keras activation"),
         ({"pretrained": True, "weights": "x.npz"}, ValueError, "pretrained=True .* weights='x.npz'"),
         ({"weights": "absent/B_16.npz"}, FileNotFoundError, "absent/B_16.npz"),
-        ({"weights": "https://example.org/a.weights.h5"}, ValueError, "may run code: if you trust it"),
+        ({"weights": "https://example.org/a.weights.h5"}, ValueError, "can run code. If you trust"),
         ({"dtype": "float31"}, ValueError, "float31"),
         ({"representation_size": 24, "include_top": False}, ValueError, "representation_size=24 needs include_top"),
     ],

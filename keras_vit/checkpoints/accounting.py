@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from keras_vit import models
-from keras_vit._arguments import did_you_mean, listing, printable, warn_caller
+from keras_vit._arguments import did_you_mean, printable, warn_caller
 from keras_vit.checkpoints.files import Like, Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import VARIANTS, ModelConfig, ViTConfig, find_variant, variant_config
@@ -111,7 +111,7 @@ def having(*arrays: str) -> Callable[[Collection[str], Sidecars], bool]:
 
 def _not_read() -> "Plan":
     """Raises NotImplementedError: the layout has no reader."""
-    raise NotImplementedError("This layout is only written.")
+    raise NotImplementedError("This layout can be written, but not read.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,15 +169,15 @@ class Plan:
         found = [warning.text for warning in sorted(self.warnings, key=lambda warning: order[warning.kind])]
         if self.unused:
             example = printable(repr(self.unused[0]), 200)
-            found.append(f"{len(self.unused)} arrays beside the model are not part of it, such as {example}")
+            found.append(f"{len(self.unused)} arrays are not part of the model and are not read, such as {example}")
         if not self.is_grid_known:
             patches = math.prod(self.stored.grid_size)
-            found.append(f"its {patches} patches are not a square: image_size or grid_size has to be given")
+            found.append(f"the {patches} patches do not form a square: pass image_size or grid_size")
         kinds = sorted({array.stored for array in self.arrays.values()})
         if kinds != ["float32"]:
-            found.append(f"stored as {' and '.join(kinds)}, read as float32")
+            found.append(f"the weights are stored as {' and '.join(kinds)}, and read as float32")
         if self.is_head_zero:
-            found.append("the head is all zeros: its logits mean nothing, the file is for fine-tuning")
+            found.append("the head is all zeros, so its logits mean nothing: the file is for fine-tuning")
         return [*found, self.unnamed] if self.unnamed else found
 
 
@@ -187,7 +187,7 @@ def check_arrays(plan: Plan, source: str) -> None:
     wanted = {row.name: row.shape for row in plan.rows}
     # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
     wrong = [
-        f"{name} is {array.shape}, expected {wanted[name]}"
+        f"{name} has the shape {array.shape}, not {wanted[name]}"
         for name, array in sorted(plan.arrays.items())
         if name in wanted and wanted[name] not in (array.shape, (1, 1, 1, *array.shape))
     ]
@@ -196,11 +196,11 @@ def check_arrays(plan: Plan, source: str) -> None:
         "not part of the model": plan.arrays.keys() - wanted.keys(),
         "of the wrong shape": wrong,
     }
-    problems = [f"{words}: {listed(names)}" for words, names in found.items() if names]
+    problems = [f"{problem}: {listed(names)}" for problem, names in found.items() if names]
     if problems:
         raise ValueError(
             f"{source} is not a complete checkpoint of the layout {plan.layout.name!r} ({plan.dialect} names). "
-            f"Arrays {'; '.join(problems)}. Nothing was loaded."
+            f"Arrays {'; '.join(problems)}. Nothing was loaded: download it again, or pass the file of this model."
         )
 
 
@@ -235,8 +235,8 @@ def fill(
         if suspect and not np.isfinite(values).all():
             count = values.size - np.isfinite(values).sum()
             raise ValueError(
-                f"{source} holds {count} values that are NaN or infinite in {array.name!r}: the training that wrote it "
-                "has diverged, or the file is damaged. Nothing was loaded."
+                f"{source} has {count} NaN or infinite values in {array.name!r}: the training diverged, or the file is "
+                "damaged. Nothing was loaded: use an earlier checkpoint, or download the file again."
             )
         values = convert(row.path, row.weight(values))
         assign(weights[row.path], values.reshape(weights[row.path].shape))
@@ -244,11 +244,11 @@ def fill(
         del values
         report(array.bytes)
     if left:
-        raise ValueError(f"{source} has no arrays for these weights of the model: {listed(left)}.")
+        raise ValueError(f"{source} lacks arrays for these weights: {listed(left)}. Pass the file of this model.")
 
 
 def check_fits_float32(*parts: "keras.Model") -> None:
-    """Warns if float64 weights of the models would be rounded to float32; ValueError if one is beyond its range."""
+    """Warns if float64 weights would be rounded to float32; ValueError if one is beyond the range of float32."""
     import keras
 
     rounded = []
@@ -258,12 +258,14 @@ def check_fits_float32(*parts: "keras.Model") -> None:
                 continue
             values = keras.ops.convert_to_numpy(weight)
             if (np.abs(values) > np.finfo("float32").max).any():
-                raise ValueError(f"{path} has values beyond what float32 holds. Write a .keras file: model.save(...).")
+                raise ValueError(f"{path} has values beyond the range of float32. Save as .keras: model.save(...).")
             if not np.array_equal(values, values.astype("float32"), equal_nan=True):
                 rounded.append(path)
     if rounded:
-        words = f"Weights in float64 are rounded to float32, first {rounded[0]}: {len(rounded)} of the model's"
-        warn_caller(f"{words}. A .keras file keeps them as they are: model.save(...).")
+        warn_caller(
+            f"{len(rounded)} float64 weights are rounded to float32, the first is {rounded[0]}. To keep float64, save "
+            "the model as .keras: model.save(...)."
+        )
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
@@ -277,20 +279,20 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         return keras.ops.convert_to_numpy(weights[path]).astype(np.float32, copy=False)
 
     if stack and layout.stacked is None:
-        raise ValueError(f"The layout {layout.name!r} has no stacked blocks; leave stack=True out.")
+        raise ValueError(f"The layout {layout.name!r} does not stack blocks: leave stack=True out.")
     config, changed = layout.rewritten(config, read)
     rows, computed = layout.rows(config), layout.computed(config)
     strange = weights.keys() - computed.keys() - {row.path for row in rows}
     if strange:
         raise ValueError(
-            f"The model has weights that the layout {layout.name!r} has no place for: {listed(strange)}. If it was "
-            "quantized, write it before; LoRA adapters have to be merged first: keras_vit.training.merge_lora(model)."
+            f"The layout {layout.name!r} cannot store these weights of the model: {listed(strange)}. Merge LoRA "
+            "adapters first: keras_vit.training.merge_lora(model). Write a quantized model before it is quantized."
         )
     for path, values in computed.items():
         if not np.array_equal(read(path).ravel(), values.ravel()):  # Facebook's files store rounded ones
             raise ValueError(
-                f"The layout {layout.name!r} does not store {path!r}, which is computed, but this model has other "
-                "values there. Save it as .keras."
+                f"Files of the layout {layout.name!r} do not store {path!r}: its values are computed, but this model "
+                "has other values. Save the model as .keras."
             )
 
     groups: dict[str, list[Row]] = {}
@@ -340,16 +342,16 @@ def with_prefix_positions(config: ViTConfig, read: Callable[[str], np.ndarray]) 
 def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[int, ...]:
     """Returns the shape of an array; ValueError if it is missing, or has another number of axes than `ndim`."""
     if name not in arrays:
-        raise ValueError(f"The checkpoint has no array {name!r}, which gives the size of the model.")
+        raise ValueError(f"The file lacks the array {name!r}, which gives the size of the model. Download it again.")
     if len(arrays[name].shape) != ndim:
-        raise ValueError(f"The array {name!r} has the shape {arrays[name].shape}; {ndim} axes were expected.")
+        raise ValueError(f"The array {name!r} must have {ndim} axes, but its shape is {arrays[name].shape}.")
     return arrays[name].shape
 
 
 def bounded(blocks: int) -> int:
     """Returns `blocks`, the number that a file claims; ValueError for more than `MOST_BLOCKS`: names cost nothing."""
     if blocks > MOST_BLOCKS:
-        raise ValueError(f"It has {blocks:,} blocks; at most {MOST_BLOCKS:,} are supported.")
+        raise ValueError(f"The model must have at most {MOST_BLOCKS:,} blocks, but the file has {blocks:,}.")
     return blocks
 
 
@@ -365,7 +367,7 @@ def renamed(
     """Returns the arrays by other names; ValueError where two become the same, which says what is `lost`."""
     new = {name(old): array for old, array in arrays.items()}
     if len(new) < len(arrays):
-        raise ValueError(f"It has several arrays whose names differ only in {lost}.")
+        raise ValueError(f"The file has arrays whose names differ only in {lost}. Keep one of each.")
     return new
 
 
@@ -384,7 +386,7 @@ def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[
 def find_like(name: Any) -> Like:
     """Returns the model that a name means: a variant with its config, or a name of timm's without one."""
     if not isinstance(name, str):
-        raise TypeError(f"like must be a variant such as 'DINOv2-S/14' or a name of timm's, but {name!r} was given.")
+        raise TypeError(f"like must be a variant such as 'DINOv2-S/14' or a timm model name, but {name!r} was given.")
     is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
     # `mixer_b16_224` is a spelling of a variant as well.
     if is_timms and re.search(r"patch\d+|^(\w+/)?mixer_\w+_\d+(\.|$)", name):
@@ -396,12 +398,12 @@ def find_like(name: Any) -> Like:
             return Like(name)
         near = did_you_mean(name, {variant.lower(): variant for variant in VARIANTS})
         raise ValueError(
-            f"like must be a variant such as 'DINOv2-S/14' (see list_models()) or a name of timm's such as "
+            f"like must be a variant such as 'DINOv2-S/14' (see list_models()) or a timm model name such as "
             f"'vit_base_patch16_224', but {name!r} was given.{near}"
         ) from None
     config = variant_config(variant)
     if not isinstance(config, ViTConfig):
-        raise ValueError(f"like={name!r} is a BiT, whose files need no such model: leave it out.")
+        raise ValueError(f"like must be a Vision Transformer, but {name!r} is a BiT: leave like out for BiT files.")
     return Like(variant, config)
 
 
@@ -412,16 +414,17 @@ def check_like(config: ModelConfig, like: Like, extra: tuple[str, ...], source: 
     if known is None:
         return
     if not isinstance(image_model, ViTConfig):
-        raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} is not: leave it out.")
+        raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} is not: leave like out.")
     compared = [field for field in (*_SIZES, *_PARTS, *extra) if getattr(image_model, field) != getattr(known, field)]
     theirs = [f"{field}={getattr(image_model, field)!r}" for field in compared]
     ours = [f"{field}={getattr(known, field)!r}" for field in compared]
     if (image_model.layer_scale is None) != (known.layer_scale is None):
         theirs.append("no layer scale" if image_model.layer_scale is None else "a layer scale")
-        ours.append("none" if known.layer_scale is None else "one")
+        ours.append("no layer scale" if known.layer_scale is None else "a layer scale")
     if theirs:
         raise ValueError(
-            f"{source} is not like {like.name!r}: it has {listing(theirs)}, where {like.name} has {listing(ours)}."
+            f"like={like.name!r} does not fit {source}: the file has {', '.join(theirs)}, but {like.name} has "
+            f"{', '.join(ours)}. Give like= a model of this size and kind."
         )
 
 
@@ -430,7 +433,7 @@ def apply_like(plan: Plan, like: Like, source: str) -> Plan:
     # A name of timm has been read by the layout; the plan stays as it is then, and for layouts that leave nothing open.
     if plan.layout.advice is None:
         if like.config is None:
-            raise ValueError(f"{source} is of the layout {plan.layout.name!r}: leave like={like.name!r} out.")
+            raise ValueError(f"{source} has the layout {plan.layout.name!r}: leave like={like.name!r} out.")
         check_like(plan.stored, like, COMPUTATION, source)
         return plan
     if like.config is None:  # a name of timm's, which the layout has read

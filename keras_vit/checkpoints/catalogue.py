@@ -93,17 +93,13 @@ def find_entry(name: str) -> Entry:
     if len(same) == 1:
         return same[0]
     if same:
-        raise ValueError(f"{name!r} may be any of {', '.join(repr(entry.name) for entry in same)}. Pass one of these.")
+        names = ", ".join(repr(entry.name) for entry in same)
+        raise ValueError(f"{name!r} is the name of several checkpoints. Pass one of these: {names}.")
     variants = [entry.name for entry in _of_variant(stem)]
     if variants:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
-        raise ValueError(
-            f"{name!r} is a model, not a checkpoint of it. There are: {listed} (see list_weights({name!r}))."
-        )
-    raise ValueError(
-        f"There is no checkpoint or model {name!r}.{_suggestion(name)} See list_weights() (`keras-vit list`) and "
-        "list_models()."
-    )
+        raise ValueError(f"{name!r} is a model, not a checkpoint. Pass one of {listed} (see list_weights({name!r})).")
+    raise ValueError(f"There is no checkpoint or model {name!r}.{_suggestion(name)} `keras-vit list` shows all.")
 
 
 def _of_variant(name: str) -> list[Entry]:
@@ -150,11 +146,10 @@ def _augreg_entry(stem: str) -> Entry:
     )
     if match is None:
         raise ValueError(
-            f"{printable(repr(stem), 200)} is not a name of AugReg's. One is B_16-i21k-300ep-lr_0.001-aug_medium1-"
-            "wd_0.1-do_0.0-sd_0.0; that of a fine-tuned file goes on with --imagenet2012-steps_20k-lr_0.03-res_384. "
-            "Models: "
-            f"{models}. Data: {pretraining}; fine-tuned: {fine_tuning}. aug: {', '.join(_AUGMENTATIONS)}. wd: 0.03, "
-            "0.1. do, sd: 0.0, 0.1. res: 224, 384."
+            f"{printable(repr(stem), 200)} is not the name of an AugReg checkpoint. An example is B_16-i21k-300ep-"
+            "lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0, to which a fine-tuned file adds --imagenet2012-steps_20k-"
+            f"lr_0.03-res_384. Models: {models}. Pre-training data: {pretraining}. Fine-tuning data: {fine_tuning}. "
+            f"aug: {', '.join(_AUGMENTATIONS)}. wd: 0.03, 0.1. do, sd: 0.0, 0.1. res: 224, 384."
         )
     model, ds, adapt_ds, resolution = match.groups()
     dataset, classes = known["pretraining"][ds]
@@ -186,14 +181,14 @@ def recommended(variant: str) -> Entry:
     others = _of_variant(variant)
     if not others:
         raise ValueError(
-            f"No checkpoint of {variant!r} is published. pretrained=True knows: {', '.join(choices)}. Others: "
-            "list_weights() (`keras-vit list`)."
+            f"No checkpoint of {variant!r} is published. pretrained=True loads one of: {', '.join(choices)}. See "
+            "list_weights() (`keras-vit list`) for all checkpoints."
         )
     others = [entry for entry in others if entry.classes != 1000] or others
     weights = " or ".join(f"weights={entry.name!r}" for entry in others[:_NAMES_LISTED])
     raise ValueError(
-        f"No recommended ImageNet-1k checkpoint of {others[0].variant} is published, so there is none for "
-        f"pretrained=True. For fine-tuning pass {weights} with classes=..., for features with include_top=False."
+        f"pretrained=True has no ImageNet-1k checkpoint of {others[0].variant}. Pass {weights}, with classes=... for "
+        "fine-tuning or include_top=False for features."
     )
 
 
@@ -284,29 +279,29 @@ class WeightsTable(Table):
 
 
 def list_weights(query: str | None = None, family: str | None = None) -> WeightsTable:
-    """The published checkpoints, as rows of a table: the official files, then repositories of the Hugging Face Hub.
+    """Lists the published checkpoints: the official files, then repositories of the Hugging Face Hub.
 
     Args:
-        query: A variant in any spelling (`"B/16"`), part of a name (`"siglip2"`, `"imagenet21k/"`), or the name of an
-            AugReg checkpoint. None for all. AugReg's other 50,000 files are not listed; see `find_entry`.
-        family: Only those of a family, such as `"DINOv2"` or `"hybrid"`, in any spelling. None for all.
+        query: Selects rows: a variant (`"B/16"`), part of a name (`"siglip2"`), or the full name of an AugReg
+            checkpoint, of which more than 50,000 exist that are not listed. None selects all rows.
+        family: Selects a family, such as `"DINOv2"` or `"hybrid"`. None selects all families.
 
     Returns:
-        A list of dicts with the fields of the catalogue: `name` (what `load` takes), `variant`, `family`, `params`,
-        `image_size`, `classes`, `dataset`, `top1` (percent), `license`, `url`, `notes`, `inferred` (the names of those
-        that are deduced) and others; for models of masks and depth also `task`, and what the publisher measured as
-        `figures`, such as `{"PQ": 56.0}`. Printing it draws a table.
+        A list of dicts, which prints as a table. Keys are `name` (for `load`), `variant`, `family`, `params`,
+        `image_size`, `classes`, `dataset`, `top1` (percent), `license`, `url`, `notes`, `inferred` (which keys are
+        deduced) and others. Models for masks and depth also have `task` and the published `figures`, such as `{"PQ":
+        56.0}`.
 
     Raises:
-        TypeError, ValueError: if `query` or `family` is not a string, or nothing fits; the message says what might.
-        OSError: if the package's data are missing.
+        TypeError, ValueError: if `query` or `family` is not a string, or no row matches; the message suggests names.
+        OSError: if the data files of the package are missing.
 
     Examples:
         >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
         21843
     """
     if not isinstance(query, str | None):
-        raise TypeError(f"query must be a variant or part of a name, but {query!r} was given.")
+        raise TypeError(f"query must be a string, a variant or part of a name, but {query!r} was given.")
     entries = [*_published().values()]
     if query is not None:
         name = query.removesuffix(".npz")
@@ -320,18 +315,18 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
 
 
 def list_models(query: str | None = None, family: str | None = None) -> Table:
-    """The variants, for `create_model`, as rows of a table.
+    """Lists the model variants that `create_model` takes.
 
     Args:
-        query: Part of a name in any spelling, such as `"B/16"` or `"R50"`; None for all.
+        query: Part of a variant's name, such as `"B/16"` or `"R50"`; None for all.
         family: As in `list_weights`.
 
     Returns:
-        A list of dicts with `name`, `family`, `params` and `macs` (multiply-accumulate operations for one image),
-        both with 1,000 classes at `image_size` pixels. Printing it draws a table.
+        A list of dicts with `name`, `family`, `params`, `macs` (multiply-accumulate operations per image) and
+        `image_size`, which prints as a table. `params` and `macs` are for 1,000 classes.
 
     Raises:
-        TypeError, ValueError: if `query` or `family` is not a string, or no variant fits.
+        TypeError, ValueError: if `query` or `family` is not a string, or no variant matches.
 
     Examples:
         >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
@@ -340,7 +335,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
     from keras_vit.models import count_macs, count_weights, find_variant, variant_config
 
     if not isinstance(query, str | None):
-        raise TypeError(f"query must be part of a variant's name, but {query!r} was given.")
+        raise TypeError(f"query must be a string, part of a variant's name, but {query!r} was given.")
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:
         names = [name for name in names if _plain(query) in _plain(name)] or [find_variant(query)]
@@ -363,7 +358,7 @@ def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str,
     chosen = [row for row in rows if _plain(row["family"]) == _plain(family)]
     if not chosen:
         known = ", ".join(dict.fromkeys(row["family"] for row in rows))
-        raise ValueError(f"Nothing here is of the family {family!r}. The families are: {known}.")
+        raise ValueError(f"family must be one of {known}, but {family!r} was given.")
     return chosen
 
 
@@ -371,31 +366,38 @@ def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str,
 
 
 def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the rows of a copy of AugReg's `index.csv`, one per fine-tuned file of every checkpoint.
+    """Reads AugReg's `index.csv`, a table with one row per fine-tuned file, for `best_augreg`.
 
     Args:
-        path: The file, from `gs://vit_models/augreg/index.csv`; vit_jax's `get_augreg_df` describes it.
+        path: A copy of `gs://vit_models/augreg/index.csv`; the docstring of vit_jax's `get_augreg_df` explains the
+            columns.
 
     Returns:
-        The rows as dicts of texts by column; `final_val` and `adapt_final_val` are accuracies from 0 to 1, or None.
+        A list of dicts of strings by column, except the accuracies `final_val` and `adapt_final_val` (0 to 1, or None).
 
     Raises:
         OSError: if the file is missing or cannot be read.
-        ValueError: if it is not that index: not CSV in UTF-8, a column missing or there twice, a line too short.
+        ValueError: if the file is not UTF-8 CSV, lacks a column or has an incomplete line.
     """
     try:
         with pathlib.Path(path).open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
             reader = csv.DictReader(file)
             columns, rows = list(reader.fieldnames or ()), list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not AugReg's index.csv: {printable(error, 200)}.") from None
+        raise ValueError(f"{path} is not AugReg's index.csv: {printable(error, 200)}. Download it again.") from None
     for column in _COLUMNS:
         if columns.count(column) != 1:
             found = printable(", ".join(columns), 500) or "none"
-            raise ValueError(f"{path} is not AugReg's index.csv: it must have one column {column!r}, but has {found}.")
+            raise ValueError(
+                f"{path} is not AugReg's index.csv: it must have the column {column!r} once, but its columns are: "
+                f"{found}. Download it again."
+            )
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
-            raise ValueError(f"{path} is not AugReg's index.csv: line {number} has a wrong number of cells.")
+            raise ValueError(
+                f"{path} is not AugReg's index.csv: line {number} must have {len(columns)} cells, as the header does. "
+                "Download it again."
+            )
         row |= {column: _accuracy(row[column]) for column in ("final_val", "adapt_final_val")}
     return rows
 
@@ -416,26 +418,26 @@ def best_augreg(
     adapt_ds: str | None = None,
     resolution: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the best checkpoint of a variant for a data set and an image size, as the official notebook chooses.
+    """Returns the most accurate AugReg checkpoint of a variant, selected as in the official notebook.
 
-    The pre-trained file with the highest `final_val`; of its fine-tuned files, the one with the highest
-    `adapt_final_val`. Other conditions are a line of Python: `[row for row in index if row["aug"] == "medium1"]`.
+    This is the pre-trained file with the highest `final_val`, or its fine-tuned file with the highest
+    `adapt_final_val`.
 
     Args:
-        index: What `augreg_index` returned, or those of its rows that are to be chosen from.
-        variant: Like `"B/16"` or `"R26+ViT-S/32"`.
-        ds: What was pre-trained on: `"i1k"`, `"i21k"` or `"i21k_30"`.
-        adapt_ds: What was fine-tuned on, such as `"imagenet2012"`; None for the pre-trained file.
-        resolution: Only fine-tuned files of that image size.
+        index: The rows from `augreg_index`; filter them for further conditions, such as `row["aug"] == "medium1"`.
+        variant: Such as `"B/16"` or `"R26+ViT-S/32"`.
+        ds: Data set of the pre-training: `"i1k"`, `"i21k"` or `"i21k_30"`.
+        adapt_ds: Data set of the fine-tuning, such as `"imagenet2012"`; None for the pre-trained file.
+        resolution: Image size of the fine-tuning in pixels; None for any. Needs `adapt_ds`.
 
     Returns:
-        The row of the index, and under `"weights"` the name to load the file by.
+        The row as a dict, with the name for `load` under `"weights"`.
 
     Raises:
-        ValueError: if no row fits (the message says which condition lost the last ones); `resolution` needs `adapt_ds`.
+        ValueError: if no row matches, or `resolution` is given without `adapt_ds`.
     """
     if resolution is not None and adapt_ds is None:
-        raise ValueError(f"resolution={resolution} is about fine-tuned files: pass adapt_ds=... as well.")
+        raise ValueError(f"resolution={resolution} selects a fine-tuned file: pass adapt_ds=... as well.")
     rows, file = list(index), "filename"
     best = _best(rows, "final_val", name=variant, ds=ds)
     if adapt_ds is not None:
@@ -452,9 +454,9 @@ def _best(rows: list[dict[str, Any]], accuracy: str, **conditions: str) -> dict[
         fitting = [row for row in rows if spelling(row[column]) == spelling(value)]
         if not fitting:
             cells = ", ".join(sorted({row[column] for row in rows})) or "none"
-            raise ValueError(f"The index has no row with {column}={value!r} (after the conditions before it: {cells}).")
+            raise ValueError(f"No row has {column}={value!r}. Rows that fit the earlier conditions have: {cells}.")
         rows = fitting
     rows = [row for row in rows if row[accuracy] is not None]
     if not rows:
-        raise ValueError(f"The index has no {accuracy} for {conditions}.")
+        raise ValueError(f"All rows with {conditions} lack {accuracy}, so none is the best. Pass other conditions.")
     return max(rows, key=lambda row: row[accuracy])

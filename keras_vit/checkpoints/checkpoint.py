@@ -54,11 +54,11 @@ _NOTED = (
     *("classes", "projection", "projection_bias", *OFFICIAL[4:], "trim"),
 )
 # What no file but one of Keras holds, by the field of a config that is true then.
-_OF_OTHERS = "that were standardised by folded(). Write the model that it was made from"
+_STANDARDISED = "kernels that folded() has standardised. Write the original model instead"
 _NOWHERE = {
-    "unit_features": "a head that reads normalised features, such as a zero-shot classifier's. Save it as .keras",
-    "preprocessing_folded": "a patch embedding that normalises pixels itself, by optimize_for_inference()",
-    **dict.fromkeys(("stem_folded", "folded"), f"kernels {_OF_OTHERS}"),
+    "unit_features": "a zero-shot head, which normalises features. Save the model as .keras",
+    "preprocessing_folded": "the output of optimize_for_inference(). Write the original model instead",
+    **dict.fromkeys(("stem_folded", "folded"), _STANDARDISED),
 }
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
@@ -103,31 +103,31 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     try:
         plan = _plan_of_dense(file, sidecars)
     except ValueError as error:
-        raise ValueError(f"{source} is not a dense model that is known here: {error}") from error
+        raise ValueError(f"{source} cannot be read. {error}") from error
     if plan is not None:
         if sidecars.like is not None:
             check_like(plan.stored, sidecars.like, ("heads",), source)
         return _with_outside(plan, file)
     if sidecars.max_depth is not None:
-        raise ValueError(f"{source} holds no depth model: leave max_depth={sidecars.max_depth!r} out.")
+        raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
     if sidecars.backbone is not None:
-        raise ValueError(f"head={source!r} does not hold a head of a known kind. Its arrays are: {listed(list(file))}.")
+        raise ValueError(f"head={source!r} must be a linear or DPT head, but it has the arrays: {listed(list(file))}.")
     grid = sidecars.grid_size or file.grid_size
     if any(".lora_A." in name for name in file):
         raise ValueError(
-            f"{source} holds only LoRA adapters of PEFT, without their model. Merge them with peft's "
+            f"{source} has only LoRA adapters of PEFT, without their model. Merge them with peft's "
             "merge_and_unload(), and save the result."
         )
     layout = next((layout for layout in _in_order(file, sidecars) if layout.recognise(file, sidecars)), None)
     if layout is None:
         raise ValueError(
-            f"{file.path} holds arrays, but is not a checkpoint of a known layout ({', '.join(LAYOUTS)}). Its "
-            f"arrays are: {listed(list(file))}."
+            f"{file.path} must be a checkpoint in one of the layouts {', '.join(LAYOUTS)}, but it has the arrays: "
+            f"{listed(list(file))}."
         )
     try:
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     except ValueError as error:
-        raise ValueError(f"{source} is not a model of the layout {layout.name!r}: {error}") from error
+        raise ValueError(f"{source} cannot be read as a model of the layout {layout.name!r}. {error}") from error
     if sidecars.like is not None:
         plan = apply_like(plan, sidecars.like, source)
     plan = _with_averages(_with_outside(plan, file), [*file, *file.outside], file.container)
@@ -150,7 +150,7 @@ def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
         return None
     plan = layout.plan(file, sidecars)
     if sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
-        raise ValueError(f"it returns no depth: leave max_depth={sidecars.max_depth!r} out.")
+        raise ValueError(f"The model does not estimate depth: leave max_depth={sidecars.max_depth!r} out.")
     return plan
 
 
@@ -159,7 +159,7 @@ def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
     if not file.outside:
         return plan
     example = printable(repr(file.outside[0]), 200)
-    warning = Notice(f"{len(file.outside)} arrays outside of {file.container!r} are not part of it: {example}")
+    warning = Notice(f"{len(file.outside)} arrays outside of {file.container!r} are not read, such as {example}")
     return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, warning])
 
 
@@ -169,23 +169,21 @@ def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
     raw = {name.partition(".")[0] for name in names} & {*RAW}
     if taken not in AVERAGES or not raw:
         return plan
-    text = f"the averages in {taken!r} were taken, and not the weights in {min(raw)!r} (state={min(raw)!r} takes these)"
+    text = f"the averaged weights in {taken!r} are read; state={min(raw)!r} reads the weights in {min(raw)!r}"
     return dataclasses.replace(plan, warnings=[*plan.warnings, Notice(text, "", "assumed")])
 
 
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
     """Raises ValueError for the arrays, or the config.json, of models that are `FOREIGN`."""
     if owl.recognise(names):
-        raise ValueError(
-            "it is an OWL-ViT or OWLv2: keras_vit.load_image_text reads it, for any classes given as text."
-        )
+        raise ValueError("The file is an OWL-ViT or OWLv2. Load it with keras_vit.load_image_text(...).")
     kind = str(sidecars.config.get("model_type"))
     titles = [title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)]
     titles += [title for start, title in FOREIGN_TYPES.items() if kind.startswith(start)]
     if titles:
         raise ValueError(
-            f"it holds {titles[0]}, which is not read. Of models for segmentation and depth these are: EoMT, linear "
-            "heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
+            f"The file holds {titles[0]}, which is not supported. Supported models for segmentation and depth are: "
+            "EoMT, linear heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
         )
 
 
@@ -217,8 +215,8 @@ def load_model(
     check_arrays(plan, source)
     if not plan.is_grid_known:
         raise ValueError(
-            f"The position embeddings of {source} are for {np.prod(plan.stored.grid_size)} patches, which is not a "
-            "square. Pass the image_size that it was trained at, or grid_size=(rows, columns)."
+            f"The position embeddings of {source} are for {np.prod(plan.stored.grid_size)} patches, which do not form "
+            "a square. Pass the image_size of the training, or grid_size=(rows, columns)."
         )
 
     if isinstance(config, ViTConfig) and config.tokens_mlp_width is not None:
@@ -240,7 +238,7 @@ def load_model(
         fill(model, plan, source, fresh, convert, bar.advance)
     if keep_head and plan.head and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
-        warn_caller(f"The head of {source} is all zeros, so its logits mean nothing: it is for fine-tuning. {advice}")
+        warn_caller(f"The head of {source} is all zeros, so its logits mean nothing. {advice}")
     if plan.unnamed and config.classes and keep_head:
         warn_caller(f"{source}: {plan.unnamed}")
     return model
@@ -253,10 +251,10 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
     unknown = [warning.text for warning in kept if warning.kind == "unknown"]
     assumed = [warning.text for warning in kept if warning.kind == "assumed"]
     if unknown:
-        raise ValueError(f"{source}: {'; '.join(unknown)}.")
+        raise ValueError(f"{source} cannot be loaded: {'; '.join(unknown)}.")
     if assumed:
-        words = f"{source} does not tell all that its model computes: {'; '.join(assumed)}"
-        warn_caller(f"{words}. Another choice gives other numbers. {plan.layout.advice}")
+        missing = f"{source} does not contain all settings of its model: {'; '.join(assumed)}"
+        warn_caller(f"{missing}. Wrong settings give wrong outputs. {plan.layout.advice}")
 
 
 # Writing: a layout has a place for a model if reading its file gives the model back
@@ -266,14 +264,14 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
     """Returns the note with which reading the file of a model gives its config back."""
     for field, what in _NOWHERE.items():
         if getattr(config, field, False):
-            raise ValueError(f"The layout {layout.name!r} has no place for {what}.")
+            raise ValueError(f"The layout {layout.name!r} cannot store {what}.")
     note: dict[str, Any] = {"written_by": "keras_vit"}
     instead: dict[str, Any] = {}
     try:
         for field, values in layout.needs(config).items():
             if getattr(config, field) not in values:
                 wanted = " or ".join(map(repr, values))
-                raise ValueError(f"it has {field}={getattr(config, field)!r}; {wanted} was expected.")
+                raise ValueError(f"{field} must be {wanted}, but the model has {field}={getattr(config, field)!r}.")
         has_json = bool(layout.sidecars and layout.sidecars(config))
         if isinstance(config, ViTConfig) and not has_json:
             note["grid_size"] = list(config.grid_size)
@@ -283,17 +281,12 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
             lost = [name for name in ours if theirs.get(name, getattr(back, name)) != ours[name]]
             instead |= {name: getattr(back, name) for name in lost}
     except ValueError as error:
-        raise ValueError(
-            f"The layout {layout.name!r} has no place for this model: {error} Save it as .keras."
-        ) from None
+        raise ValueError(f"The layout {layout.name!r} cannot store this model. {error} Save as .keras.") from None
     noted = _fields_of_note(config, layout, has_json)
     wrong = [name for name in instead if name not in noted]
     if wrong:
         found = ", ".join(f"{name}={instead[name]!r} instead of {getattr(config, name)!r}" for name in wrong)
-        raise ValueError(
-            f"The layout {layout.name!r} has no place for this model: whoever reads the file would compute "
-            f"{found}. Save it as .keras."
-        )
+        raise ValueError(f"A {layout.name} file would be read with {found}. Save the model as .keras.")
     if isinstance(config, ViTConfig) and back.crop_ratio != config.crop_ratio:  # without effect at this size
         instead["crop_ratio"] = back.crop_ratio
     said = config.to_dict()
@@ -335,13 +328,13 @@ def _read_back(
     written = {} if layout.sidecars is None else json.loads(json.dumps(layout.sidecars(config)))
     path = pathlib.Path("model.npz" if layout.sidecars is None else "model.safetensors")
     beside = {key: written[name] for key, name in SIDECARS.items() if name in written}
-    plan = plan_of(ArrayFile(path, arrays, dict(note)), Sidecars(name="it", note=note, **beside))
-    check_arrays(plan, "it")
+    plan = plan_of(ArrayFile(path, arrays, dict(note)), Sidecars(name="The file", note=note, **beside))
+    check_arrays(plan, "The file")
     if plan.layout.name != layout.name:
-        raise ValueError(f"it would be read as {plan.layout.name!r}.")
+        raise ValueError(f"The file would be read as the layout {plan.layout.name!r}.")
     if plan.warnings_of("unknown") or not plan.is_grid_known:
         open_ = ", ".join(plan.warnings_of("unknown")) or "image_size"
-        raise ValueError(f"its file does not contain its {open_}.")
+        raise ValueError(f"The file would not contain {open_}.")
     return stored, plan.config
 
 
@@ -385,15 +378,15 @@ class CheckpointInfo(PlainData):
     """The contents of a checkpoint file, as `inspect_checkpoint` returns them.
 
     Attributes:
-        layout: Family of files it belongs to.
-        dialect: Which of the layout's names it uses.
+        layout: Name of the file's layout, such as `"timm"`.
+        dialect: Variation of the layout's array names.
         prefix: Prefix of every array name.
-        variant: The paper's name of the model, if it is one of its variants.
-        config: The model, as far as the arrays tell.
+        variant: Name of the model, such as `"ViT-B/16"`; None if it is not a known variant.
+        config: Config of the model.
         parameters: Number of weights of the model.
-        bytes: Size of the file; of weights in several files, of all of them with their index.
+        bytes: Size of the file, or of all files of a sharded checkpoint.
         oddities: Sentences about unusual properties of the file and assumed settings.
-        unused: Names of the arrays that are not a part of the model, such as those of a text tower.
+        unused: Names of arrays that are not part of the model, such as those of a text tower.
     """
 
     layout: str
@@ -421,22 +414,21 @@ def inspect_checkpoint(
     like: str | None = None,
     state: str | None = None,
 ) -> CheckpointInfo:
-    """Returns the contents of a checkpoint file, without loading its weights.
+    """Describes a checkpoint file without loading its weights.
 
     Args:
         path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
-        grid_size: Rows and columns of its position embeddings, for grids that are not a square.
+        grid_size: Rows and columns of the position embeddings, for grids that are not a square.
         max_depth: As in `from_checkpoint`.
-        like: A variant, or a timm model name, with the settings that a PyTorch file without JSON lacks.
+        like: As in `from_checkpoint`: a variant or timm model name with the settings that a file lacks.
         state: As in `from_checkpoint`: the name of the dict with the weights in a training state.
 
     Returns:
-        A `CheckpointInfo`: layout, variant, config, numbers of weights and bytes, and unusual properties of the file.
-        Printing it shows the facts on one line.
+        A `CheckpointInfo` with layout, variant, config, size and unusual properties; print it for a summary.
 
     Raises:
-        OSError: if there is no such file, or a folder without one, or it cannot be read.
-        TypeError, ValueError: if it is damaged, incomplete or of no known layout, or an argument does not fit it.
+        OSError: if the file is missing, a folder has no weights, or the file cannot be read.
+        TypeError, ValueError: if the file is damaged, incomplete or of no known layout, or an argument does not fit it.
 
     Examples:
         >>> keras_vit.to_checkpoint(small, "inspected.npz")
@@ -467,10 +459,10 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
         return plan
     if stored.rotary_embedding == "pe":
         if stored.rotary_grid not in (None, stored.grid_size):
-            problem = (
-                f"it counts places in a grid of {stored.rotary_grid}, and has patches in one of {stored.grid_size}."
+            raise ValueError(
+                f"numerics='official' does not fit {source}: its {stored.grid_size} patches need rotary_grid=None, but "
+                f"rotary_grid={stored.rotary_grid} was read. Pass numerics='publisher'."
             )
-            raise ValueError(f"numerics='official', but no model of Meta is like {source}: {problem}")
         numbers = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
         stored = stored.replace(**numbers | {"crop_rounding": "even"})
     else:
@@ -482,7 +474,7 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
             except ValueError as error:
                 problems.append(str(error))
         if len(problems) == 2:
-            raise ValueError(f"numerics='official', but no official model is like {source}: {problems[0]}")
+            raise ValueError(f"numerics='official' does not fit {source}: pass numerics='publisher'. {problems[0]}")
     warnings = [warning for warning in plan.warnings if warning.kind != "assumed" or warning.field not in OFFICIAL]
     return dataclasses.replace(plan, stored=stored, image_size=image_size, warnings=warnings)
 
@@ -494,8 +486,8 @@ def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
     if (config.position_rows or config.tokens_mlp_width) and rows * columns != np.prod(config.grid_size):
         raise ValueError(
-            f"grid_size must have {np.prod(config.grid_size)} patches as the position embeddings of {source} do, "
-            f"but {rows} x {columns} was given."
+            f"grid_size must have {np.prod(config.grid_size)} patches, like the position embeddings of {source}, but "
+            f"{rows} x {columns} was given."
         )
     warnings = [warning for warning in plan.warnings if (warning.kind, warning.field) != ("note", "image_size")]
     stored = config.replace(image_size=config.image_size_of((rows, columns)))
@@ -508,10 +500,10 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:
         if not isinstance(names, list | None):
-            raise TypeError(f"class_names must be a list of strings, but is a {type(names).__name__}.")
+            raise TypeError(f"class_names must be a list of strings, but {type(names).__name__} was found.")
         stored = stored if names is None else stored.replace(class_names=names)
     except (TypeError, ValueError, RecursionError) as error:
-        unnamed = f"the class names in its note are left out: {printable(error, 200)}"
+        unnamed = f"the class names in the file are ignored: {printable(error, 200)}"
     read, instead = stored.to_dict(), note.get("instead_of")
     instead = instead if isinstance(instead, dict) else {}
     # Where what lies beside the file says something else than when it was written, that counts.
@@ -523,5 +515,8 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     try:
         stored = stored.replace(**known)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise ValueError(f"The note of {source} cannot be read: {printable(error, 200)}.") from None
+        raise ValueError(
+            f"The settings that keras_vit wrote into {source} cannot be read: {printable(error, 200)} Download the "
+            "file again."
+        ) from None
     return dataclasses.replace(plan, stored=stored, unnamed=unnamed)

@@ -62,13 +62,13 @@ def resolve_source(source: Source) -> Source:
     """Returns a path or an address unchanged, and a name as the full name in the catalogue; opens nothing."""
     # A file has priority over a name, and a variant (its recommended checkpoint) over another name of the catalogue.
     if not isinstance(source, (str, os.PathLike)):
-        hint = " It is a model already: model.with_config(...) changes it." if hasattr(source, "with_config") else ""
+        hint = " To change a model use model.with_config(...)." if hasattr(source, "with_config") else ""
         raise TypeError(f"source must be a name, an address or a path, but {type(source).__name__} was given.{hint}")
     text = os.fspath(source)
     if "://" in text and is_keras_file(text):
         shown = without_password(text)
         raise ValueError(
-            f"{shown} is a Keras file, which may run code: if you trust it, download it and pass its path."
+            f"{shown} is a Keras file, which can run code. If you trust the file, download it and pass its path."
         )
     if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
         return source
@@ -99,8 +99,8 @@ def _entry_called(source: Source) -> Entry:
         )
         if not is_path:
             raise
-        problem = f" As a name: {error}"
-    raise FileNotFoundError(f"There is no file or folder {text}.{problem}")
+        problem = f" {error}"
+    raise FileNotFoundError(f"There is no file or folder {text}: check the path.{problem}")
 
 
 def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathlib.Path:
@@ -108,7 +108,7 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
     if isinstance(source, Entry):
         return _fetch_published(source, beside)
     if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"A checkpoint is given by its name, address or path, but {source!r} was given.")
+        raise TypeError(f"source must be the name, address or path of a checkpoint, but {source!r} was given.")
     text = os.fspath(source)
     if text.lower().startswith(SCHEME):
         return fetch_from_hub(text, offline=_is_offline(), beside=beside)
@@ -163,9 +163,9 @@ def fetch(entry: Entry) -> pathlib.Path:
             return path
         if path != target or path.exists():
             attempts.append((str(path), problem))
-    advice = f"If you get the file in another way, put it at\n  {target}\nor pass its path as weights."
+    advice = f"If you download the file yourself, put it at\n  {target}\nor pass its path as weights."
     if in_mirror:
-        advice += f" KERAS_VIT_MIRROR may name a folder or base address that has {in_cache}."
+        advice += f" Or set KERAS_VIT_MIRROR to a folder or a base address that has {in_cache}."
     if _is_offline():
         problem = "is not on this machine, and offline mode is on (KERAS_VIT_OFFLINE=1)."
         raise DownloadError(f"{entry.name} {problem}", attempts, advice)
@@ -177,13 +177,13 @@ def fetch(entry: Entry) -> pathlib.Path:
         ProgressBar(f"Downloading {entry.basename}{note}", in_bytes=True, stays=True) as bar,
         contextlib.ExitStack() as stack,
     ):
-        waiting = f"Another process downloads {entry.basename}; waiting for it."
+        waiting = f"Waiting for another process, which downloads {entry.basename}."
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(target.with_name(f"{target.name}.lock"), lambda: bar.say(waiting)))
         except OSError as error:
             raise DownloadError(
-                f"{entry.name} cannot be kept in the cache: {error}. Set KERAS_VIT_HOME to a folder to write to."
+                f"{entry.name} cannot be written to the cache: {error}. Set KERAS_VIT_HOME to a writable folder."
             ) from None
         if _problem(target, is_npz) is None:  # another process has fetched it
             return target
@@ -206,7 +206,7 @@ def _mirror() -> tuple[pathlib.Path | None, str | None]:
     if "://" not in value:
         return _expanded(value).absolute(), None
     if not value.startswith(("http://", "https://")):
-        raise ValueError(f"KERAS_VIT_MIRROR must name a folder, an http:// or https:// address, but has {value!r}.")
+        raise ValueError(f"KERAS_VIT_MIRROR must be a folder or an http:// or https:// address, but is {value!r}.")
     return None, value.rstrip("/") + "/"
 
 
@@ -225,7 +225,7 @@ def _expanded(folder: str) -> pathlib.Path:
     try:
         return pathlib.Path(folder).expanduser()
     except RuntimeError as error:
-        raise FileNotFoundError(f"{folder}: {error} Set HOME, KERAS_VIT_HOME or KERAS_VIT_MIRROR.") from None
+        raise FileNotFoundError(f"{folder} is unknown: {error} Set HOME, KERAS_VIT_HOME or KERAS_VIT_MIRROR.") from None
 
 
 def _name_in_cache(address: str) -> str:
@@ -247,7 +247,7 @@ def _published(text: str) -> Entry:
         host = text.encode() and urllib.parse.urlsplit(text).hostname
     if scheme.lower() not in ("https", "http", "gs") or not host:
         given = printable(repr(without_password(text)), 300)
-        raise ValueError(f"{given} is not an address to download from: expected https://, http:// or gs:// and a host.")
+        raise ValueError(f"An address must be https://, http:// or gs:// and a host, but {given} was given.")
     plain = urllib.parse.unquote(text)
     name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
     for candidate in (name, name.removeprefix("vit_models/")):
@@ -275,7 +275,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
         warn_caller(f"{entry.name} is not available, so the same weights come from {address}.")
         return path
     other = nearest_with_repository(entry)
-    advice = f"\nThe Hugging Face Hub has the weights of a similar checkpoint: {other.name}." if other else ""
+    advice = f"\nA similar checkpoint is on the Hugging Face Hub, try {other.name}." if other else ""
     raise DownloadError(error.message, attempts, f"{error.advice}{advice}", error.unreachable)
 
 
@@ -291,9 +291,9 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
     with path.open("rb") as file:
         head = file.read(512)
     if not head or is_web_page(head):
-        return f"damaged: it is {'a web page, not the file' if head else 'empty'}"
+        return f"damaged: the file is {'a web page' if head else 'empty'}"
     if npz and not head.startswith(b"PK\x03\x04"):
-        return f"damaged: it is no .npz, but starts with {head[:8]!r}"
+        return f"damaged: the file starts with {head[:8]!r}, not as an .npz"
     if npz and not zipfile.is_zipfile(path):
         return "damaged: the end of the .npz is missing"
     try:
@@ -312,18 +312,20 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
             return None
         except (OSError, ValueError) as error:  # those of the library are
             if isinstance(error, OSError) and error.errno in _FULL:
-                problem = f"{target.parent} has no room for it. Make room, or set KERAS_VIT_HOME to another disk"
-                url = without_password(url)
-                raise DownloadError(f"{url} could not be downloaded: {problem} ({error}).") from None
+                raise DownloadError(
+                    f"{without_password(url)} could not be downloaded: {target.parent} has no room ({error}). Make "
+                    "room, or set KERAS_VIT_HOME to a folder on another disk."
+                ) from None
             response, final = getattr(error, "response", None), isinstance(error, ValueError)
             cause: BaseException = error
             # The libraries pass an error on several times; before them is what failed before this address.
             while cause.__context__ is not None and not isinstance(cause.__context__, DownloadError):
                 cause = cause.__context__
-            reason = str(error) if final else f"did not answer: {str(cause) or type(cause).__name__}"
+            reason = str(error) if final else f"the server did not answer: {str(cause) or type(cause).__name__}"
             unreachable = response is None and not final
             if response is not None:
-                reason, final = f"answered {response.status_code} {response.reason}", response.status_code not in _BUSY
+                reason = f"the server answered {response.status_code} {response.reason}"
+                final = response.status_code not in _BUSY
             final |= isinstance(cause, socket.gaierror)  # no network, or no such host: asking again says the same
         if final or pause is None:
             return printable(reason.replace(url, without_password(url)), 400), unreachable
@@ -342,7 +344,7 @@ def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar
         responses.append(response)
         packed = response.headers.get("Content-Encoding", "identity")
         if packed.lower() != "identity":
-            raise ValueError(f"sent a file packed as {printable(packed, 20)}, which was not asked for")
+            raise ValueError(f"the server sent a file compressed as {printable(packed, 20)}, which was not requested")
 
     hooks = {"response": look}
     with replacing(target) as temporary:
@@ -354,9 +356,9 @@ def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar
                 response.close()
         problem, received = _problem(temporary, npz), temporary.stat().st_size
         if problem is None and size is not None and abs(received - size) > _ROUNDING * size:
-            problem = f"it has {received:,} bytes, expected about {size:,.0f}"
+            problem = f"the file has {received:,} bytes, not about {size:,.0f}"
         if problem:
-            raise ValueError(f"sent a wrong file: {problem}")
+            raise ValueError(f"the server sent a wrong file: {problem}")
 
 
 class _Progress:
@@ -377,18 +379,17 @@ class _Progress:
 
 
 def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | None:
-    """Returns the names of a model's outputs. Nothing is downloaded and no weight is read.
+    """Returns the class names of a model's outputs, without downloading files or reading weights.
 
     Args:
-        source: A model, the name of a checkpoint that comes along, or the path of a file or folder for `load`.
+        source: A model, `"glyphs"` (the checkpoint in this package), or the path of a file or folder for `load`.
 
     Returns:
-        The names in the order of the outputs: those in the model or the file, or in a `classes.txt` beside it. None
-        where nothing names them (`decode_predictions` takes those of ImageNet-1k then), and for variants, names of the
-        catalogue and addresses.
+        A list of strings in the order of the outputs, from the model, the file or a `classes.txt` beside the file. None
+        for sources without class names, and for variants, published checkpoints and addresses.
 
     Raises:
-        TypeError, ValueError: if `source` is of another kind or damaged, or a `classes.txt` is not a list of names.
+        TypeError, ValueError: if `source` is of another kind or damaged, or `classes.txt` is not a list of names.
         OSError: if a file is missing or cannot be read.
 
     Examples:

@@ -65,11 +65,11 @@ def open_file(path: str | os.PathLike[str], state: str | None = None) -> ArrayFi
     """Returns the arrays of a file, whose values are not read yet. The first bytes tell its format, before its name."""
     path = weights_in(path)
     if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}; the path of a checkpoint file was expected.")
+        raise FileNotFoundError(f"There is no file {path}: pass the path of a checkpoint file.")
     if path.suffix == ".json":
         return _within(_read_shards(path), state)
     if path.suffix == ".msgpack":
-        raise ValueError(f"{path} is Flax's msgpack, which is not read: save the arrays as .safetensors or .npz.")
+        raise ValueError(f"{path} is a msgpack file of Flax, which cannot be read. Save it as .safetensors or .npz.")
     kind = kind_of(path) or path.suffix.lower()
     if kind in ("safetensors", ".safetensors"):
         return _within(read_safetensors(path), state)
@@ -84,7 +84,7 @@ def _within(file: ArrayFile, state: str | None) -> ArrayFile:
         return file
     inside = {name.removeprefix(f"{state}."): array for name, array in file.items() if name.startswith(f"{state}.")}
     if not inside:
-        raise ValueError(f"state={state!r} is not the beginning of any array's name in {file.path}: leave it out.")
+        raise ValueError(f"No array in {file.path} has a name that starts with state={state!r}: leave state out.")
     return ArrayFile(file.path, inside, file.note, state)
 
 
@@ -122,16 +122,16 @@ def _describe_npy(name: str, extent: Extent, file: IO[bytes]) -> StoredArray:
     except Exception as error:  # NumPy and `ast` raise what the wrong bytes lead them to
         raise ValueError(f"{where} is not an array ({printable(error, 200)})") from None
     if dtype.hasobject:
-        raise ValueError(f"{where} is pickled Python objects, which can run code. Save plain arrays with numpy.savez")
+        raise ValueError(f"{where} has Python objects, which can run code. Save numeric arrays with numpy.savez")
     if dtype == np.dtype("V2"):  # what NumPy makes of the bfloat16 of others
         dtype = np.dtype("bfloat16")
     if dtype.name not in READABLE:
-        raise ValueError(f"it stores {where} as {printable(dtype, 60)}, expected one of {', '.join(READABLE)}")
+        raise ValueError(f"{where} must have one of the types {', '.join(READABLE)}, but has {printable(dtype, 60)}")
     if not is_shape(shape):
-        raise ValueError(f"{where} is not an array (its shape is {str(shape)[:100]})")
+        raise ValueError(f"{where} has the shape {str(shape)[:100]}, which no array has. Download the file again")
     offset, size = file.tell(), math.prod(shape) * dtype.itemsize
     if offset + size > extent.size:
-        raise ValueError(f"it is truncated: {where} should have {size} bytes")
+        raise ValueError(f"{where} should have {size:,} bytes, but the file ends before. Download the file again")
     if fortran and len(shape) > 1:
         strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
         return StoredArray(name, shape, dtype, stored_array.load_strided(extent.read, offset, dtype, shape, strides))
@@ -153,8 +153,8 @@ def write_npz(
     if note and len(comment) > zipfile.ZIP_MAX_COMMENT:
         longest = max(note, key=lambda name: len(json.dumps(note[name])))
         raise ValueError(
-            f"The note of an .npz file has room for {zipfile.ZIP_MAX_COMMENT:,} bytes, but {longest} and the rest take "
-            f"{len(comment):,}. Write a .keras file, or leave {longest} out: model.with_config({longest}=None)."
+            f"An .npz file has room for {zipfile.ZIP_MAX_COMMENT:,} bytes of settings, but this model has "
+            f"{len(comment):,}, most in {longest}. Save it as .keras, or use model.with_config({longest}=None)."
         )
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for name, values in arrays:
@@ -180,24 +180,24 @@ def read_safetensors(path: pathlib.Path) -> ArrayFile:
         header = int.from_bytes(file.read(8), "little")
         text = file.read(min(header, LONGEST))
     if header > LONGEST:
-        raise ValueError(f"{path} is damaged: its header should have {header:,} bytes; at most {LONGEST:,} are read.")
+        raise ValueError(f"{path} must have a header of at most {LONGEST:,} bytes, but it should have {header:,}.")
     try:
         with safe_open(path, "numpy") as file:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
             described = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     except SafetensorError as error:
-        raise ValueError(f"{path} is truncated or damaged: {printable(error, 200)}. Fetch the file again.") from None
+        raise ValueError(f"{path} is truncated or damaged: {printable(error, 200)}. Download it again.") from None
     metadata = parse_json(text, str(path)).get("__metadata__")  # of two arrays of one name the library takes either
     if not described:
-        raise ValueError(f"{path} holds no arrays.")
+        raise ValueError(f"{path} has no arrays: pass a file with weights.")
     arrays, extent = {}, Extent(path, 8 + header, path.stat().st_size, "its arrays")
     offset = 0
     for name, (shape, code) in described.items():
         where = printable(repr(name), 100)
         if code not in _TYPES:
-            raise ValueError(f"{path} stores {where} as {code}, expected one of {', '.join(_TYPES)}.")
+            raise ValueError(f"{where} in {path} must have one of the types {', '.join(_TYPES)}, but has {code}.")
         if not is_shape(shape):
-            raise ValueError(f"{path} is damaged: {where} has the shape {printable(shape, 100)}.")
+            raise ValueError(f"{where} in {path} has the shape {printable(shape, 100)}. Download the file again.")
         arrays[name] = StoredArray(name, shape, np.dtype(_TYPES[code]), extent.read, offset)
         offset += arrays[name].bytes
     return ArrayFile(path, arrays, _note_in(metadata.get(_NOTE, "") if isinstance(metadata, dict) else ""))
@@ -209,13 +209,13 @@ def _read_shards(path: pathlib.Path) -> ArrayFile:
     files = shards_of(path)
     for shard in sorted(set(files.values())):
         if not (path.parent / shard).is_file():
-            raise FileNotFoundError(f"{path} names the shard {printable(shard, 100)}, which is not beside it.")
+            raise FileNotFoundError(f"{path} needs the file {printable(shard, 100)}: put it in the same folder.")
         inside = (read_torch if shard.endswith(".bin") else read_safetensors)(path.parent / shard)
         listed = {name for name, file in files.items() if file == shard}
         odd = sorted(listed ^ inside.keys())
         if odd:
-            where = "is not in it" if odd[0] in listed else "the index does not expect there"
-            raise ValueError(f"{path} does not fit {shard}: {printable(repr(odd[0]), 100)} {where}.")
+            where = f"only in {path.name if odd[0] in listed else shard}"
+            raise ValueError(f"{path} does not fit {shard}: the array {printable(repr(odd[0]), 100)} is {where}.")
         arrays.update(inside)
     return ArrayFile(path, arrays)
 
@@ -226,10 +226,10 @@ def shards_of(path: pathlib.Path) -> dict[str, str]:
         return {}
     files = parse_json(_read(path), str(path)).get("weight_map")
     if not isinstance(files, dict) or not files:
-        raise ValueError(f"{path} is not an index of a model's files: it has no weight_map.")
+        raise ValueError(f"{path} must be an index such as model.safetensors.index.json, but it has no weight_map.")
     for file in files.values():
         if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
-            raise ValueError(f"{path} names a shard {printable(file, 100)}, expected a file name beside it.")
+            raise ValueError(f"The weight_map of {path} must have file names, but it has {printable(file, 100)}.")
     return files
 
 
@@ -254,11 +254,11 @@ def write_safetensors(
     tensors: dict[str, np.ndarray] = {}
     for name, array in arrays:
         if name in tensors:
-            raise ValueError(f"{name!r} was given twice; each array of a file has a name of its own.")
+            raise ValueError(f"The arrays of a file must have different names, but {name!r} was given twice.")
         # The library writes memory as it lies there: strides have to be those of a contiguous array.
         tensors[name] = np.asarray(array, order="C")
         if tensors[name].dtype.name not in READABLE:
-            raise ValueError(f"{name!r} has the type {array.dtype}, expected one of {', '.join(READABLE)}.")
+            raise ValueError(f"{name!r} must have one of the types {', '.join(READABLE)}, but has {array.dtype}.")
     metadata = {"format": "pt"}  # without which transformers does not take a file
     if note:
         metadata[_NOTE] = json.dumps(note)
@@ -310,7 +310,7 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
         return others[1]
     if len(others) > 1:
         more, shown = " ..." if len(others) > 5 else "", ", ".join(printable(name, 80) for name in others[:5])
-        raise ValueError(f"{where} has several files of weights ({shown}{more}): name the one to read.")
+        raise ValueError(f"{where} has several files of weights ({shown}{more}): pass the path of one of them.")
     return others[0] if others else None
 
 
@@ -323,17 +323,17 @@ def text_of_pair(name: str) -> str | None:
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     """The file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is."""
     if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"The path of a checkpoint file must be a string or a path, but {path!r} was given.")
+        raise TypeError(f"The path of a checkpoint must be a string or a path, but {path!r} was given.")
     if path == "":  # pathlib would take the folder that the program runs in
-        raise FileNotFoundError("The path of the checkpoint is empty: give the path of a file or a folder.")
+        raise FileNotFoundError("The path of the checkpoint is empty: pass the path of a file or a folder.")
     folder = pathlib.Path(path)
     if not folder.is_dir():
         return folder
     name = choose_weights((file.name for file in folder.iterdir() if file.is_file()), f"The folder {folder}")
     if name is None:
         raise IsADirectoryError(
-            f"{folder} is a folder without weights, expected a file, or one with {', '.join(WEIGHT_NAMES)} or one "
-            f"other file of a kind in {', '.join(ENDINGS)}."
+            f"The folder {folder} must have one of {', '.join(WEIGHT_NAMES)}, or one file that ends in "
+            f"{', '.join(ENDINGS)}, but it has no weights."
         )
     return folder / name
 
@@ -397,12 +397,10 @@ def names_beside(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
     try:
         names = tuple(_read(file).decode("utf-8-sig").rstrip().splitlines())
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not a list of class names in UTF-8: {error}.") from None
+        raise ValueError(f"{file} is not in UTF-8: {error}. Save the class names in UTF-8, one a line.") from None
     for number, name in enumerate(names, 1):
         if not is_class_name(name):
-            raise ValueError(
-                f"{file} is not a list of class names, one a line: line {number} is {printable(repr(name), 80)}."
-            )
+            raise ValueError(f"{file} must have one class name a line; line {number} is {printable(repr(name), 80)}.")
     return names
 
 
@@ -411,11 +409,11 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError:
-        raise ValueError(f"{what} is damaged: it is nested too deeply.") from None
+        raise ValueError(f"{what} is damaged: its JSON is nested too deeply. Download it again.") from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are, too
-        raise ValueError(f"{what} is damaged: {printable(error, 200)}.") from None
+        raise ValueError(f"{what} is damaged: {printable(error, 200)}. Download it again.") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is damaged: it is a {type(value).__name__}, expected an object of JSON.")
+        raise ValueError(f"{what} must be a JSON object, but it is a {type(value).__name__}. Download it again.")
     return value
 
 
@@ -424,7 +422,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
-            raise ValueError(f"it has the name {name[:100]!r} twice")
+            raise ValueError(f"its JSON has the name {name[:100]!r} twice")
         values[name] = value
     return values
 
@@ -440,5 +438,5 @@ def _read(file: pathlib.Path) -> bytes:
     with file.open("rb") as opened:
         data = opened.read(LONGEST + 1)
     if len(data) > LONGEST:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {LONGEST:,} are read.")
+        raise ValueError(f"{file} must have at most {LONGEST:,} bytes, but it has {file.stat().st_size:,}.")
     return data

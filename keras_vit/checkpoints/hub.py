@@ -46,13 +46,13 @@ _CLASSES_LISTED = 20  # class names in a card
 
 
 class DownloadError(OSError):
-    """A file could not be downloaded.
+    """Raised when a file could not be downloaded.
 
     Attributes:
-        message: What happened.
-        attempts: What was tried: each path or address, and why it failed.
+        message: A sentence that says what failed.
+        attempts: List of pairs of a path or address, and why it failed.
         advice: What to do next.
-        unreachable: Whether the first address gave no answer, for example without a network.
+        unreachable: Whether the first address did not answer, for example without a network.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ def parse_hub_address(text: str) -> HubAddress:
         if is_inside and f"{revision}{file}".isprintable() and revision[:1] != "/" and "\\" not in folders[-1]:
             return HubAddress(repository, revision or None, file)
     given = printable(repr(text), 200)
-    raise ValueError(f"{given} is not an address of the Hub, expected {SCHEME}owner/name[@revision][/file].")
+    raise ValueError(f"An address of the Hub must be {SCHEME}owner/name[@revision][/file], but {given} was given.")
 
 
 def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = ()) -> pathlib.Path:
     """Returns the path of a model's weights in the library's cache, fetched from a repository of the Hub."""
     address = parse_hub_address(source)
     if _NONCOMMERCIAL.fullmatch(address.repository):
-        warn_caller(f"The weights in {address.repository} are CC-BY-NC-4.0: not free for commerce.")
+        warn_caller(f"The license of {address.repository} is CC-BY-NC-4.0, which forbids commercial use.")
     import huggingface_hub as hub
 
     if offline or hub.is_offline_mode():
@@ -104,7 +104,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
         info = hub.HfApi(library_name="keras_vit").model_info(address.repository, revision=address.revision)
     except Exception as error:
         path = _cached(address, _reason(error))
-        warn_caller(f"{address}: {_reason(error)}. The copy in the cache is used, which may be older.")
+        warn_caller(f"{address}: {_reason(error)}. The cached copy is used, which may be older.")
         return path
     names = [sibling.rfilename for sibling in info.siblings or ()]
     weights = _weights(address, names)
@@ -115,7 +115,7 @@ def fetch_from_hub(source: str, offline: bool = False, beside: Sequence[str] = (
     path = _fetch(address, weights, info.sha)
     for shard in _shards(path, address):
         if _fetch(address, f"{folder}{shard}", info.sha).parent != path.parent:
-            raise _failed(address, "it changed while it was fetched. Try again")
+            raise _failed(address, "the repository changed during the download. Try again")
     return path
 
 
@@ -128,12 +128,12 @@ def _weights(address: HubAddress, names: list[str]) -> str:
     try:
         weights = choose_weights(inside, str(address))
     except ValueError as error:
-        raise ValueError(f"{error} As an address: {address}/FILE.") from None
+        raise ValueError(f"{error} Its address is {address}/FILE.") from None
     if weights is None:
         listed = [printable(name, 80) for name in sorted(inside or names)]
         listing = ", ".join(listed[:_NAMES_LISTED]) + (" ..." if len(listed) > _NAMES_LISTED else "")
-        what = f"weights that can be read, such as {', '.join(WEIGHT_NAMES)}" if inside else "such file or folder"
-        raise _failed(address, f"the repository has no {what}. It has: {listing or 'nothing'}")
+        missing = f"no weights such as {', '.join(WEIGHT_NAMES)}" if inside or not folder else f"no {address.file}"
+        raise _failed(address, f"the repository has {missing}. Its files are: {listing or 'none'}")
     return f"{folder}{weights}"
 
 
@@ -156,8 +156,8 @@ def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
         if actual != blob.name:
             path.unlink(missing_ok=True)
             blob.unlink(missing_ok=True)
-            problem = f"its hash is {actual}, expected {blob.name}. It was removed; try again"
-            raise _failed(address, f"{printable(name, 80)} arrived damaged: {problem}")
+            problem = f"its hash is {actual}, not {blob.name}. The file was removed: try again"
+            raise _failed(address, f"{printable(name, 80)} is damaged: {problem}")
     return path
 
 
@@ -173,7 +173,7 @@ def _cached(address: HubAddress, reason: str) -> pathlib.Path:
     """Returns the path of the weights that an address means in the library's cache, without network."""
     from huggingface_hub import constants, snapshot_download
 
-    missing = "it"
+    missing = "the repository"
     try:
         snapshot = snapshot_download(address.repository, revision=address.revision, local_files_only=True)
     except Exception as problem:  # the cache has not all files of the repository, which is as it should be, or none
@@ -209,7 +209,7 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__  # what the library met before it looked into its cache
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     words = printable(" ".join(lines[:4]) or type(error).__name__, 400).rstrip(".")
-    return words if getattr(error, "response", None) is not None else f"{constants.ENDPOINT} gave no answer ({words})"
+    return words if getattr(error, "response", None) is not None else f"{constants.ENDPOINT} did not answer ({words})"
 
 
 def _failed(address: HubAddress, reason: str, verb: str = "fetched") -> DownloadError:
@@ -238,30 +238,29 @@ def push_to_hub(
     revision: str | None = None,
     commit_message: str = "A model of keras_vit",
 ) -> str:
-    """Writes a model to a repository of the Hugging Face Hub, which is created if it does not exist.
+    """Uploads a model to a repository of the Hugging Face Hub, which is created if necessary.
 
-    One commit with the weights (`model.safetensors` with `config.json` in a layout of timm or transformers, otherwise
-    `model.npz` in that of the original code) and a card, `README.md`, unless the repository has one.
-    `keras_vit.load("hf://owner/name")` returns the model. For a `.keras` file, Keras has `model.save("hf://owner/name")`.
+    One commit adds the weights with their config, and a model card (`README.md`) unless there is one. Load the model
+    with `keras_vit.load("hf://owner/name")`. For a `.keras` file use `model.save("hf://owner/name")` of Keras instead.
 
     Args:
-        model: A model of this package.
+        model: A `VisionTransformer` or `BiT`.
         repository: `"owner/name"`.
-        layout: As in `to_checkpoint`; None for the first of timm's, transformers' and the original layout that can hold
-            the model.
-        license: An identifier of the Hub such as `"apache-2.0"`; None to leave it open. The license of the initial
-            weights may apply.
+        layout: As in `to_checkpoint`; None for the first that fits of `"timm"`, `"huggingface"` and the original
+            layout.
+        license: A license identifier of the Hub, such as `"apache-2.0"`; None to leave it open. Mind the license of the
+            initial weights.
         private: Whether a new repository is private; None for the default of the owner's account.
-        revision: The branch to write to; None for the main one.
+        revision: The branch to write to; None for the main branch.
         commit_message: Message of the commit.
 
     Returns:
-        The address of the commit, for a browser.
+        The URL of the commit, a string.
 
     Raises:
-        TypeError, ValueError: if an argument has a wrong type or value, the layout cannot hold the model, or the
-            repository has other weights, which would be loaded instead.
-        OSError: if the Hub refuses it or cannot be reached (DownloadError), or files cannot be written.
+        TypeError, ValueError: if an argument has a wrong type or value, the layout cannot store the model, or the
+            repository has other weights that could be loaded instead.
+        OSError: if the Hub refuses the upload or does not answer (DownloadError), or files cannot be written.
 
     Examples:
         >>> keras_vit.push_to_hub(small, "no owner")
@@ -271,10 +270,10 @@ def push_to_hub(
     if not isinstance(model, (models.VisionTransformer, models.BiT)):
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     if not isinstance(repository, str):
-        raise TypeError(f"repository must be text such as 'owner/name', but {repository!r} was given.")
+        raise TypeError(f"repository must be a string such as 'owner/name', but {repository!r} was given.")
     address = parse_hub_address(f"{SCHEME}{repository.removeprefix(SCHEME)}")
     if address.file is not None or address.revision is not None:
-        raise ValueError(f"repository must be 'owner/name', but {repository!r} was given. A branch is revision=...")
+        raise ValueError(f"repository must be 'owner/name', but {repository!r} was given. Pass a branch as revision=.")
     if license is not None and not re.fullmatch(r"[\w.-]{1,100}", license, re.ASCII):
         raise ValueError(f"license must be an identifier such as 'apache-2.0', but {license!r} was given.")
     if layout is None:
@@ -293,8 +292,8 @@ def push_to_hub(
         others = {name for name in names if name.endswith(ENDINGS) and "/" not in name} - {weights.name, *NOT_WEIGHTS}
         if others:
             raise ValueError(
-                f"{address} has other weights, {printable(min(others), 80)}, beside which {weights.name} would be "
-                "taken for the same model. Remove them there, or choose another repository or layout."
+                f"{address} has other weights already, {printable(min(others), 80)}, so users could load those instead "
+                f"of {weights.name}. Delete them, or choose another repository or layout."
             )
         if CARD not in names:
             write_text(weights.parent / CARD, _card(model.config, address.repository, layout, license))

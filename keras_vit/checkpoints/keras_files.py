@@ -88,12 +88,12 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     description, size = _describe(path)
     if description is None:
         raise ValueError(
-            f"{path} does not say which model it is of. Build the model and pass the file: "
+            f"{path} has weights, but not the config of their model. Build the model with this file, for example "
             f"keras_vit.ViT_B16(weights={str(path)!r})."
         )
     config = _config_of(path, description)
     if config is None:
-        raise ValueError(f"{path} holds another kind of model; a model of keras_vit was expected.")
+        raise ValueError(f"{path} must hold a model of keras_vit, but it holds another one. Load it with Keras.")
     check_size(path, config, size)
     # Keras looks among the classes that have been imported; the program imports none that it has not used yet.
     getattr(models, config.model)
@@ -109,7 +109,8 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
         raise
     except Exception as error:  # Keras and HDF5 raise what the wrong bytes lead them to
         raise ValueError(
-            f"{path} cannot be loaded, it is damaged or was written by another version: {printable(error, 300)}"
+            f"{path} cannot be loaded: it is damaged, or was written by another version of Keras or keras_vit. "
+            f"Download or save it again. The error was: {printable(error, 300)}"
         ) from error
 
 
@@ -133,19 +134,19 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
                 sizes = {member.filename: member.file_size for member in archive.infolist()}
                 # Keras unpacks other members beside the file. None of ours has any.
                 if sizes.keys() - _MEMBERS or len(archive.infolist()) > len(sizes):
-                    raise ValueError(f"it has other members than our models: {sorted(sizes)}")
+                    raise ValueError(f"it must have only {sorted(_MEMBERS)}, but it has {sorted(sizes)}")
                 if sizes["config.json"] > LONGEST_CONFIG:
-                    raise ValueError(f"its config.json has {sizes['config.json']:,} bytes")
+                    raise ValueError(f"config.json has {sizes['config.json']:,} bytes, more than {LONGEST_CONFIG:,}")
                 return archive.read("config.json"), sizes.get(_WEIGHTS, 0)
         except Exception as error:  # `zipfile` and its libraries raise what the wrong bytes lead them to
-            raise ValueError(f"{path} is not a .keras file, or it is damaged: {printable(error, 200)}.") from None
+            raise ValueError(f"{path} is not a .keras file of keras_vit or damaged: {printable(error, 200)}.") from None
     import h5py
 
     try:
         with h5py.File(path) as file:
             return file.attrs.get(_NOTE), path.stat().st_size
     except Exception as error:
-        raise ValueError(f"{path} is not an HDF5 file, or it is damaged: {printable(error, 200)}.") from None
+        raise ValueError(f"{path} is not an HDF5 file or is damaged: {printable(error, 200)}.") from None
 
 
 def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
@@ -164,8 +165,11 @@ def _readable(source: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        reason = printable(error, 200)
-        raise ValueError(f"{source} has a description of its model that cannot be read: {reason}.") from None
+        reason = printable(error, 200).rstrip(".")
+        raise ValueError(
+            f"{source} has a model config that cannot be read: {reason}. Save the model again with this version of "
+            "keras_vit, or download it again."
+        ) from None
 
 
 def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
@@ -178,14 +182,14 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
     least = blocks * trunk.width**2 // 2  # a block or unit has more weights than its width squared
     if least <= size:
         if max(blocks, getattr(config, "upscale_blocks", 0)) > MOST_BLOCKS:
-            raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks.")
+            raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks. Download it again.")
         if is_vit and not trunk.dynamic and math.prod(trunk.grid_size) > _MOST_PATCHES:
-            raise ValueError(f"{path} is damaged: its images have more than {_MOST_PATCHES:,} patches.")
+            raise ValueError(f"The images of {path} must have at most {_MOST_PATCHES:,} patches. Download it again.")
         if max(trunk.image_size) > _LONGEST_SIDE:
-            raise ValueError(f"{path} is damaged: its images have a side of more than {_LONGEST_SIDE:,} pixels.")
+            raise ValueError(f"The images of {path} must have sides of at most {_LONGEST_SIDE:,} pixels.")
         least = count_weights(config) // 2
     if least > size:
-        raise ValueError(f"{path} is damaged: its model has at least {least:,} bytes of weights, it has only {size:,}.")
+        raise ValueError(f"{path} is damaged: its model needs {least:,} bytes of weights, but it has only {size:,}.")
 
 
 def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
@@ -213,7 +217,7 @@ def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
 def _check_most(path: pathlib.Path, size: int, most: int) -> None:
     """Raises ValueError if `size` is more than the bytes that a file may hold."""
     if size > most:
-        raise ValueError(f"{path} is damaged: its weights unpack to {size:,} bytes, its model has at most {most:,}.")
+        raise ValueError(f"{path} is damaged: its weights unpack to {size:,} bytes; at most {most:,} were expected.")
 
 
 # An `.npz` of a dense model
@@ -228,12 +232,12 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         "max_depth": "max_depth",
     }.items():
         if getattr(sidecars, field) is not None:
-            raise ValueError(f"it contains the whole config of its model: leave {option}=... out.")
+            raise ValueError(f"The file contains the config of its model: leave {option}=... out.")
     note = sidecars.note
-    with _readable("it"):
+    with _readable("The file"):
         config = _CONFIG_TYPES[note["model"]](**note["config"])
     if not isinstance(config, DenseConfig):
-        raise ValueError(f"its note names the model {note['model']!r}; a dense model was expected.")
+        raise ValueError(f"The model must be for segmentation, depth or detection, but is {note['model']!r}.")
     check_size(sidecars.name, config, sum(array.bytes for array in file.values()))
     return Plan(layout=DESCRIBED, dialect="keras_vit", stored=config, arrays=dict(file))
 

@@ -46,7 +46,7 @@ class _Reader:
     def place(self, length: int) -> int:
         """Returns where the next bytes begin; ValueError where the file has fewer."""
         if length > self.size - self.file.tell():
-            raise ValueError("it ends too early")
+            raise ValueError("the file ends too early")
         return self.file.tell()
 
     def number(self, form: str) -> Any:
@@ -57,7 +57,7 @@ class _Reader:
     def value(self, name: str, levels: int = 0) -> Any:
         """Returns the next value; `name` is that of an array."""
         if levels > _MOST_LEVELS:
-            raise ValueError("its maps are nested too deeply")
+            raise ValueError(f"the file has more than {_MOST_LEVELS} maps inside each other")
         kind = self.number("B")
         if kind <= 0x7F or kind >= 0xE0:
             return kind if kind <= 0x7F else kind - 256
@@ -71,7 +71,7 @@ class _Reader:
             for _ in range(length):
                 key = self.value(name, levels + 1)
                 if not isinstance(key, str) or key in found:
-                    raise ValueError(f"it has the key {printable(repr(key), 60)} twice, or as something else than text")
+                    raise ValueError(f"the key {printable(repr(key), 60)} must be a string that is there once")
                 found[key] = self.value(f"{name}/{key}" if name else key, levels + 1)
             return found
         if what == "list":
@@ -92,7 +92,7 @@ class _Reader:
         if 0xD4 <= kind <= 0xD8:
             return "array", 2 ** (kind - 0xD4)
         if kind not in _LENGTHS:
-            raise ValueError(f"it has the byte {kind:#x}, which no value begins with")
+            raise ValueError(f"a value begins with the byte {kind:#x}, which is not valid")
         what, form = _LENGTHS[kind]
         return what, self.number(form)
 
@@ -106,9 +106,9 @@ class _Reader:
         dtype = dtype.decode() if isinstance(dtype, bytes) else dtype
         is_known = dtype in READABLE and isinstance(shape, list) and is_shape((*shape,)) and isinstance(data, Extent)
         if not is_known or self.file.tell() != end or name in self.arrays:
-            raise ValueError(f"its array {printable(repr(name), 100)} is not one of Flax's, or is there twice")
+            raise ValueError(f"the array {printable(repr(name), 100)} is not valid, or is there twice")
         if math.prod(shape) * np.dtype(dtype).itemsize != data.size:
-            raise ValueError(f"its array {printable(repr(name), 100)} has another size than its shape says")
+            raise ValueError(f"the array {printable(repr(name), 100)} has {data.size:,} bytes, not those of its shape")
         self.arrays[name] = StoredArray(name, tuple(shape), np.dtype(dtype), data.read)
 
 
@@ -119,9 +119,9 @@ def read_msgpack(path: pathlib.Path) -> ArrayFile:
         try:
             reader.value("")
             if file.tell() != reader.size:
-                raise ValueError("more bytes follow its end")
+                raise ValueError("more bytes follow the end of the last array")
         except (ValueError, TypeError, struct.error, MemoryError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not a msgpack file of Flax that can be read: {error}.") from error
+            raise ValueError(f"{path} is not a msgpack file of Flax, or is damaged: {error}.") from error
     return ArrayFile(path, reader.arrays)
 
 

@@ -46,7 +46,7 @@ class Extent:
     def check_unchanged(self) -> None:
         """Raises ValueError if the file has another length or time than when it was opened."""
         if contents_of(self.path) != self._stamp:
-            raise ValueError(f"{self.path} was changed while it was read. Open it again, or fetch it again.")
+            raise ValueError(f"{self.path} was changed while it was read. Load it again, or download it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
         """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying."""
@@ -69,7 +69,7 @@ class Extent:
             checksum = zlib.crc32(piece, checksum)
         if checksum != self.checksum:
             name = printable(repr(self.name), 100)
-            raise ValueError(f"{self.path} is damaged: the checksum of {name} is wrong. Fetch the file again.")
+            raise ValueError(f"{self.path} is damaged: the checksum of {name} is wrong. Download the file again.")
         self.checksum = None
 
     def _pieces(self, first: int, size: int, buffer: memoryview) -> Iterator[memoryview]:
@@ -80,7 +80,7 @@ class Extent:
                 at = done if len(buffer) >= size else 0
                 piece = buffer[at : at + min(PIECE, size - done)]
                 if file.readinto(piece) != len(piece):
-                    raise ValueError(f"{self.path} was shortened while it was read. Fetch the file again.")
+                    raise ValueError(f"{self.path} was shortened while it was read. Download the file again.")
                 yield piece
 
 
@@ -96,8 +96,8 @@ class PackedExtent(Extent):
                 data[:] = np.frombuffer(archive.read(self.name), np.uint8)[first : first + size]
         except Exception as error:  # whatever the wrong bytes lead to
             raise ValueError(
-                f"{self.path} is damaged: {printable(repr(self.name), 100)} cannot be unpacked ({error}). Fetch "
-                "the file again."
+                f"{self.path} is damaged: {printable(repr(self.name), 100)} cannot be unpacked ({error}). Download the "
+                "file again."
             ) from None
         return data
 
@@ -202,7 +202,7 @@ class ArrayFile(dict[str, StoredArray]):
             return None
         if not isinstance(grid, list) or len(grid) != 2 or not is_shape((*grid,)) or 0 in grid:
             shown = printable(grid, 60)
-            raise ValueError(f"{self.path} notes grid_size as {shown}, expected two positive integers: it is damaged.")
+            raise ValueError(f"grid_size in {self.path} must be two positive integers, but is {shown}.")
         return tuple(grid)
 
 
@@ -230,15 +230,12 @@ def read_members(
                         continue
                     where, method = printable(repr(name), 100), member.compress_type
                     if name in found:
-                        raise ValueError(f"it has two members of the name {where}")
+                        raise ValueError(f"the archive has two files of the name {where}. Keep one")
                     if method not in packed:
-                        raise ValueError(f"{where} is compressed in a way that NumPy does not use")
+                        raise ValueError(f"{where} has an unknown compression. Use numpy.savez or savez_compressed")
                     packed[method] += member.file_size
                     if packed[method] > limits[method]:
-                        raise ValueError(
-                            f"it has {size:,} bytes and would unpack to {packed[method]:,}, more than the "
-                            f"{limits[method]:,} that it may have"
-                        )
+                        raise ValueError(f"it unpacks to {packed[method]:,} bytes, more than {limits[method]:,}")
                     with archive.open(member) as opened:  # compares the archive's list with the member itself
                         file.seek(member.header_offset)
                         *_, name_length, extra_length = struct.unpack("<26sHH", file.read(_LOCAL_HEADER))
@@ -256,8 +253,8 @@ def read_members(
 
 
 _BEGINNINGS = {
-    b"\x89HDF": "it is an HDF5 file; load it with model.load_weights",
-    b"version https://git-lfs": "it is a pointer of Git LFS, not the file itself; fetch that with `git lfs pull`",
+    b"\x89HDF": "it is an HDF5 file. Load it with model.load_weights",
+    b"version https://git-lfs": "it is a Git LFS pointer to the file. Download the file with `git lfs pull`",
     b"\x93NUMPY": "it is a single array (.npy)",
 }
 
@@ -275,15 +272,15 @@ def kind_of(path: pathlib.Path) -> str | None:
 def guess_type(path: pathlib.Path) -> str:
     """Returns a sentence that guesses what a file is, for messages; OSError if it cannot be read."""
     head, kind = _head(path), kind_of(path)
-    cut_off = "its end is missing or it holds something else. It was probably not fetched completely"
+    cut_off = "it is incomplete, or holds something else. Download it again"
     if kind == "npz":
         if b"metadata.json" in head or b"config.json" in head:
-            return "it looks like a .keras file; load it with keras.saving.load_model"
+            return "it looks like a .keras file. Load it with keras.saving.load_model"
         return cut_off
     if kind == "torch" and head.startswith(b"PK") and not zipfile.is_zipfile(path):
         return cut_off
     if is_web_page(head):
-        return "it is a web page, probably the error message of a download"
+        return "it is a web page, probably an error message. Download the file again"
     for start, meaning in _BEGINNINGS.items():
         if head.startswith(start):
             return meaning

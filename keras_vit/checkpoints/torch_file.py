@@ -37,7 +37,7 @@ MOST_STEPS = 2**20  # instructions of a pickle; the same training state has a tw
 # that Python does not watch: four times as many end the process.
 MOST_TUPLES = 2**16
 _LONGEST_NAME = 300  # characters of the names of arrays
-_ORDER = "has values that are not in the byte order of common machines (little endian). Save it again on one."
+_ORDER = "must have little-endian values, but they are big-endian. Save it again on a little-endian machine."
 _NESTED = 4  # containers in each other
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the older form
 
@@ -62,16 +62,16 @@ def _state_dict(root: Any, path: pathlib.Path, state: str | None) -> tuple[list[
         found = list(_tensors(root))
         tensors = dict(found)
         if len(tensors) < len(found):
-            raise ValueError(f"{path} has two arrays of one name: dots in names of modules make them alike.")
+            raise ValueError(f"{path} has two arrays of one name. Rename the modules that have dots in their names.")
         return [], tensors
     inner: Any = root if state is None else _fields(root).get(state)
     inside = _path_to_weights(inner)
     if inside is None and state is not None:
-        raise ValueError(f"state={state!r} is not a dict with weights in {path}. It has: {_keys(root)}.")
+        raise ValueError(f"state must name a dict with weights in {path}, but is {state!r}. Its keys: {_keys(root)}.")
     if inside is None:
         raise ValueError(
-            f"{path} holds no state dict: expected tensors by name, or a dict with one of {', '.join(CONTAINERS)}. "
-            f"It has: {_keys(root)}."
+            f"{path} must hold tensors by name, directly or under one of the keys {', '.join(CONTAINERS)}, but it has: "
+            f"{_keys(root)}. Pass the right key as state=..."
         )
     for name in inside:
         inner = inner[name]
@@ -88,13 +88,14 @@ def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pa
     """Returns by name each tensor as an array that knows where in the file its values are."""
     arrays, used = {}, dict.fromkeys(storages, 0)
     for name, tensor in tensors.items():
+        where = f"the array {printable(repr(name), 100)}"
         try:
-            arrays[name], key = _describe(name, tensor, storages), tensor.storage.key
+            arrays[name], key = _describe(name, where, tensor, storages), tensor.storage.key
             used[key] += arrays[name].bytes
             if used[key] > MOST_SHARED * storages[key].size:
-                raise ValueError(f"is one of too many arrays that share {storages[key].size:,} bytes")
+                raise ValueError(f"{where} shares {storages[key].size:,} bytes with too many arrays. Download it again")
         except ValueError as error:
-            raise ValueError(f"{path} is damaged: {printable(repr(name), 100)} {error}.") from None
+            raise ValueError(f"{path} cannot be read: {error}.") from None
     return arrays
 
 
@@ -109,7 +110,7 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     def describe(name: str, extent: Extent, _: object) -> Extent:
         """Returns where a member's bytes are; ValueError where they are compressed."""
         if isinstance(extent, stored_array.PackedExtent):
-            raise ValueError(f"its member {printable(repr(name), 100)} is compressed, which torch.save never does")
+            raise ValueError(f"{printable(repr(name), 100)} is compressed. Write the file with torch.save")
         return extent
 
     extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, describe)
@@ -119,12 +120,12 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     if order is not None and order.read(0, min(order.size, 10)).tobytes() == b"big":
         raise ValueError(f"{path} {_ORDER}")
     if pickled.size > LONGEST:
-        raise ValueError(f"{path}: its data.pkl has {pickled.size:,} bytes, the most are {LONGEST:,}.")
+        raise ValueError(f"data.pkl in {path} must have at most {LONGEST:,} bytes, but it has {pickled.size:,}.")
     stream = io.BytesIO(pickled.read(0, pickled.size).tobytes())
     value = read_pickle(stream, path)
     left = stream.read()
     if left:
-        raise ValueError(f"{path} is damaged: {len(left):,} bytes follow the end of its pickle.")
+        raise ValueError(f"{path} is damaged: {len(left):,} bytes follow the end of its pickle. Download it again.")
     return value, {name.removeprefix("data/"): extent for name, extent in extents.items()}
 
 
@@ -135,53 +136,50 @@ def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         stream = io.BytesIO(file.read(LONGEST))
     for expected in (_MAGIC, _VERSION):
         if read_pickle(stream, path) != expected:
-            raise ValueError(f"{path} is a pickle, but torch.save did not write it.")
+            raise ValueError(f"{path} is a pickle, but not one of torch.save. Save a state dict with torch.save.")
     system, root, keys = (read_pickle(stream, path) for _ in range(3))
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(f"{path} {_ORDER}")
     if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
-        raise ValueError(f"{path} is damaged: its list of storages is invalid.")
+        raise ValueError(f"{path} is damaged: its list of storages is invalid. Download it again.")
     storages = [tensor.storage for _, tensor in _tensors(root) if type(tensor.storage) is Storage]
     types = {storage.key: storage.stored for storage in storages}
     extents, at = {}, stream.tell()
     with path.open("rb") as file:
         for key in keys:
             if key not in types:
-                raise ValueError(f"{path} has a storage {printable(key, 60)} that no array is in.")
+                raise ValueError(f"{path} is damaged: no array uses the storage {printable(key, 60)}. Save it again.")
             file.seek(at)
             count = int.from_bytes(file.read(8), "little", signed=True)
             length = count * np.dtype(types[key]).itemsize
             if count < 0 or at + 8 + length > size:
-                raise ValueError(f"{path} is truncated: the storage {printable(key, 60)} has {count:,} values.")
+                raise ValueError(f"{path} is truncated in the storage {printable(key, 60)}. Download the file again.")
             extents[key] = Extent(path, at + 8, length, key)
             at += 8 + length
     if at != size:
-        raise ValueError(f"{path} is damaged: {size - at:,} bytes follow its storages.")
+        raise ValueError(f"{path} is damaged: {size - at:,} bytes follow its storages. Download it again.")
     return root, extents
 
 
-def _describe(name: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
+def _describe(name: str, where: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
     """Returns a tensor as an array whose values are not read yet."""
     storage, offset, shape, strides = tensor
     if type(storage) is not Storage or storage.key not in storages:
-        raise ValueError("is in a storage that the file does not have")
+        raise ValueError(f"{where} refers to a storage that the file does not have. Download it again")
     extent, dtype = storages[storage.key], np.dtype(storage.stored)
     if extent.size != storage.count * dtype.itemsize:
         raise ValueError(
-            f"is in the storage {printable(storage.key, 60)}, which should have {storage.count:,} values of "
-            f"{storage.stored}; it has {extent.size:,} bytes"
+            f"{where} needs {storage.count:,} values of {storage.stored} in the storage {printable(storage.key, 60)}, "
+            f"which has {extent.size:,} bytes. Download it again"
         )
     if not is_shape(shape) or not is_shape((offset,)) or not are_counts(strides) or len(strides) != len(shape):
-        raise ValueError("has a shape, strides or an offset that no array has")
+        raise ValueError(f"{where} has an invalid shape, strides or offset. Download it again")
     if offset + span(shape, strides) > storage.count:
-        raise ValueError(f"leaves its storage, which has {storage.count:,} values")
+        raise ValueError(f"{where} is larger than its storage of {storage.count:,} values. Download it again")
     covered = 1
     for stride, n in sorted(zip(strides, shape, strict=True)) if math.prod(shape) else ():
         if n > 1 and stride < covered:
-            raise ValueError(
-                f"has values on top of each other (strides {strides}, shape {shape}). Save it with PyTorch after "
-                ".contiguous()"
-            )
+            raise ValueError(f"{where} has overlapping values. Save tensor.contiguous() with PyTorch instead")
         covered += (n - 1) * stride
     rows = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     if all(n <= 1 or stride == row for n, stride, row in zip(shape, strides, rows, strict=True)):
@@ -291,14 +289,14 @@ class _Function:
         return self._function(*arguments)
 
     def __setstate__(self, state: Any) -> None:
-        raise ValueError("it changes an object that represents a function")
+        raise ValueError("it changes a function")
 
 
 def _make_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Tensor:
     """Returns the arguments as a `Tensor`, unchecked; ValueError for flags behind the second of `more`."""
     # What follows: requires_grad, hooks, and flags, such as that all values count negative.
     if len(more) > 3 or any(more[2:]):
-        raise ValueError("it has a tensor with flags, which are not known here")
+        raise ValueError("it has a tensor with flags that are not supported, such as conjugate or negative")
     return Tensor(storage, offset, shape, strides)
 
 
@@ -328,8 +326,8 @@ class _Unpickler(pickle.Unpickler):
             return _Object
         if (module, name) not in _NAMES:
             raise ValueError(
-                f"it asks for the class or function {printable(f'{module}.{name}', 200)}, which is never imported: "
-                "it might run code. If you trust the file, load it with PyTorch and save its state dict alone"
+                f"it needs the class or function {printable(f'{module}.{name}', 200)}, which is not imported because "
+                "it could run code. If you trust the file, load it with PyTorch"
             )
         return _NAMES[module, name]
 
@@ -339,7 +337,7 @@ class _Unpickler(pickle.Unpickler):
             case ("storage", str(stored), str(key), _, int(count), *view):
                 if stored in _STORAGES.values() and abs(count) < 2**60 and not any(view):
                     return Storage(key, stored, count)
-        raise ValueError("it refers to an object that is not a storage, perhaps a whole module or a view")
+        raise ValueError("it must refer only to storages, but refers to a module, a view or another object")
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
@@ -352,7 +350,7 @@ def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
             if steps >= MOST_STEPS:
                 raise ValueError(f"it has more than {MOST_STEPS:,} instructions")
             if instruction.name in ("PUT", "LONG_BINPUT") and argument not in range(MOST_STEPS):
-                raise ValueError(f"it remembers a value under the number {argument:,}")
+                raise ValueError(f"its memo has the index {argument:,}, at most {MOST_STEPS - 1:,} is allowed")
             if instruction.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
                 tuples += 1
             if tuples > MOST_TUPLES:
@@ -363,4 +361,7 @@ def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
         raise
     except Exception as error:  # whatever the wrong instructions lead to
         reason = printable(str(error) or type(error).__name__, 500)
-        raise ValueError(f"{path} is damaged, or holds more than weights: of its pickle, {reason}.") from None
+        raise ValueError(
+            f"{path} is damaged or has more than weights: its pickle cannot be read, because {reason}. Save only the "
+            "state dict with torch.save."
+        ) from None

@@ -21,35 +21,27 @@ def to_checkpoint(
     overwrite: bool = False,
     stack: bool = False,
 ) -> None:
-    """Writes the weights of a model as a checkpoint file that other code can read.
+    """Writes a model as a checkpoint file for timm, transformers, open_clip or the original code.
 
-    `"timm"`, `"huggingface"` and `"clip"` write a `.safetensors` file and the JSON files that timm, transformers and
-    open_clip need; a model that they cannot compute is an error. The other layouts write an `.npz` for the original
-    code. It has a note, which the original code ignores: class names, grid and, if they differ from the official code,
-    preprocessing, resizing of positions and `pool_padding`.
-
-    It is the exact inverse of `from_checkpoint`: every array of a file comes back bit for bit, under the layout's names
-    without a prefix. The same holds for a model that is written to another layout and read again. A class token's
-    position is big_vision's first row of the table; where its loader would not know that row, because the number of
-    patches is not a square, it is added to the token. vit_jax gives a class token without a position a row of zeros.
-    Files hold float32; weights in float64 are rounded, with a warning.
+    The layouts of PyTorch models write `.safetensors` and the JSON files that those libraries need; the others write
+    an `.npz`. `from_checkpoint` reads every file back bit for bit. The file also stores the settings that its layout
+    lacks, such as class names and preprocessing; other libraries ignore them. Weights are stored as float32.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a dense model, which is written for transformers, or with all of its
-            config where `path` ends in `.npz` and `layout` is None.
-        path: Where the file shall be. For the layouts of PyTorch's models a name that ends in `.safetensors`, or a
-            folder, which gets a `model.safetensors`.
-        layout: `"vit_jax"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"clip"` (OpenAI's names, for open_clip),
-            `"tips"` (the `.npz` of TIPS's authors) or `"tips_scenic"` (Scenic's); for a `BiT`, `"bit_tf"` (the names of
-            the published files) or `"bit_bv"` (big_vision's). None for the layout of the official files.
-        overwrite: Whether files may be replaced.
-        stack: Whether the blocks are stacked along a first axis, as big_vision stores models with `scan=True`.
+        model: A `VisionTransformer`, a `BiT`, or a dense model (segmentation, depth, detection).
+        path: The file to write, or for the PyTorch layouts also a folder, which gets a `model.safetensors`.
+        layout: `"timm"`, `"huggingface"` (transformers), `"clip"` (open_clip), `"vit_jax"`, `"big_vision"`, `"tips"`
+            (the authors' PyTorch code), `"tips_scenic"`, `"pe"` (Meta); for a `BiT` `"bit_tf"` or `"bit_bv"`
+            (big_vision). None for the layout of the official files; dense models are then stored for transformers, or
+            complete if `path` ends in `.npz`.
+        overwrite: Whether to replace existing files.
+        stack: Whether to stack the blocks along a first axis, as big_vision does with `scan=True`.
 
     Raises:
         TypeError: if `model` is not an image model of this package, or `path` is not a path.
-        ValueError: if the layout is unknown, has no place for such a model, another ending or no stacked blocks; if a
-            weight is beyond float32's range, or the class names do not fit into a comment (64 KiB).
-        OSError: if there is a file already (FileExistsError), no folder above that of `path`, or no room.
+        ValueError: if the layout is unknown, cannot store the model or does not fit `path`, `stack` is not supported, a
+            weight is beyond the range of float32, or class names exceed 64 KiB in an `.npz`.
+        OSError: if a file exists already (FileExistsError), the folder cannot be made, or the disk is full.
 
     Examples:
         >>> keras_vit.to_checkpoint(model, "back.npz")
@@ -57,7 +49,7 @@ def to_checkpoint(
         True
     """
     if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
-        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
+        raise TypeError(f"model must be an image model of keras_vit, but {type(model).__name__} was given.")
     check_fits_float32(model)
     path = os.path.expanduser(path)  # as `load` reads it
     if isinstance(model, models.DenseModel):
@@ -69,7 +61,7 @@ def to_checkpoint(
         raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
     if not isinstance(config, LAYOUTS[layout].config_type):
         names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
-        raise ValueError(f"A {type(model).__name__} can be written as one of {names}, but layout={layout!r} was given.")
+        raise ValueError(f"layout must be one of {names} for a {type(model).__name__}, but {layout!r} was given.")
     target, sidecars = _target(pathlib.Path(path), layout), LAYOUTS[layout].sidecars
     note, arrays = note_of(config, LAYOUTS[layout]), extract(model, LAYOUTS[layout], stack)
     if sidecars is None:
@@ -83,9 +75,11 @@ def warn_of_pictures(note: dict[str, Any], layout: str) -> None:
     """Warns where those for whom a file is written prepare pictures in another way, as its note says."""
     others = {name: value for name, value in note.get("instead_of", {}).items() if name in PICTURES}
     if others:
-        given = ", ".join(f"{name}={note[name]!r} (there: {value!r})" for name, value in others.items())
-        words = f"The layout {layout!r} has no word for {given}: others prepare pictures with slightly other numbers"
-        warn_caller(f"{words}. A note in the file keeps it for keras_vit; with_config(...) takes theirs.")
+        given = ", ".join(f"{name}={note[name]!r} but uses {value!r}" for name, value in others.items())
+        warn_caller(
+            f"The layout {layout!r} cannot store {given}: other libraries prepare pictures a little differently. "
+            "keras_vit reads the true value from the file."
+        )
 
 
 def check_format(path: str | os.PathLike[str], layout: str | None = None) -> None:
@@ -95,26 +89,22 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
         is_npz = LAYOUTS[layout].sidecars is None
         if pathlib.Path(path).suffix not in ((".npz",) if is_npz else (".safetensors", "")):
             kind = "an .npz file" if is_npz else "a .safetensors file, or a folder with one"
-            raise ValueError(f"The layout {layout!r} is {kind}, but {str(path)!r} was given.")
+            raise ValueError(f"The path must be {kind} for the layout {layout!r}, but {str(path)!r} was given.")
         return
     if not str(path).endswith((".npz", *KERAS_ENDINGS)):
         beside = ", ".join(name for name, known in LAYOUTS.items() if known.sidecars is not None)
         raise ValueError(
-            f"A model is an .npz, .keras or .weights.h5 file, or with layout=... a .safetensors file or a folder "
-            f"({beside}), but {str(path)!r} was given."
+            f"The path must end in .npz, .keras or .weights.h5, but {str(path)!r} was given. For a .safetensors file "
+            f"or a folder pass layout= one of {beside}."
         )
 
 
 def _target(path: pathlib.Path, layout: str) -> pathlib.Path:
     """Returns the file that a path names in a layout: `model.safetensors` in it where it is a folder's."""
     is_npz = layout in LAYOUTS and LAYOUTS[layout].sidecars is None
-    own, kind = (".npz", ".npz") if is_npz else (".safetensors", "safetensors")
+    own = ".npz" if is_npz else ".safetensors"
     if path.suffix != own and path.suffix in (*ENDINGS, ".keras", ".h5"):
-        advice = "layout='timm', 'huggingface' or 'clip'" if is_npz else "a folder"
-        raise ValueError(
-            f"The layout {layout!r} is {kind}, but path={str(path)!r} was given: pass a name that ends in {own}, or "
-            f"{advice}."
-        )
+        raise ValueError(f"path must end in {own} for the layout {layout!r}, but {str(path)!r} was given.")
     return path if is_npz or path.suffix == own else path / "model.safetensors"
 
 
@@ -140,10 +130,10 @@ def _write_dense(
         return
     to_write = WRITTEN.get(type(config))
     if to_write is None or layout not in (None, "huggingface"):
-        known = "no layout" if to_write is None else "the layout 'huggingface'"
+        known = "no layout" if to_write is None else "only layout='huggingface'"
         raise ValueError(
-            f"{known} holds a model of the kind {config.model}. Write it as .npz without a layout, or "
-            "as .keras: model.save(...)."
+            f"A {config.model} has {known}, but layout={layout!r} was given. Write it as .npz without a layout, or as "
+            ".keras: model.save(...)."
         )
     target = _target(path, "huggingface")
     written = to_write(config)

@@ -49,32 +49,32 @@ from keras_vit.zoo import load
 # What a TIPS calls its temperature, by which cosines are divided.
 TEMPERATURES = ("temperature", "temperature_contrastive")
 _LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
-_HALF = "it is half of a model."
+_HALF = "Pass a complete file with both towers."
 _LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(_LARGEST_NUMBER)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImageText(WithTexts, SharedModel, keras.Model):
-    """An image tower and a text tower whose embeddings can be compared: `(images, ids)` to logits `(images, texts)`.
+    """An image tower and a text tower (CLIP, SigLIP, LiT, TIPS): `(images, ids)` to logits `(images, texts)`.
 
-    `both.compile(optimizer, training.ContrastiveLoss())` and `both.fit((images, texts))` train both towers, and the
-    temperature, on pairs: text i belongs to image i of a batch. A tower with `trainable = False` does not change (LiT).
+    To train on pairs, `both.compile(optimizer, training.ContrastiveLoss())` and `both.fit((images, texts))`: text i
+    belongs to image i of a batch. To keep a tower fixed (LiT), set its `trainable = False`.
 
     Args:
-        image_encoder: Images to embeddings `(batch, D)`, which are not normalised.
-        text_encoder: Token ids to embeddings `(batch, D)`, which are not normalised.
-        tokenizer: Texts to token ids. Files of Keras do not hold it: set `both.tokenizer` after loading.
-        scale: Factor of the cosine similarities; its logarithm is a weight.
-        bias: Bias added to the scaled similarities, a weight; None for none.
-        averaging: How the family's original averages the texts of a class (see `zero_shot_classifier`).
-        notes: Sentences about the tokenizer or the weights that a user should know.
-        temperature: `1 / scale` as stored in the file of a TIPS; it is written back unchanged unless `scale` changes.
+        image_encoder: Images to embeddings `(batch, D)`, not normalised.
+        text_encoder: Token ids to embeddings `(batch, D)`, not normalised.
+        tokenizer: Texts to token ids. A `.keras` file does not contain it: set `both.tokenizer` after loading.
+        scale: Initial factor of the cosine similarities; its logarithm is a weight.
+        bias: Initial bias of the scaled similarities, a weight; None for no bias.
+        averaging: Rule by which `zero_shot_classifier` averages the texts of a class.
+        notes: Sentences for the user about the tokenizer or the weights.
+        temperature: `1 / scale` as stored in a TIPS file, so that it is written back unchanged.
         temperature_name: Name of its array in the file.
 
     Raises:
-        ValueError: if the lengths of the embeddings differ, `averaging` is unknown, `scale` or `temperature` is not
-            above 0, or one of these or `bias` is NaN, infinite or beyond float32.
-        TypeError: if one of these is not a number.
+        ValueError: if the embeddings differ in length, `averaging` is unknown, `scale` or `temperature` is not above 0,
+            or a number is not finite.
+        TypeError: if `scale`, `bias` or `temperature` is not a number.
 
     Examples:
         >>> both.logits(small_images, ["cat", "dog"]).shape
@@ -101,11 +101,12 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
         if len(image_encoder.output_shape) != 2 or lengths[0] != lengths[1]:
             raise ValueError(
-                f"Embeddings must have one length, but {lengths[0]} of images and {lengths[1]} were given."
+                "Image and text embeddings must be vectors of the same length, but images have the shape "
+                f"{image_encoder.output_shape} and texts {text_encoder.output_shape}."
             )
         for name, value in {"scale": scale, "temperature": scale if temperature is None else temperature}.items():
             if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
-                raise ValueError(f"{name} must be a number above 0 that float32 holds, but {value!r} was given.")
+                raise ValueError(f"{name} must be above 0 and in the range of float32, but {value!r} was given.")
         if bias is not None and not math.isfinite(bias):
             raise ValueError(f"bias must be a finite number or None, but {bias!r} was given.")
         self.image_encoder = image_encoder
@@ -152,22 +153,22 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Returns the loss of the compiled model; for `y=None` the labels are an identity: text i is of image i."""
+        """Returns the loss of the compiled model; without `y` the labels are an identity matrix."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Returns the metrics of the compiled model, of the same labels as its loss."""
+        """Returns the metrics of the compiled model, for the same labels as `compute_loss`."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains on `(images, texts)`: pictures or their files, sentences or token ids; `validation_data` likewise.
+        """Trains both towers on pairs `x = (images, texts)`, and returns Keras's history.
 
-        Returns Keras's history; the other arguments are those of Keras's `fit`. The loss compares all images of a batch
-        with all texts. On several devices and in several processes of JAX, with `training.data_parallel()`, that is the
-        whole batch. Raises ValueError in replicas of `tf.distribute` and in connected processes without a distribution,
-        which would compare their own parts; for unknown token ids, and as `embed_images` and `embed_texts` do.
+        Images are arrays, pictures or paths; texts are sentences or token ids; `validation_data` is such a pair. Other
+        arguments are those of Keras's `fit`. The loss compares all images and texts of a batch, also across devices
+        inside `training.data_parallel()` on JAX. Raises ValueError for unknown token ids, and for replicas of
+        `tf.distribute` or separate processes, which would compare only their own part.
         """
         replicas = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
         processes = current()
@@ -175,8 +176,8 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             replicas = max(replicas, processes.count)
         if replicas > 1:
             raise ValueError(
-                f"The loss of pairs is over the whole batch, but each of {replicas} replicas would compare its own "
-                "part. Train in one process on one device, or on JAX inside training.data_parallel().scope()."
+                f"The contrastive loss needs the whole batch, but each of {replicas} replicas has only a part. Train "
+                "in one process on one device, or on JAX inside training.data_parallel().scope()."
             )
         held = kwargs.get("validation_data")
         if isinstance(held, tuple) and held:
@@ -186,16 +187,16 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return super().fit(self._pair(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Returns the loss and the metrics on what `fit` takes, as Keras's `evaluate` does; errors as of `fit`."""
+        """Returns what Keras's `evaluate` returns, the loss and metrics, for pairs as `fit` takes them."""
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
-        """Returns `logits` for all pairs of `(images, texts)`; Keras's method would only compare within batches.
+        """Returns `logits` of all images and texts in the pair `x = (images, texts)`, not only those of the same batch.
 
-        `verbose` is ignored. Raises ValueError for anything but such a pair.
+        `verbose` is ignored. Raises ValueError if `x` is not a pair.
         """
         if not (isinstance(x, tuple) and len(x) == 2):
-            raise ValueError("predict takes (images, texts), of which it returns both.logits(images, texts).")
+            raise ValueError(f"x must be a pair (images, texts), but {type(x).__name__} was given.")
         return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
 
     def _pair(self, x: Any) -> Any:
@@ -211,7 +212,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return images, texts
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the config for Keras's files: both towers, serialized, and what is not a weight; no tokenizer."""
+        """Returns the config for saving: both towers and all settings that are not weights, except the tokenizer."""
         return {
             "image_encoder": keras.saving.serialize_keras_object(self.image_encoder),
             "text_encoder": keras.saving.serialize_keras_object(self.text_encoder),
@@ -226,22 +227,22 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
-        """Returns the model of what `get_config` returned; `custom_objects` is ignored."""
+        """Returns the model of a config from `get_config`; `custom_objects` is ignored."""
         towers = ("image_encoder", "text_encoder")
         return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in towers})
 
     def embed_images(self, images: Any, batch_size: int = 32) -> np.ndarray:
-        """Returns embeddings of images, float32 `(images, D)`, each of length 1.
+        """Returns embeddings of images, float32 `(images, D)`, normalised to length 1.
 
         Args:
-            images: What `image_encoder.predict` takes, such as an array or a `tf.data.Dataset`; or a path, a PIL image,
-                or a list or tuple of them or of pixels of 0..255, which are prepared first.
-            batch_size: Images computed at a time.
+            images: An array or data set as for `image_encoder.predict`; or a path, a PIL image, or a list of paths,
+                images or pixel arrays (0 to 255), which are preprocessed first.
+            batch_size: Number of images per step.
 
         Raises:
-            TypeError, ValueError: if `batch_size` is not a positive integer, or the model takes no such images.
+            TypeError, ValueError: if `batch_size` is not a positive integer, or the model does not take such images.
             OSError: if a file is missing (FileNotFoundError) or cannot be opened.
-            ImportError: if there are files and Pillow, or tifffile for a TIFF of other channels than three, is missing.
+            ImportError: if Pillow is missing for a file, or tifffile for a TIFF that does not have three channels.
         """
         whole_number("batch_size", batch_size, 1)
         if isinstance(images, (list, tuple, bytes)) or is_file(images):
@@ -249,14 +250,14 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
     def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Returns scaled similarities, float32 `(images, texts)`; as `embed_images` and `embed_texts`."""
+        """Returns similarities times `scale` plus `bias`, float32 `(images, texts)`; errors as in `embed_images`."""
         similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns probabilities float32 `(images, texts)`; errors as of `logits`.
+        """Returns probabilities, float32 `(images, texts)`; arguments and errors as in `logits`.
 
-        With a softmax, the probabilities of an image sum to 1; with a sigmoid (see `activation`) they are independent.
+        They sum to 1 over the texts if `activation` is `"softmax"`, and are independent if it is `"sigmoid"`.
         """
         logits = self.logits(images, texts)
         return softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
@@ -270,31 +271,28 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         batch_size: int = 32,
         progress: bool = True,
     ) -> VisionTransformer:
-        """Returns a classifier: the image tower with a head made of text embeddings, without the text tower.
+        """Returns an image classifier for named classes, whose head is made of text embeddings.
 
-        The head's kernel holds the normalised embedding of each class times `scale`, its bias `bias`; it reads the
-        normalised embedding of the image (`config.unit_features`).
+        The kernel of the head is the normalised embedding of each class times `scale`. It is multiplied with the
+        normalised image embedding (`config.unit_features`). The model does not contain the text tower.
 
         Args:
             class_names: Names of the classes; they become `config.class_names`.
-            templates: Sentences with a `{}` for the name, or the name of a published list of them: `"openai_80"` and
-                `"openai_7"` (CLIP's notebooks for ImageNet), `"openai_cifar10"` or another of
-                `published_templates()`. A class is the mean of its texts.
-            averaging: Whose rule averages the texts of a class: `"openai"` (also open_clip's), `"big_vision"` (SigLIP's
-                published numbers: no capitals and punctuation, the first of several names) or `"lit"`. None for the
-                family's.
-            batch_size: Texts computed at a time.
+            templates: Sentences with `{}` for the class name, or the name of a published list of them such as
+                `"openai_80"` (see `published_templates()`). The embedding of a class is the mean over its sentences.
+            averaging: Rule for this mean: `"openai"` (also open_clip), `"big_vision"` (SigLIP; removes capitals,
+                punctuation and text after a comma first) or `"lit"`. None for the rule of the model's family.
+            batch_size: Number of texts per step.
             progress: Whether to show a progress bar.
 
         Returns:
-            A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` makes probabilities.
+            A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` returns probabilities.
 
         Raises:
             TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
-            ValueError: unless there are two names or more, each a line of text, all different also where the rule drops
-                capitals and punctuation, and templates are strings with one `{}` each; if `averaging` is unknown,
-                `batch_size` is not a positive integer, or there is no tokenizer.
-            ImportError: if ftfy is not installed, which repairs the texts of a CLIP and of open_clip's files.
+            ValueError: if there are fewer than two names, names are empty or repeated (also after `averaging` changed
+                them), a template does not have one `{}`, another argument is out of range, or there is no tokenizer.
+            ImportError: if ftfy is missing, which cleans the texts of a CLIP.
         """
         names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
@@ -322,27 +320,26 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         stride: int = 336,
         batch_size: int = 32,
     ) -> LinearSegmenter:
-        """Returns a segmentation model of a TIPS with classes of your own, for `segmentation.segment` and `evaluate`.
+        """Returns a segmentation model for named classes, for `segmentation.segment` and `evaluate`. Needs a TIPS.
 
-        In the last block each patch attends only to itself. Patches are compared with the mean text embedding of each
-        class, as in the authors' notebook on segmentation. The model does not contain the text tower.
+        Each patch attends only to itself in the last block, and is compared with the mean text embedding of each class.
 
         Args:
             class_names: Names of the classes; they become `config.class_names`.
-            templates: As in `zero_shot_classifier`; `"tcl"` has the nine that the authors measure with.
-            mode: `"slide"`: overlapping crops, whose class probabilities are averaged; `"whole"`: the whole picture at
+            templates: As in `zero_shot_classifier`; `"tcl"` has the nine that the authors evaluate with.
+            mode: `"slide"` averages class probabilities of overlapping crops; `"whole"` takes the whole picture at
                 once.
-            image_size: Pixels of the shorter side of a picture, and of the sides of a crop.
-            stride: Pixels from one crop to the next, for `"slide"`.
-            batch_size: Texts computed at a time.
+            image_size: Shorter side of a picture, and both sides of a crop, in pixels.
+            stride: Distance between crops in pixels, for `"slide"`.
+            batch_size: Number of texts per step.
 
         Returns:
-            A `LinearSegmenter`, whose logits are cosines.
+            A `LinearSegmenter` without the text tower, whose logits are cosines.
 
         Raises:
-            TypeError, ValueError: if the model is not a TIPS, an argument is out of its range, `stride` is above
-                `image_size`, or there is no tokenizer; names or templates as in `zero_shot_classifier`.
-            ImportError: if the tokenizer needs a library of the extra `text`.
+            TypeError, ValueError: if the model is not a TIPS or has no tokenizer, an argument is out of range, `stride`
+                is above `image_size`, or names or templates are refused as in `zero_shot_classifier`.
+            ImportError: if the tokenizer needs a package of the extra `text`.
 
         Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
         """
@@ -353,8 +350,8 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         words, config = self._known_tokenizer(), self.text_encoder.config
         if config.position_embedding != "sincos" or config.pooling != "mean" or self.image_encoder.config.projection:
             raise ValueError(
-                "zero_shot_segmenter is for TIPS, whose patches were trained to agree with words. The patches of this "
-                "model cannot be compared with texts: zero_shot_classifier names whole pictures."
+                "zero_shot_segmenter needs a TIPS, whose patches can be compared with texts, but this is another "
+                "model. Use zero_shot_classifier for whole pictures."
             )
         rule = AVERAGINGS["openai"]
         texts = texts_of_classes(names, templates_of(templates), rule)
@@ -396,39 +393,37 @@ def load_image_text(
     image_size: ImageSize | None = None,
     dtype: DType = None,
 ) -> ImageText | OpenVocabularyDetector:
-    """Returns both towers of a CLIP, a SigLIP 1 or 2, a LiT, a TIPS or an OWL, and its tokenizer.
+    """Loads both towers of a CLIP, SigLIP, SigLIP 2, LiT, TIPS or OWL, and their tokenizer.
 
-    Files: OpenAI's CLIP, open_clip's `CLIP` and `CustomTextCLIP`, transformers' CLIPModel, SiglipModel and Tipsv2Model,
-    big_vision's two-tower `.npz`, LiT's with a Transformer as text tower, a folder with the two `.npz` of a TIPS; of
-    OWL-ViT and OWLv2 transformers' folders and Scenic's files.
+    Supported are the files of OpenAI, open_clip, transformers, big_vision (CLIP, SigLIP, and LiT with a Transformer as
+    text tower), both `.npz` of a TIPS in one folder, and OWL-ViT and OWLv2 of transformers or Scenic.
 
     Args:
-        source: A path, a folder or an address, as in `load`.
-        tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one; None for the one beside the
-            weights. CLIP's byte pairs, which OpenAI's and open_clip's files do not hold, come with the package.
-        like: As in `load`, for files of CLIP without a config.
-        numerics: `"publisher"`: tokens, numbers and class embeddings as in the library that published the file.
-            `"official"`: as in the code that trained the weights: big_vision for SigLIP, OpenAI or open_clip for CLIP,
-            its authors' tokens for TIPS. None: `"official"` for a name of the catalogue, `"publisher"` for a file or an
-            address.
+        source: A name, path, folder or address, as in `load`.
+        tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one. None for the file beside the
+            weights, or CLIP's tokenizer in this package.
+        like: As in `load`, for CLIP files without a config.
+        numerics: `"publisher"` computes as the library of the file does; `"official"` as the training code does
+            (big_vision for SigLIP, OpenAI or open_clip for CLIP, the authors' tokens for TIPS). None: `"official"` for
+            names of the catalogue, `"publisher"` for paths and addresses.
         image_size: As in `load`.
         dtype: Dtype policy of both towers.
 
     Returns:
-        An `ImageText`; of an OWL an `OpenVocabularyDetector`.
+        An `ImageText`, or an `OpenVocabularyDetector` for an OWL.
 
     Raises:
-        OSError: if there is no such file (FileNotFoundError), also of the tokenizer, it cannot be read or fetched
-            (DownloadError), or a folder has no weights (IsADirectoryError).
-        ImportError: if the tokenizer needs a library of the extra `text`.
-        TypeError: if `source` or `tokenizer` is not a path, or `image_size` neither an integer nor a pair.
+        OSError: if a file is missing (FileNotFoundError), cannot be read or downloaded (DownloadError), or a folder has
+            no weights (IsADirectoryError).
+        ImportError: if the tokenizer needs a package of the extra `text`.
+        TypeError: if `source` or `tokenizer` is not a path, or `image_size` is neither an integer nor a pair.
         ValueError: if a name is unknown, a file is damaged or has no supported text tower, the tokenizer does not fit,
-            or no official code has such a model.
+            or `numerics="official"` does not exist for the model.
 
     Examples:
         >>> text.save_image_text(both, "both.npz", "big_vision")
         >>> again = keras_vit.load_image_text("both.npz")
-        >>> again.tokenizer = both.tokenizer  # nothing beside this file says it
+        >>> again.tokenizer = both.tokenizer  # the file does not contain it
         >>> again.logits(small_images, ["a cat"]).shape
         (4, 1)
     """
@@ -442,28 +437,26 @@ def load_image_text(
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
     if owl.recognise(file):
         if known is not None:
-            raise ValueError(f"{source} is an OWL, whose arrays say what it computes: leave like={known.name!r} out.")
+            raise ValueError(f"{source} is an OWL, whose file is complete: leave like={known.name!r} out.")
         return open_detector(source, path, file, sidecars, tokenizer, numerics, image_size, dtype)
     try:
         plan, names = plan_of_text(file, sidecars)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
+        raise ValueError(f"{source} cannot be read. {error}") from error
     check_arrays(plan, str(source))
     if known is not None and sidecars.open_clip:
-        raise ValueError(
-            f"The open_clip_config.json beside {source} says its computation: leave like={known.name!r} out."
-        )
+        raise ValueError(f"{source} has its settings in open_clip_config.json: leave like={known.name!r} out.")
     log_scale, bias, temperature = _numbers_of_logits(file, plan, names, sidecars, str(source))
     official = None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
         official = _official(plan.stored, names, sidecars, bias is not None, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
-        raise ValueError("numerics='official' of a CLIP uses the byte pairs in this package: leave tokenizer= out.")
+        raise ValueError("numerics='official' uses the CLIP tokenizer of this package: leave tokenizer=... out.")
     # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
     of_images = "official" if official == "big_vision" or (official and timm.is_pe_of_open_clip(file)) else None
     images = load(path, like=like, numerics=of_images, image_size=image_size, dtype=dtype)
     if not isinstance(images, VisionTransformer) or images.config.classes:
-        raise ValueError(f"{source}: its image tower ends with a layer that CLIP, SigLIP and LiT do not have.")
+        raise ValueError(f"The image tower of {source} must be a Vision Transformer without a head, but is {images!r}.")
     with layers.skip_initialization():
         config = plan.stored
         if official == "big_vision":
@@ -475,7 +468,7 @@ def load_image_text(
     made, note = tokenizers.find_tokenizer(Path(path), tokenizer, config, sidecars, kind, words)
     notes = [warning.text for warning in plan.warnings] + ([note] if note else [])
     if sidecars.config and sidecars.open_clip:
-        notes.append(f"two sets of files lie there; {Path(path).name} and what belongs to it were taken")
+        notes.append(f"the folder has two sets of files; the set of {Path(path).name} was loaded")
     averaging = kind if kind in AVERAGINGS else "openai"
     numbers: dict[str, Any] = {"scale": math.exp(log_scale), "bias": bias, "temperature": temperature}
     if names.scale == TEMPERATURES[0]:
@@ -487,7 +480,7 @@ def load_pair(source: Source, **options: Any) -> ImageText:
     """Returns what `load_image_text` does, where whole pictures are to be compared with texts; TypeError for an OWL."""
     both = load_image_text(source, **options)
     if isinstance(both, OpenVocabularyDetector):
-        raise TypeError(f"{source} is an OWL, which finds boxes and does not name whole pictures: `keras-vit detect`.")
+        raise TypeError(f"{source} is an OWL, which finds boxes in pictures: use `keras-vit detect`.")
     return both
 
 
@@ -514,8 +507,8 @@ def _official(config: TextConfig, names: Names, sidecars: Sidecars, has_bias: bo
     other_words = mapping(sidecars.open_clip, "model_cfg", "text_cfg").get("hf_tokenizer_name")
     if has_bias or not config.causal or config.pooling not in ("largest_id", "end_id") or other_words:
         raise ValueError(
-            f"numerics='official', but {source} is neither a SigLIP nor a CLIP of OpenAI's or open_clip's: pass "
-            "numerics='publisher'."
+            f"numerics='official' needs a SigLIP, or a CLIP of OpenAI or open_clip, but {source} is another model: "
+            "pass numerics='publisher'."
         )
     return "openai" if config.gelu == "quick" else "open_clip"
 
@@ -553,16 +546,16 @@ def _numbers_of_logits(
     else:
         scale, bias = (_number_of(file, [name], source) for name in places)
         if scale is None:
-            raise ValueError(f"{source} has no array {places[0]!r}, the logarithm of its temperature: {_HALF}")
+            raise ValueError(f"{source} lacks the array {places[0]!r} (the scale of the logits). {_HALF}")
         if bias is None and plan.dialect == "siglip":
-            raise ValueError(f"{source} has no array {places[1]!r}, which every SigLIP has: {_HALF}")
+            raise ValueError(f"{source} lacks the array {places[1]!r} (the bias of the logits). {_HALF}")
         numbers = scale, bias, None
     if not beside:
-        raise ValueError(f"{source} has a text tower and no image tower: {_HALF}")
+        raise ValueError(f"{source} has a text tower, but no image tower. {_HALF}")
     towers = (f"{plan.prefix}img/", f"{plan.prefix}txt/")
     foreign = [name for name in beside if not name.startswith(towers)]
     if foreign and plan.dialect == "flax":
-        raise ValueError(f"{source} has arrays that are part of neither tower: {listing(foreign)}.")
+        raise ValueError(f"{source} must have only the two towers, but it has the arrays {listing(foreign)}.")
     return numbers
 
 
@@ -576,22 +569,27 @@ def _number_of(
     values = file[name].read().reshape(-1)
     value = float(values[0]) if len(values) == 1 else math.nan
     if not (abs(value) < _LARGEST_NUMBER if is_logarithm else _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE):
-        what = "near 0" if is_logarithm else "above 0"
-        raise ValueError(f"The array {name!r} of {source} must be one number {what}, but is {values[:3].tolist()}.")
+        least, most = (
+            (-_LARGEST_NUMBER, _LARGEST_NUMBER) if is_logarithm else (_LEAST_TEMPERATURE, _LARGEST_TEMPERATURE)
+        )
+        raise ValueError(
+            f"The array {name!r} of {source} must be one number from {least:.3g} to {most:.3g}, but is "
+            f"{values[:3].tolist()}. Download the file again."
+        )
     return value
 
 
 def _stated_temperature(sidecars: Sidecars, source: str) -> float:
     """Returns the temperature of a TIPS that config.json says, as in published files of transformers."""
     if "temperature_init_value" not in sidecars.config:
-        raise ValueError(f"{source} has no array 'temperature', by which cosines are divided: {_HALF}")
+        raise ValueError(f"{source} lacks the array 'temperature' (the scale of the logits). {_HALF}")
     try:
         value = number(sidecars.config, "temperature_init_value", 1.0)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise ValueError(f"{source} cannot be read. {error}") from None
     if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
         raise ValueError(
-            f"The config beside {source} says temperature_init_value={value!r}; a number near 1 or not far below was "
-            "expected."
+            f"temperature_init_value in the config.json of {source} must be from {_LEAST_TEMPERATURE:.3g} to "
+            f"{_LARGEST_TEMPERATURE:.3g}, but is {value!r}. Download the file again."
         )
     return float(np.float32(value))

@@ -32,15 +32,15 @@ _CANDIDATES = 0.8  # of the best overlap, that of a box which may stand for the 
 
 
 class OpenVocabularyDetector(WithTexts):
-    """An OWL-ViT or OWLv2: image tower, text tower and heads, which make a `Detector` of words or of an example.
+    """An OWL-ViT or OWLv2, which makes a `Detector` for classes named by words or shown in an example picture.
 
     Attributes:
-        detector: Image tower and heads, with one class of zeros.
-        text_encoder: Token ids to embeddings `(batch, E)`.
-        tokenizer: Texts to token ids; None where its file is missing.
+        detector: The `Detector` with image tower and heads; its one class is a placeholder.
+        text_encoder: The `TextEncoder`: token ids to embeddings `(batch, E)`.
+        tokenizer: Texts to token ids; None if no tokenizer file was found.
         extras: Arrays of the file that detection does not use, by name; they are written back.
-        lowers: Whether texts lose capitals and punctuation first, as in Scenic's evaluation.
-        notes: Sentences about the weights that a user should know.
+        lowers: Whether texts are converted to lower case without punctuation first, as in Scenic's evaluation.
+        notes: Sentences for the user about the weights.
 
     Examples:
         >>> owl = text.OpenVocabularyDetector(detector, both.text_encoder, letters)
@@ -63,26 +63,26 @@ class OpenVocabularyDetector(WithTexts):
 
     @property
     def image_encoder(self) -> VisionTransformer:
-        """The image tower: images to normalised tokens."""
+        """The image tower, a `VisionTransformer`: images to normalised tokens."""
         return self.detector.backbone
 
     def zero_shot_detector(
         self, class_names: Sequence[str], templates: Templates = "{}", *, batch_size: int = 32, progress: bool = True
     ) -> Detector:
-        """Returns a detector for named objects, without the text tower.
+        """Returns a `Detector` for the named classes; it does not contain the text tower.
 
         Args:
             class_names: Names of the objects to find; they become `config.class_names`.
-            templates: Sentences with a `{}` for the name, or the name of a published list of them. The logit of a class
-                is the mean over its sentences, as in Scenic's evaluation.
-            batch_size: Texts computed at a time.
+            templates: Sentences with `{}` for the class name, or the name of a published list of them. The logit of a
+                class is the mean over its sentences, as in Scenic's evaluation.
+            batch_size: Number of texts per step.
             progress: Whether to show a progress bar.
 
         Raises:
             TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
-            ValueError: if there is no name, a name is there twice or empty, templates are not sentences with one `{}`,
-                or there is no tokenizer.
-            ImportError: if the tokenizer needs a library of the extra `text`.
+            ValueError: if names are missing, empty or repeated, a template does not have one `{}`, or there is no
+                tokenizer.
+            ImportError: if the tokenizer needs a package of the extra `text`.
         """
         names = checked_names([class_names] if isinstance(class_names, str) else class_names, least=1)
         sentences = templates_of(templates)
@@ -91,22 +91,22 @@ class OpenVocabularyDetector(WithTexts):
         return self._with_classes(vectors.reshape(len(names), len(sentences), -1).mean(1), tuple(names), "zero_shot")
 
     def ids_of(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the token ids of texts, without capitals and punctuation where the model `lowers`."""
+        """Returns the token ids of texts, int32 `(texts, context)`; in lower case without punctuation if `lowers`."""
         return self._ids(self._as_read(texts))
 
     def _as_read(self, texts: Sequence[str]) -> list[str]:
         return [_lowered(text) if self.lowers else text for text in texts]
 
     def one_shot_detector(self, example: Any, box: Sequence[float] | None = None) -> Detector:
-        """Returns a detector, with one class, for the object in a picture.
+        """Returns a `Detector` with one class, for objects like the one in an example picture.
 
         Args:
             example: A picture, as `detection.detect` takes it.
-            box: Left, top, right and bottom of the object in pixels. None: the whole picture, or with a head of
-                objectness the patch that is most likely an object.
+            box: Left, top, right and bottom of the object in pixels. None for the patch with the highest objectness, or
+                for the whole picture if the model has no objectness head.
 
         Returns:
-            A `Detector`; `patch` is the number of the patch in the example that stands for the class.
+            A `Detector`; its attribute `patch` is the index of the example's patch that represents the class.
 
         Raises:
             TypeError: if `example` is not a picture, or `box` is not four numbers.
@@ -152,13 +152,13 @@ def _checked_box(box: Any, size: tuple[int, int]) -> np.ndarray:
     try:
         found = np.asarray(box, "float64")
     except (TypeError, ValueError) as error:
-        raise TypeError(f"box must be left, top, right and bottom in pixels, but {box!r:.80} was given.") from error
+        raise TypeError(f"box must be four numbers (left, top, right, bottom), but {box!r:.80} was given.") from error
     height, width = size
     inside = found.shape == (4,) and 0 <= found[0] < found[2] <= width and 0 <= found[1] < found[3] <= height
     if not inside:
         raise ValueError(
-            f"box must be left, top, right and bottom within the {width} x {height} pixels of the example, but "
-            f"{box!r:.80} was given."
+            f"box must be (left, top, right, bottom) with left < right and top < bottom inside the {width} x {height} "
+            f"pixels of the example, but {box!r:.80} was given."
         )
     return found
 
@@ -195,7 +195,7 @@ def open_detector(
             sidecars = dataclasses.replace(sidecars, config=config, container="scenic")
         images, texts = owl.plans(file, sidecars, plan_of_text)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
+        raise ValueError(f"{source} cannot be read. {error}") from error
     check_arrays(images, str(source))
     check_arrays(texts, str(source))
     official = is_scenic or numerics == "official" or (numerics is None and is_copy(source, path))
@@ -215,7 +215,7 @@ def open_detector(
         if not is_scenic:
             return layers.resize_table(values, old, new, "bicubic_hf")
         if new[0] > old[0] or new[1] > old[1]:
-            raise ValueError(f"image_size must be at most {images.stored.image_size} for Scenic's files.")
+            raise ValueError(f"image_size must be at most {images.stored.image_size} for a file of Scenic.")
         places = (np.arange(old[0] * old[1]).reshape(old)[: new[0], : new[1]] + 1).reshape(-1)
         return values[:, np.concatenate([[0], places])]
 

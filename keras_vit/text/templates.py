@@ -35,10 +35,9 @@ def _published() -> dict[str, list[str]]:
 
 
 def imagenet_names() -> tuple[str, ...]:
-    """Returns the 1,000 names of ImageNet-1k's classes that OpenAI chose for CLIP, in the order of the classes.
+    """Returns the 1,000 ImageNet-1k class names that OpenAI chose for CLIP, in the order of the classes.
 
-    Returns:
-        Names such as `"great white shark"`, which differ from WordNet's first words (`imagenet1k_classes`).
+    Some differ from the WordNet names that `decode_predictions` shows.
 
     Examples:
         >>> text.imagenet_names()[2]
@@ -48,12 +47,13 @@ def imagenet_names() -> tuple[str, ...]:
 
 
 def published_templates() -> dict[str, tuple[str, ...]]:
-    """Returns the published lists of templates, by the names that `zero_shot_classifier(templates=...)` takes.
+    """Returns the published lists of templates by name, for `zero_shot_classifier(templates=name)`.
 
     Returns:
-        `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), one list for each of 26 other data sets such as
-        `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT's notebook; big_vision's `clip_best`),
-        `"huggingface_1"` (the one of transformers' pipeline), and `"tcl"` (segmentation: arXiv 2212.00785 and TIPS).
+        A dict of tuples of strings: `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), 26 lists for other
+            data
+        sets such as `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT, and big_vision's
+        `clip_best`), `"huggingface_1"` (transformers' pipeline) and `"tcl"` (segmentation: arXiv 2212.00785 and TIPS).
 
     Examples:
         >>> text.published_templates()["openai_oxfordpets"]
@@ -71,19 +71,22 @@ def checked_names(names: Sequence[str], least: int = 2) -> list[str]:
         raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
     for name in names:
         if not name.strip() or not is_class_name(name):
-            raise ValueError(f"class_names must be single lines with letters, but {name!r} was given.")
+            raise ValueError(f"class_names must be non-empty single lines, but {name!r} was given.")
     # OpenAI's list for ImageNet has missile and sunglasses twice.
     if len({*names}) < max(len(names), least) and tuple(names) != imagenet_names():
         twice = listing(sorted({name for name in names if names.count(name) > 1}))
-        most = {1: "a name or more", 2: "two names or more"}[least]
-        raise ValueError(f"class_names must be {most}, and no name twice, but {twice or names} was given.")
+        if twice:
+            raise ValueError(f"class_names must be different, but {twice} was given more than once.")
+        raise ValueError(
+            f"class_names must have at least {'one name' if least == 1 else 'two names'}, but {names} was given."
+        )
     return names
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Returns a tuple of templates: a published list by its name, one template, or several."""
     if isinstance(templates, bytes) or not isinstance(templates, Iterable):
-        raise TypeError(f"templates must be a sentence or several, but {templates!r:.80} was given.")
+        raise TypeError(f"templates must be a string or a list of strings, but {templates!r:.80} was given.")
     if isinstance(templates, str):
         found = published_templates().get(templates, (templates,))
     else:
@@ -91,11 +94,11 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     for template in found:
         if not isinstance(template, str) or template.count("{}") != 1:
             raise ValueError(
-                f"templates must be sentences with one {{}} for the name of a class, or the name of a list, "
-                f"{', '.join(published_templates())}, but {template!r} was given."
+                f"Each template must have one {{}} for the class name, but {template!r} was given. templates can also "
+                f"be the name of a published list: {', '.join(published_templates())}."
             )
     if not found:
-        raise ValueError("templates must not be empty: '{}' alone is the name of a class.")
+        raise ValueError("templates must not be empty: pass '{}' for the class name alone.")
     return found
 
 
@@ -108,8 +111,10 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
             twins.setdefault(word, set()).add(name)
         for word, same in twins.items():
             if not word or len(same) > 1:
-                what = f"{listing(sorted(same))} are one name" if word else f"nothing is left of {min(same)!r}"
-                raise ValueError(f"class_names without capitals, punctuation and second names: {what}. Rename them.")
+                raise ValueError(
+                    "class_names must be different and not empty without capitals, punctuation and text after a comma, "
+                    f"but {listing(sorted(same))} become {word!r}. Rename them, or pass averaging='openai'."
+                )
         names = words
         templates = [canonicalized(template, keep="{}") for template in templates]
     return [[template.replace("{}", name) for template in templates] for name in names]

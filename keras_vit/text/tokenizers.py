@@ -43,13 +43,13 @@ class Tokenizer:
     """Converts texts to token ids: `tokenizer(["a photo of a cat"])`.
 
     Attributes:
-        encode: A function from a cleaned text to its token ids, without `start`, `end` and padding.
-        context: The number of ids of every text; longer texts are cut.
-        end: The id after the last token, also of a text that is cut; None if there is no such token.
-        pad: The id of padding.
-        start: The id before the first token; None if there is no such token.
+        encode: A function from a cleaned text to a list of ids, without `start`, `end` and padding.
+        context: Number of ids per text; longer texts are cut.
+        end: Id after the last token, also of a cut text; None for no end token.
+        pad: Id of the padding.
+        start: Id before the first token; None for no start token.
         clean: A function that normalises a text before `encode`.
-        files: The files that it was made of; empty for CLIP's byte pairs, which this package contains.
+        files: The files of the tokenizer; empty for CLIP's tokenizer, which is part of this package.
 
     Examples:
         >>> text.Tokenizer(lambda line: [ord(c) for c in line], context=4, end=1, pad=0)(["hi"]).tolist()
@@ -65,19 +65,19 @@ class Tokenizer:
     files: tuple[Path, ...] = ()
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns the ids of texts, int32 `(texts, context)`, none for no texts; warns where a text is cut.
+        """Returns the ids of one text or several, int32 `(texts, context)`; warns if a text is cut.
 
-        Raises TypeError unless they are strings, ValueError for half of a surrogate pair, ImportError without ftfy
-        where it repairs texts: those of a CLIP and of open_clip's files.
+        Raises TypeError if a text is not a string, ValueError for invalid Unicode, and ImportError if ftfy is missing,
+        which cleans the texts of a CLIP.
         """
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-            raise TypeError(f"texts must be a string or several, but {texts!r:.80} was given.")
+            raise TypeError(f"texts must be a string or a list of strings, but {texts!r:.80} was given.")
         texts = [texts] if isinstance(texts, str) else list(texts)
         for text in texts:
             if not isinstance(text, str):
                 raise TypeError(f"texts must be strings, but {type(text).__name__} was given: {text!r:.80}.")
             if any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise ValueError(f"texts must be valid Unicode, but {text!r:.80} has half a surrogate pair.")
+                raise ValueError(f"texts must be valid Unicode, but {text!r:.80} has an unpaired surrogate.")
         ids = np.full((len(texts), self.context), self.pad, "int32")
         first = [] if self.start is None else [self.start]
         last = [] if self.end is None else [self.end]
@@ -90,8 +90,8 @@ class Tokenizer:
             ids[i, : len(row)] = row
         if cut:
             warn_caller(
-                f"{len(cut)} of {len(texts)} texts are longer than the {self.context} tokens of this model, and cut: "
-                f"{cut[0]!r:.80}."
+                f"{len(cut)} of {len(texts)} texts are longer than the {self.context} tokens of this model and were "
+                f"cut, such as {cut[0]!r:.80}. Shorten them."
             )
         return ids
 
@@ -194,7 +194,7 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 def _cleaning(name: Any) -> Callable[[str], str]:
     """Returns how open_clip cleans texts under a name of its config; ValueError for an unknown one."""
     if name not in [*CLEANINGS]:  # JSON may hold a list, which no dict takes as a key
-        raise ValueError(f"open_clip_config.json says clean={name!r:.60} of the tokenizer; known are {[*CLEANINGS]}.")
+        raise ValueError(f"clean in open_clip_config.json must be one of {[*CLEANINGS]}, but is {name!r:.60}.")
     return CLEANINGS[name]
 
 
@@ -214,7 +214,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     try:
         words = _from_merges(path) if path.name == VOCABULARY else library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
-        raise ValueError(f"{path} is not a tokenizer that can be read: {printable(error, 200)}.") from error
+        raise ValueError(f"The tokenizer {path} cannot be read: {printable(error, 200)}. Download it again.") from error
     metadata = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
 
     def id_of(role: str, default: str) -> int:
@@ -223,7 +223,7 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         word = word.get("content") if isinstance(word, dict) else word
         number = words.token_to_id(word) if isinstance(word, str) else None
         if number is None:
-            raise ValueError(f"{path} has no token {word!r}, the {role} that {sidecar.name} says.")
+            raise ValueError(f"{path} lacks the token {word!r}, the {role} in {sidecar.name}. Download both again.")
         return number
 
     is_gemma, encode = words.token_to_id("<eos>") is not None, _ids_of(words)
@@ -265,7 +265,7 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | N
     try:
         pieces = library.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
-        raise ValueError(f"{path} is not a model of SentencePiece: {printable(error, 200)}.") from error
+        raise ValueError(f"{path} is not a SentencePiece model: {printable(error, 200)}. Download it again.") from error
     if kind == TIPS:  # no end, and padding with id 0
         tokenizer = Tokenizer(pieces.encode, config.context, None, 0, clean=_FLAX["big_vision"], files=(path,))
         return _checked(tokenizer, pieces.get_piece_size(), config)
@@ -306,14 +306,14 @@ def _checked(tokenizer: Tokenizer, words: int, config: TextConfig) -> Tokenizer:
     """Returns the given tokenizer, of so many words; ValueError unless it belongs to a text tower of such a config."""
     if not config.vocabulary - PADDING < words <= config.vocabulary:
         name = tokenizer.files[0] if tokenizer.files else "CLIP's tokenizer"
-        raise ValueError(f"{name} has {words} tokens, but the model knows {config.vocabulary}: it is of other weights.")
+        raise ValueError(f"{name} has {words} tokens, but the model has {config.vocabulary}. Pass the right tokenizer.")
     # A CLIP reads its end token, the last of its words; SigLIP and LiT have theirs before all words.
     ends = {"end_id": config.end_id, "largest_id": words - 1, "last": None if config.causal else 1}
     end = ends.get(config.pooling) if tokenizer.files else None
     if end not in (None, tokenizer.end):
         raise ValueError(
-            f"{tokenizer.files[0]} ends texts with the id {tokenizer.end}, but the model was trained with {end}: it is "
-            "of other weights."
+            f"{tokenizer.files[0]} ends texts with the id {tokenizer.end}, but the model was trained with {end}. Pass "
+            "the tokenizer of these weights."
         )
     return tokenizer
 
@@ -333,7 +333,7 @@ def find_tokenizer(
         folder = path if path.is_dir() else path.parent
         found = _tokenizer_file(folder, (path.with_suffix(".model").name, *words))
         if found is None:
-            return None, "no tokenizer lies beside the weights"
+            return None, "no tokenizer is beside the weights"
     else:
         if not isinstance(given, (str, os.PathLike)):
             raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
@@ -341,11 +341,11 @@ def find_tokenizer(
         if not (found.is_file() and found.suffix in (".json", ".model")):
             found = _tokenizer_file(found, words)
         if found is None:
-            raise FileNotFoundError(f"tokenizer={str(given)!r} is not a tokenizer.json, a .model or a folder with one.")
+            raise FileNotFoundError(f"tokenizer must be a tokenizer.json, a .model or a folder, but is {str(given)!r}.")
     if found.suffix == ".model":
         return from_sentencepiece(found, config, kind, clean), None
     made, lowers = from_json(found, config, kind, clean)
-    note = "its texts become lower case, as it was trained, though the tokenizer that its files name leaves them"
+    note = "texts are converted to lower case as in training, although the tokenizer named in its files does not do it"
     return made, note if lowers else None
 
 
@@ -364,7 +364,7 @@ class WithTexts:
     text_encoder: TextEncoder
 
     def embed_texts(self, texts: str | Sequence[str], batch_size: int = 32, *, progress: bool = False) -> np.ndarray:
-        """Embeddings of texts, float32 `(texts, D)`, each of length 1; warns where a text is too long, and cut."""
+        """Returns embeddings of texts, float32 `(texts, D)`, normalised to length 1; warns if a text is cut."""
         whole_number("batch_size", batch_size, 1)
         ids, rows = self._ids(texts), []
         with ProgressBar("Encoding texts", len(ids), shown=progress) as bar:
@@ -378,8 +378,8 @@ class WithTexts:
         """Returns the tokenizer; ValueError where there is none."""
         if self.tokenizer is None:
             raise ValueError(
-                "No tokenizer is known for this model: pass load_image_text(..., tokenizer='...'), a tokenizer.json or "
-                "the .model of SentencePiece that belongs to the weights, or set both.tokenizer."
+                "The model has no tokenizer. Pass load_image_text(..., tokenizer=...), the tokenizer.json or the "
+                "SentencePiece .model of these weights, or set the attribute `tokenizer`."
             )
         return self.tokenizer
 
@@ -387,6 +387,6 @@ class WithTexts:
         """Returns the token ids of texts, int32 `(texts, context)`."""
         ids = self._known_tokenizer()(texts)
         if not len(ids):
-            raise ValueError("texts must not be empty.")
+            raise ValueError("texts must have at least one text, but none was given.")
         self.text_encoder.check_ids(ids)
         return ids

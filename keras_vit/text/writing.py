@@ -45,24 +45,23 @@ def save_image_text(
     layout: str = "huggingface",
     overwrite: bool = False,
 ) -> None:
-    """Writes both towers as transformers, open_clip, Meta, big_vision or TIPS name them; arrays come back bit for bit.
+    """Writes both towers as a checkpoint for transformers, open_clip, big_vision, Meta's or TIPS's code.
 
-    Files hold float32; weights in float64 are rounded, with a warning.
+    `load_image_text` reads the files back bit for bit. Weights are stored as float32.
 
     Args:
         both: What `load_image_text` returns, trained or not.
-        path: A folder, which gets the weights, the JSON files that belong to them, and the tokenizer's files where they
-            are known; for `"big_vision"` an `.npz`.
-        layout: `"huggingface"` (CLIPModel, SiglipModel or Tipsv2Model; also of an OWL), `"clip"` (open_clip),
-            `"big_vision"` (SigLIP), `"pe"` (Meta's names of the Perception Encoder), `"scenic"` (an OWL), `"tips"` or
-            `"tips_scenic"` (`tips_vision.npz` and `tips_text.npz`, of the authors' PyTorch or Scenic).
-        overwrite: Whether files may be replaced.
+        path: A folder, which gets the weights, their JSON files and the tokenizer's files; for `"big_vision"` an
+            `.npz`, for `"scenic"` a file.
+        layout: `"huggingface"` (transformers: CLIP, SigLIP, TIPS, OWL), `"clip"` (open_clip), `"big_vision"` (SigLIP),
+            `"pe"` (Meta's Perception Encoder), `"scenic"` (an OWL), `"tips"` (the authors' PyTorch) or `"tips_scenic"`.
+        overwrite: Whether to replace existing files.
 
     Raises:
         TypeError: if `path` is not a path.
-        ValueError: if the layout is unknown, or has no place for one of the towers, or a weight is beyond float32's
-            range; if a tower is quantized or has adapters (LoRA).
-        OSError: if there is a file already (FileExistsError), or one cannot be read or written.
+        ValueError: if the layout is unknown or cannot store one of the towers, a weight is beyond the range of float32,
+            or a tower is quantized or has LoRA adapters.
+        OSError: if a file exists already (FileExistsError), or cannot be read or written.
 
     Examples:
         >>> text.save_image_text(both, "towers.npz", "big_vision")
@@ -110,8 +109,8 @@ def _text_names(both: ImageText, layout: str) -> Names:
     name = _name_of_names(both, config, layout)
     if name is None or config.position_embedding != "learned" or config.pad_id is not None:
         fields = ("causal", "pooling", "position_embedding", "pad_id", "projection", "projection_bias")
-        what = "a text tower with " + ", ".join(f"{field}={getattr(config, field)!r}" for field in fields)
-        raise ValueError(f"The layout {layout!r} has no place for {what}. Save the model as .keras.")
+        given = ", ".join(f"{field}={getattr(config, field)!r}" for field in fields)
+        raise ValueError(f"The layout {layout!r} cannot store a text tower with {given}. Save the model as .keras.")
     return NAMES[name]
 
 
@@ -176,8 +175,8 @@ def _check_tips(config: TextConfig, layout: str) -> None:
         given = getattr(config, field)
         if given != value:
             raise ValueError(
-                f"The layout {layout!r} has no place for a text tower with {field}={given!r}; {value!r} was "
-                "expected. Save the model as .keras."
+                f"{field} of the text tower must be {value!r} for the layout {layout!r}, but is {given!r}. Save the "
+                "model as .keras."
             )
 
 
@@ -260,8 +259,8 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
     model = dict(metadata["model_cfg"])
     if config.gelu not in (("quick",) if model.get("quick_gelu") else ("exact", "tanh")):
         raise ValueError(
-            f"The layout 'clip' has no place for a text tower with gelu={config.gelu!r} beside an image tower with "
-            f"{both.image_encoder.config.gelu!r}. Save the model as .keras."
+            f"The layout 'clip' needs matching GELUs in both towers, but the text tower has {config.gelu!r} and the "
+            f"image tower {both.image_encoder.config.gelu!r}. Save the model as .keras."
         )
     text: dict[str, Any] = {
         "context_length": config.context,

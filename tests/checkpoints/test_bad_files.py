@@ -53,7 +53,7 @@ def zipped(path, compression=zipfile.ZIP_STORED, **members):
 def test_no_file(reader, tmp_path):
     for source, error, message in (
         (tmp_path / "absent.npz", FileNotFoundError, "no file .*absent.npz"),
-        (tmp_path, IsADirectoryError, "is a folder"),
+        (tmp_path, IsADirectoryError, "The folder .* has no weights"),
         (42, TypeError, "was given"),
     ):
         with pytest.raises(error, match=message):
@@ -70,9 +70,9 @@ NO_NPZ = {
     "text": (lambda path: path.write_text("Hello\n"), "not an .npz file: it starts with b'Hello"),
     "web page": (lambda path: path.write_text(" <!DOCTYPE html><html>404"), "not an .npz file: it is a web page"),
     "empty": (lambda path: path.write_bytes(b""), "not an .npz file: it is empty"),
-    "hdf5": (hdf5_file, "not an .npz file: it is an HDF5 file; load it with model.load_weights"),
+    "hdf5": (hdf5_file, "not an .npz file: it is an HDF5 file. Load it with model.load_weights"),
     "npy": (lambda path: path.write_bytes(npy_header("")), r"not an .npz file: it is a single array \(.npy\)"),
-    "keras": (lambda path: zipped(path, **KERAS), "without arrays .*: it looks like a .keras file; load it with keras"),
+    "keras": (lambda path: zipped(path, **KERAS), "without arrays .*: it looks like a .keras file. Load it with keras"),
     "zip of nothing": (zipped, "without arrays"),
 }
 
@@ -89,7 +89,7 @@ def test_half_a_file(golden, tmp_path):
     """Truncated, and with a hole: some downloaders reserve the space first."""
     whole, path = golden("mini_token").path.read_bytes(), tmp_path / "half.npz"
     holes = whole[:100_000] + bytes(100_000) + whole[200_000:]
-    message = "half.npz is not an .npz file: its end is missing .*not fetched completely"
+    message = "half.npz is not an .npz file: it is incomplete.*Download it again"
     for data, error in ((whole[:-100], message), (whole[:999], message), (holes, "npz (is damaged|cannot be read)")):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=error):
@@ -122,7 +122,7 @@ class Bomb:
 def test_pickles_are_never_loaded(reader, arrays, tmp_path):
     arrays["head/bias"] = np.array([Bomb(tmp_path / "boom")], dtype=object)
     np.savez(tmp_path / "file.npz", allow_pickle=True, **arrays)
-    with pytest.raises(ValueError, match="file.npz .*'head/bias' is pickled Python objects, .*numpy.savez"):
+    with pytest.raises(ValueError, match="file.npz .*'head/bias' has Python objects, .*numpy.savez"):
         reader(tmp_path / "file.npz")
     zipped(tmp_path / "bare.npz", **{"head/bias.npy": pickle.dumps(Bomb(tmp_path / "boom"))})
     with pytest.raises(ValueError, match="bare.npz cannot be read .*'head/bias' is not an array"):
@@ -134,14 +134,14 @@ def zeros(*shape):
     return np.zeros(shape, "f4")
 
 
-MANY = "It has (99,999,999|100,000,000) blocks"
+MANY = "the file has (99,999,999|100,000,000)"
 # By case: the reference file, what becomes of its arrays, what is said.
 WRONG = {
     "missing": ("mini_token", {QUERY: None}, f"is not a complete checkpoint.*missing: {QUERY}.*Nothing was loaded"),
     "half of the head": ("mini_token", {"head/bias": None}, "missing: head/bias"),
     "extra": ("mini_token", {"\x1b[31mred\n": zeros(1)}, r"not part of the model: \\x1b\[31mred\\n\."),
-    "shape": ("mini_token", {QUERY: zeros(48, 48)}, r"query/kernel is \(48, 48\), expected \(48, 3, 16\)"),
-    "axes": ("mini_token", {"embedding/kernel": zeros(192, 48)}, r"the shape \(192, 48\); 4 axes were expected"),
+    "shape": ("mini_token", {QUERY: zeros(48, 48)}, r"query/kernel has the shape \(48, 48\), not \(48, 3, 16\)"),
+    "axes": ("mini_token", {"embedding/kernel": zeros(192, 48)}, r"must have 4 axes, but its shape is \(192, 48\)"),
     "no patches": ("mini_token", {POSITION: zeros(1, 1, 48)}, ""),
     "no classes": ("mini_token", {"head/kernel": zeros(48, 0)}, ""),
     "heads": ("mini_token", {QUERY.replace("_1/M", "_0/M"): zeros(48, 5, 9)}, ""),
@@ -166,14 +166,14 @@ def test_values_that_are_no_numbers(arrays, tmp_path, bad, dtype):
     arrays[DENSE][3, : len(bad)] = bad
     values = as_bfloat16(arrays[DENSE])[0] if dtype == "V2" else arrays[DENSE].astype(dtype)
     np.savez(tmp_path / "file.npz", **(arrays | {DENSE: values}))
-    with pytest.raises(ValueError, match=f"file.npz holds {len(bad)} values that are NaN or infinite in '{DENSE}'"):
+    with pytest.raises(ValueError, match=f"file.npz has {len(bad)} NaN or infinite values in '{DENSE}'"):
         keras_vit.from_checkpoint(tmp_path / "file.npz")
 
 
 def test_large_values(arrays, tmp_path):
     """Too large for float32: refused where they are used. Those whose sum is too large are fine."""
     np.savez(tmp_path / "file.npz", **(arrays | {"head/bias": np.array([0.0] * 10 + [1e300])}))
-    with pytest.raises(ValueError, match="file.npz holds 1 values that are NaN or infinite in 'head/bias'"):
+    with pytest.raises(ValueError, match="file.npz has 1 NaN or infinite values in 'head/bias'"):
         keras_vit.from_checkpoint(tmp_path / "file.npz")
     keras_vit.from_checkpoint(tmp_path / "file.npz", classes=3)
     arrays["head/bias"][:] = 3e38
@@ -185,7 +185,9 @@ def test_large_values(arrays, tmp_path):
 def test_a_grid_that_the_file_does_not_tell(golden):
     path = golden("mini_nonsquare").path
     for options in ({}, {"image_size": "dynamic"}, {"image_size": (32, 48)}):
-        with pytest.raises(ValueError, match=r"ckpt.npz are for 28 patches.*not a square.*grid_size=\(rows, columns\)"):
+        with pytest.raises(
+            ValueError, match=r"ckpt.npz are for 28 patches.*do not form a square.*grid_size=\(rows, columns\)"
+        ):
             keras_vit.from_checkpoint(path, **options)
     assert keras_vit.from_checkpoint(path, image_size=(56, 32)).config.grid_size == (7, 4)
     model = keras_vit.from_checkpoint(path, grid_size=(4, 7), image_size=(64, 64))
@@ -194,7 +196,7 @@ def test_a_grid_that_the_file_does_not_tell(golden):
 
 def test_a_wrong_grid(reader, golden):
     for grid_size, error, message in (
-        ((4, 6), ValueError, "grid_size must have 28 patches as .*ckpt.npz.* but 4 x 6 was given"),
+        ((4, 6), ValueError, "grid_size must have 28 patches, .*ckpt.npz, but 4 x 6 was given"),
         ((-4, -7), ValueError, "grid_size must be"),
         ("4x7", TypeError, "grid_size must be an integer or a pair"),
     ):
@@ -205,11 +207,11 @@ def test_a_wrong_grid(reader, golden):
 def test_unknown_layouts(reader, arrays, tmp_path):
     np.savez(tmp_path / "resnet.npz", **{f"layer{i}/kernel": np.ones(3) for i in range(7)})
     with pytest.raises(
-        ValueError, match=r"resnet.npz holds arrays, but .*known layout \(.*vit_jax.* layer0/.*layer6/kernel\."
+        ValueError, match=r"resnet.npz must be a checkpoint in one of .*vit_jax.* layer0/.*layer6/kernel\."
     ):
         reader(tmp_path / "resnet.npz")
     np.savez(tmp_path / "two.npz", **{f"{prefix}/{name}": a for name, a in arrays.items() for prefix in ("one", "two")})
-    with pytest.raises(ValueError, match=r"two.npz.* several models, under the prefixes \['one/', 'two/'\]"):
+    with pytest.raises(ValueError, match=r"two.npz.* several models, with the prefixes \['one/', 'two/'\]"):
         reader(tmp_path / "two.npz")
 
 
@@ -247,7 +249,9 @@ HEADERS = [
 @pytest.mark.parametrize("text", HEADERS, ids=range(len(HEADERS)))
 def test_hostile_headers(tmp_path, text):
     path = zipped(tmp_path / "file.npz", **{"head/bias.npy": npy_header(text) + bytes(100)})
-    with pytest.raises(ValueError, match="file.npz .* (stores 'head/bias' as .*float32|'head/bias' is not an array)"):
+    with pytest.raises(
+        ValueError, match="file.npz .* 'head/bias' (must have one of .*float32|has the shape|is not an array)"
+    ):
         load_all(path)
 
 
@@ -255,7 +259,7 @@ def test_a_header_that_promises_another_size(tmp_path):
     """Terabytes are not asked for, and one value is not made up."""
     for shape, values, size in (((10**12, 48), 0, 192 * 10**12), ((11,), 10, 44)):
         data = npy_header(FIELDS % ("'<f4'", shape)) + np.zeros(values, "f4").tobytes()
-        with pytest.raises(ValueError, match=f"file.npz .* is truncated: 'bias' should have {size} bytes"):
+        with pytest.raises(ValueError, match=f"file.npz .* 'bias' should have {size:,} bytes"):
             load_all(zipped(tmp_path / str(size) / "file.npz", **{"bias.npy": data}))
 
 
@@ -266,7 +270,7 @@ def test_archives_that_lie(tmp_path, monkeypatch):
     whole = path.read_bytes()
     with pytest.warns(UserWarning, match="Duplicate name"):
         zipped(path, **{"a0.npy": b""})
-    with pytest.raises(ValueError, match="file.npz .* has two members of the name 'a0'"):
+    with pytest.raises(ValueError, match="file.npz .* has two files of the name 'a0'"):
         load_all(path)
     start, end = whole.index(b"PK\x01\x02"), whole.index(b"PK\x05\x06")
     entries = b"".join(whole[start:end].replace(b"a0.npy", b"a%d.npy" % i) for i in range(10))
@@ -274,14 +278,14 @@ def test_archives_that_lie(tmp_path, monkeypatch):
     counts[8:10] = counts[10:12] = (10).to_bytes(2, "little")
     counts[12:16] = len(entries).to_bytes(4, "little")
     path.write_bytes(whole[:start] + entries + counts)
-    with pytest.raises(ValueError, match=r"file.npz .* would unpack to 800,\d+, more than the 400,\d+"):
+    with pytest.raises(ValueError, match=r"file.npz .* it unpacks to 800,\d+ bytes, more than 400,\d+"):
         load_all(path)
     zipped(tmp_path / "other.npz", zipfile.ZIP_BZIP2, **{"a.npy": b""})
-    with pytest.raises(ValueError, match="other.npz .* 'a' is compressed in a way that NumPy does not use"):
+    with pytest.raises(ValueError, match="other.npz .* 'a' has an unknown compression"):
         load_all(tmp_path / "other.npz")
     monkeypatch.setattr(stored_array, "UNPACKED_BYTES", 100_000)
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(50_000, "f4"))
-    with pytest.raises(ValueError, match=r"bomb.npz .* \d+ bytes and would unpack to 200,128, more than the 100,000"):
+    with pytest.raises(ValueError, match=r"bomb.npz .* unpacks to 200,128 bytes, more than 100,000"):
         load_all(tmp_path / "bomb.npz")
 
 
@@ -291,7 +295,7 @@ def test_a_damaged_note(arrays, tmp_path, note):
     with zipfile.ZipFile(tmp_path / "file.npz", "a") as file:
         file.comment = note.encode("latin1")
     if "grid_size" in note:
-        with pytest.raises(ValueError, match="file.npz notes grid_size as .*expected two positive integers"):
+        with pytest.raises(ValueError, match="grid_size in .*file.npz must be two positive integers"):
             keras_vit.inspect_checkpoint(tmp_path / "file.npz")
     else:
         assert keras_vit.inspect_checkpoint(tmp_path / "file.npz").variant is None

@@ -77,7 +77,7 @@ def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix, beside)
     path = save(tmp_path / "file.npz", flat, prefix, **beside)
     info = keras_vit.inspect_checkpoint(path)
     assert (info.layout, info.prefix) == (CASES[name], prefix)
-    assert any(f"{len(beside)} arrays beside the model" in oddity for oddity in info.oddities)
+    assert any(f"{len(beside)} arrays are not part of the model" in oddity for oddity in info.oddities)
     keras_vit.to_checkpoint(keras_vit.from_checkpoint(path), tmp_path / "back.npz", layout=info.layout)
     assert_same_bits(read(tmp_path / "back.npz"), arrays)
 
@@ -119,7 +119,7 @@ BAD = {
     "far unit": (lambda arrays: arrays | {"block999/unit01/conv1/kernel": np.ones(1)}, "numbers go up to 999"),
     "farther unit": (
         lambda arrays: arrays | {"block9999/unit01/conv1/kernel": np.ones(1)},
-        "at most 1,000 are supported",
+        "at most 1,000 blocks",
     ),
     "unit names": (
         lambda arrays: {n.replace("unit02", "unit2"): a for n, a in arrays.items()},
@@ -142,7 +142,7 @@ def test_bad_files(golden, tmp_path, what):
 
 def test_a_head_for_depth_is_refused(golden, tmp_path):
     head = save(tmp_path / "head.npz", {"decode_head.conv_depth.weight": np.ones((9, 512, 1, 1), "f4")})
-    with pytest.raises(ValueError, match="its backbone is not a Vision Transformer"):
+    with pytest.raises(ValueError, match="backbone must be a Vision Transformer"):
         keras_vit.load(golden("bit_mini_tf").path, head=head, max_depth=10)
 
 
@@ -151,9 +151,9 @@ def test_what_the_layouts_cannot_say(golden, tmp_path):
     vit = keras_vit.from_checkpoint(golden("mini_token").path)
     zeros = keras_vit.BiT(bit.config.replace(pool_padding="zeros"))
     for model, layout, message in (
-        (bit, "vit_jax", r"A BiT can be written as one of \['bit_tf', 'bit_bv'\].*'vit_jax'"),
-        (vit, "bit_tf", r"A VisionTransformer can be written as one of .*'vit_jax'.*'bit_tf'"),
-        (bit.folded(), None, "standardised by folded"),
+        (bit, "vit_jax", r"one of \['bit_tf', 'bit_bv'\] for a BiT, but 'vit_jax'"),
+        (vit, "bit_tf", r"one of .*'vit_jax'.* for a VisionTransformer, but 'bit_tf'"),
+        (bit.folded(), None, "folded\\(\\) has standardised"),
         (zeros, "bit_bv", "pool_padding='-inf' instead of 'zeros'"),
     ):
         with pytest.raises(ValueError, match=message):

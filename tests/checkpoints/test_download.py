@@ -176,9 +176,9 @@ SIGN_IN = b"\n <!DOCTYPE html><html><title>Sign in</title>" + b"x" * 5000
 WRONG = {
     "truncated": (Page(breaks=[HALF] * 9), None, "did not answer: .*", 3),
     "truncated, of unknown length": (Page(FILE[:HALF], length=False), None, "end of the .npz is missing", 1),
-    "not the listed size": (Page(), "1.5 MiB", f"it has {len(FILE):,} bytes, expected about 1,572,864", 1),
-    "a web page": (Page(SIGN_IN), None, "sent a wrong file: damaged: it is a web page", 1),
-    "empty": (Page(b""), None, "it is empty", 1),
+    "not the listed size": (Page(), "1.5 MiB", f"the file has {len(FILE):,} bytes, not about 1,572,864", 1),
+    "a web page": (Page(SIGN_IN), None, "sent a wrong file: damaged: the file is a web page", 1),
+    "empty": (Page(b""), None, "the file is empty", 1),
     "another kind": (Page(b"version https://git-lfs.github.com/spec/v1"), None, "starts with b'version '", 1),
     "denied": (Page(DENIED, 403), None, "answered 403 Forbidden", 1),
     "always busy": (Page(b"overloaded", 503), None, "answered 503 Service Unavailable", 3),
@@ -222,7 +222,7 @@ def test_an_answer_that_is_packed_is_refused(server, home):
     packed = gzip.compress(bytes(2**24))
     for encoding in ("gzip", "deflate", "x-gzip\x1b"):
         page = Page(packed, headers={"Content-Encoding": encoding})
-        refused(server.url("/a.safetensors", page), home, "sent a file packed as .*, which was not asked for")
+        refused(server.url("/a.safetensors", page), home, "sent a file compressed as .*, which was not requested")
 
 
 def test_a_password_is_in_no_message_and_no_name(server, home):
@@ -247,7 +247,7 @@ def test_a_password_is_in_no_message_and_no_name(server, home):
 def test_the_error_says_everything(server, home):
     first, second = server.url("/one.npz", Page(DENIED, 403)), server.url("/two.npz")
     error = refused(entry(first, second), home, "test/Tiny_16 could not be downloaded")
-    answers = (f"{first}\n    answered 403 Forbidden", f"{second}\n    answered 404 Not Found")
+    answers = (f"{first}\n    the server answered 403 Forbidden", f"{second}\n    the server answered 404 Not Found")
     for text in (*answers, str(home / "test" / "Tiny_16.npz"), "KERAS_VIT_MIRROR"):
         assert text in str(error)
     assert [where for where, _ in error.attempts] == [first, second]
@@ -264,7 +264,7 @@ FULL = OSError(errno.ENOSPC, "No space left")
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [(FULL, "no room for it.*KERAS_VIT_HOME to another disk .*No space left"), (KeyboardInterrupt("stop"), "stop")],
+    [(FULL, "has no room .*No space left.*KERAS_VIT_HOME"), (KeyboardInterrupt("stop"), "stop")],
 )
 def test_a_full_disk_and_an_interruption_leave_nothing(server, home, monkeypatch, error, message):
     """No other mirror is asked."""
@@ -288,7 +288,7 @@ def test_a_cache_that_cannot_be_written(server, home, monkeypatch):
 
     monkeypatch.setattr(os, "open", refuse)
     assert fetch(there) == path
-    with pytest.raises(DownloadError, match="cannot be kept in the cache: .*Read-only file system.*KERAS_VIT_HOME"):
+    with pytest.raises(DownloadError, match="cannot be written to the cache: .*Read-only file system.*KERAS_VIT_HOME"):
         fetch(dataclasses.replace(there, name="test/Other_16"))
     assert files(home) == ["test/Tiny_16.npz"]
 
@@ -360,19 +360,19 @@ def test_a_path_is_given_back(tmp_path, monkeypatch):
     assert fetch(path) == fetch(str(path)) == fetch("~/model.npz") == path
 
 
-NO_ADDRESS = "is not an address to download from"
+NO_ADDRESS = "An address must be https://"
 
 
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
         (pathlib.Path("absent"), FileNotFoundError, "no file or folder absent"),
-        (pathlib.Path(__file__).parent, IsADirectoryError, "is a folder without weights"),
-        ("absent.npz", FileNotFoundError, "no file or folder absent.npz. As a name: There is no checkpoint"),
+        (pathlib.Path(__file__).parent, IsADirectoryError, "has no weights"),
+        ("absent.npz", FileNotFoundError, "no file or folder absent.npz: check the path. There is no checkpoint"),
         ("./ViT-B_16", FileNotFoundError, "no file or folder ./ViT-B_16"),
         ("~nobody-of-this-name/x.npz", FileNotFoundError, "no file or folder ~nobody"),
         ("", ValueError, "no checkpoint or model ''"),
-        ("ViT-B_16", ValueError, "may be any of"),
+        ("ViT-B_16", ValueError, "is the name of several checkpoints"),
         ("ftp://127.0.0.1/a.npz", ValueError, "https://, http:// or gs://"),
         *((address, ValueError, NO_ADDRESS) for address in ("https://", "https://[::1/a.npz", "https://a/\ud800.npz")),
         (42, TypeError, "42"),

@@ -61,7 +61,7 @@ def load(case, **options):
     files = (case.folder / name for name in ("ckpt.npz", "model.safetensors", "model.pth"))
     path = next(file for file in files if file.is_file())
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*head.*all zeros|.* does not tell all that its model computes")
+        warnings.filterwarnings("ignore", message=".*head.*all zeros|.* does not contain all settings of its model")
         return keras_vit.from_checkpoint(path, **options)
 
 

@@ -154,8 +154,8 @@ def test_traps(golden, name):
 
 
 REFUSED = {
-    "no positions": (lambda a: a.pop("positional_embedding"), "has no array 'positional_embedding'"),
-    "two probes": (lambda a: a.update({"attn_pool.probe": np.zeros((1, 2, 64), "f4")}), "one probe"),
+    "no positions": (lambda a: a.pop("positional_embedding"), "lacks 'positional_embedding'"),
+    "two probes": (lambda a: a.update({"attn_pool.probe": np.zeros((1, 2, 64), "f4")}), "must have the shape"),
     "no probe": (lambda a: a.pop("attn_pool.probe"), "attn_pool"),
 }
 

@@ -82,12 +82,12 @@ def test_pieces(tmp_path):
 
 
 HOSTILE = {
-    "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pointer of Git LFS"),
-    "header of petabytes": (raw(b"{}", length=2**60), "its header should have 1,152,921,504,606,846,976 bytes"),
-    "no arrays": (raw({}), "holds no arrays"),
+    "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer"),
+    "header of petabytes": (raw(b"{}", length=2**60), "at most .* bytes, but it should have 1,152,921,504,606,846,976"),
+    "no arrays": (raw({}), "has no arrays"),
     "deep nesting": (raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "recursion limit exceeded"),
     "a name twice": (raw(b'{"a":%s,"a":%s}' % (TWO, TWO.replace(b"F", b"I")), bytes(8)), "the name 'a' twice"),
-    "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "stores 'a' as F8_E4M3, expected one of F64, F32"),
+    "dtype": (raw({"a": field("F8_E4M3", (8,))}, bytes(8)), "must have one of the types F64, F32.*F8_E4M3"),
     "shape that overflows": (raw({"a": field(shape=(2**40, 2**40, 0))}, bytes(8)), "overflow"),
     "shape of 33 axes": (raw({"a": field(shape=(1,) * 33, offsets=(0, 4))}, bytes(4)), "has the shape"),
     "truncated": (raw({"a": field()}, bytes(7)), "not fully covered"),
@@ -107,7 +107,7 @@ def test_hostile_files(file, case):
 def test_what_is_too_long_is_not_parsed(file, parts, monkeypatch):
     monkeypatch.setattr(files, "LONGEST", 50)
     for path in (file(raw({"a" * 1000: field()}, bytes(8))), parts()):
-        with pytest.raises(ValueError, match="at most 50 are read"):
+        with pytest.raises(ValueError, match="at most 50 bytes"):
             open_file(path)
 
 
@@ -133,7 +133,7 @@ def test_what_is_not_written(tmp_path):
     for arrays, overwrite, error, message in (
         (good, False, FileExistsError, "pass overwrite=True"),
         (2 * good, True, ValueError, "'a' was given twice"),
-        ([("b", np.ones(2, "complex64"))], True, ValueError, "'b' has the type complex64"),
+        ([("b", np.ones(2, "complex64"))], True, ValueError, "'b' must have one of .* complex64"),
     ):
         with pytest.raises(error, match=message):
             write_safetensors(path, arrays, overwrite=overwrite)
@@ -169,12 +169,16 @@ def test_parts(parts):
 
 
 def test_bad_parts(parts):
-    names, beside = parts.names, "expected a file name beside it"
+    names, beside = parts.names, "must have file names"
     for changed, error, message in (
         ([], ValueError, "it has no weight_map"),
-        (names | {"d": "model-2.safetensors"}, ValueError, "does not fit model-2.safetensors: 'd' is not in it"),
-        (names | {"b": "model-2.safetensors"}, ValueError, "'b' the index does not expect there"),
-        (names | {"d": "model-3.safetensors"}, FileNotFoundError, "the shard model-3.safetensors, which is not beside"),
+        (
+            names | {"d": "model-2.safetensors"},
+            ValueError,
+            "does not fit model-2.safetensors: the array 'd' is only in model.safetensors.index.json",
+        ),
+        (names | {"b": "model-2.safetensors"}, ValueError, "the array 'b' is only in model-1.safetensors"),
+        (names | {"d": "model-3.safetensors"}, FileNotFoundError, "needs the file model-3.safetensors"),
         (names | {"d": "model.safetensors.index.json"}, ValueError, "is not a .safetensors file"),
         *(({"a": part}, ValueError, beside) for part in (3, "../x", "/etc/passwd", "..", "", ".", "a\\b", "C:\\b")),
     ):
@@ -186,7 +190,7 @@ def test_folders(tmp_path):
     def add(name, array):
         write_safetensors(tmp_path / name, [(array, np.ones(1, "float32"))])
 
-    with pytest.raises(IsADirectoryError, match="is a folder without weights"):
+    with pytest.raises(IsADirectoryError, match="has no weights"):
         open_file(tmp_path)
     for absent in (tmp_path / "absent.safetensors", ""):
         with pytest.raises(FileNotFoundError, match="path of the checkpoint is empty|There is no file"):
@@ -203,7 +207,7 @@ def test_folders(tmp_path):
     assert list(open_file(tmp_path)) == ["clip"]
     add("model.safetensors", "decoder.weight")
     assert list(open_file(str(tmp_path))) == ["decoder.weight"]
-    with pytest.raises(ValueError, match=r"model.safetensors holds arrays, but .* known layout .* decoder.weight\."):
+    with pytest.raises(ValueError, match=r"model.safetensors must be a checkpoint in one of .* decoder.weight\."):
         open_checkpoint(tmp_path)
 
 
@@ -219,11 +223,11 @@ def test_sidecars(tmp_path):
     ("data", "message"),
     [
         (b"", "Expecting value"),
-        (b"[1, 2]", "it is a list, expected an object"),
+        (b"[1, 2]", "must be a JSON object, but it is a list"),
         (b'{"a": "\xe4"}', "utf-8"),
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the name 'c' twice"),
         (b'{"a":' * 50_000, "nested too deeply"),
-        (b'{"a": 1' + b" " * 2**23 + b"}", "at most 8,388,608 are read"),
+        (b'{"a": 1' + b" " * 2**23 + b"}", "at most 8,388,608 bytes"),
     ],
 )
 def test_bad_sidecars(tmp_path, data, message):

@@ -119,21 +119,21 @@ TIMM = """
 # Architectures with other arrays or another computation, and what the error says.
 REFUSED_TIMM = {
     "aimv2_large_patch14_224": "not part of the model: patch_embed.norm.weight",
-    "beit_base_patch16_224": "neither 'pos_embed' nor 'reg_token'",
-    "beitv2_base_patch16_224": "neither 'pos_embed' nor 'reg_token'",
-    "naflexvit_base_patch16_gap": "another table of positions",
-    "samvit_base_patch16": "3 axes were expected",
+    "beit_base_patch16_224": "'cls_token' without 'pos_embed'",
+    "beitv2_base_patch16_224": "'cls_token' without 'pos_embed'",
+    "naflexvit_base_patch16_gap": "must be a naflexvit_.*_siglip",
+    "samvit_base_patch16": "must have 3 axes",
     "test_vit4": "Arrays missing",
-    "vit_base_mci_224": "not a checkpoint of a known layout",
+    "vit_base_mci_224": "must be a checkpoint in one of the layouts",
     "vit_base_patch16_rope_224": "rotary embedding",
     "vit_base_patch16_rope_mixed_224": "rotary embedding",
     "vit_base_patch16_rpn_224": "after each branch",
-    "vit_base_patch16_xp_224": "no array 'blocks.0.mlp.fc1.weight'",
+    "vit_base_patch16_xp_224": "lacks the array 'blocks.0.mlp.fc1.weight'",
     "vit_base_resnet26d_224": "pixel_mean must be",
     "vit_dlittle_patch16_reg1_gap_256": "lambda_k1",
-    "vit_pwee_patch16_reg1_gap_256": "no array 'blocks.0.mlp.fc1.weight'",
-    "vit_relpos_small_patch16_224": "normalises after branches",
-    "vit_small_patch16_18x2_224": "no array 'blocks.0.mlp.fc1.weight'",
+    "vit_pwee_patch16_reg1_gap_256": "lacks the array 'blocks.0.mlp.fc1.weight'",
+    "vit_relpos_small_patch16_224": "'fc_norm' without 'cls_token'",
+    "vit_small_patch16_18x2_224": "lacks the array 'blocks.0.mlp.fc1.weight'",
 }
 # What `create_model` is given beside a name.
 ARGUMENTS = {

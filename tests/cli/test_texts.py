@@ -30,7 +30,7 @@ def test_classes_of_words(run, clip, photo, tmp_path):
     assert "%" in run("classify", photo, "--weights", clip, "--names", "cat,dog", "--top", 1).out
     for arguments, words in (
         ((), "either --names"),
-        (("--names", "cat,cat"), "no name twice"),
+        (("--names", "cat,cat"), "more than once"),
         (("--names", "cat"), "two names"),
         (("--names", "cat,dog", "--templates", "a cat"), "one {}"),
         (("--names-from", tmp_path / "none.txt"), "none.txt"),

@@ -170,7 +170,7 @@ def test_boxes_as_files(loaded, golden, tmp_path):
     "names, error", [([], ValueError), (["a", "a"], ValueError), ([" "], ValueError), ([1], TypeError)]
 )
 def test_names_that_make_no_sense(loaded, names, error):
-    with pytest.raises(error, match="class_names must be"):
+    with pytest.raises(error, match="class_names must"):
         loaded["owl_v1_p16"].zero_shot_detector(names)
 
 
@@ -251,14 +251,14 @@ def test_adapters_stay_in_detectors_of_words(golden):
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"\x81\xa1a\xc1", "which no value begins with"),
-        (b"\x81" * 40, "as something else than text|nested too deeply|too early"),
-        (b"\x81\xa1a" * 40, "nested too deeply"),
-        (b"\x81\xa1a" + b"\xc7\xff\x01" * 2000, "nested too deeply"),
+        (b"\x81\xa1a\xc1", "begins with the byte 0xc1"),
+        (b"\x81" * 40, "must be a string|inside each other|too early"),
+        (b"\x81\xa1a" * 40, "inside each other"),
+        (b"\x81\xa1a" + b"\xc7\xff\x01" * 2000, "inside each other"),
         (b"\x81\xa1a\xc6\xff\xff\xff\xff", "ends too early"),
-        (b"\x82\xa1a\x01\xa1a\x01", "twice"),
+        (b"\x82\xa1a\x01\xa1a\x01", "that is there once"),
         (b"\x81\xa1a\x01\x01", "more bytes follow"),
-        (b"\x81\xa1a\xc7\x05\x01\x93\x91\x02\xa4bool", "not one of Flax's|too early"),
+        (b"\x81\xa1a\xc7\x05\x01\x93\x91\x02\xa4bool", "is not valid|too early"),
     ],
 )
 def test_hostile_files_of_msgpack(tmp_path, data, message):
@@ -274,5 +274,5 @@ def test_scenics_files_that_lack_an_array(golden, tmp_path):
     arrays = {name: array.read() for name, array in read_msgpack(tmp_path / "whole").items()}
     del arrays["params/obj_box_head/Dense_1/bias"]
     write_msgpack(tmp_path / "part", arrays)
-    with pytest.raises(ValueError, match="part: arrays are missing: obj_box_head/Dense_1/bias"):
+    with pytest.raises(ValueError, match="part cannot be read. The file lacks the arrays obj_box_head/Dense_1/bias"):
         keras_vit.load_image_text(tmp_path / "part", tokenizer=golden("owl_v2_p14").folder)

@@ -143,19 +143,19 @@ def new():
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"masking": 1.0}, "blocks still mask"),
-        ({"masking": 0.5}, "blocks still mask"),
+        ({"masking": 1.0}, "must be 0 everywhere"),
+        ({"masking": 0.5}, "must be 0 everywhere"),
         ({"masking": -1.0}, "delta weights"),
         ({"network.encoder.backbone.norm.weight": np.full(64, 1e-3, "f4")}, "delta weights"),
-        ({"network.attn_mask_probs": None}, "no array 'network.attn_mask_probs'"),
-        ({"network.encoder.backbone.patch_embed.proj.weight": None}, "no backbone"),
-        ({"network.q.weight": np.zeros((5, 32), "f4")}, "queries have 32 numbers"),
+        ({"network.attn_mask_probs": None}, "lacks the array 'network.attn_mask_probs'"),
+        ({"network.encoder.backbone.patch_embed.proj.weight": None}, "without a DINOv2 or DINOv3 backbone"),
+        ({"network.q.weight": np.zeros((5, 32), "f4")}, "but they have 32"),
         ({"network.mask_head.0.bias": None}, "mask_head.0.bias"),
         ({"network.extra.weight": np.ones(3, "f4")}, "network.extra.weight"),
         ({"network.encoder.backbone.pos_embed": None}, "pos_embed"),
-        ({"network.encoder.backbone.cls_token": None}, "no array 'network.encoder.backbone.cls_token'"),
-        ({"network.attn_mask_probs": np.zeros((2, 1), "f4")}, "1 axes were expected"),
-        ({"network.upscale.99999999.norm.weight": np.ones(3, "f4")}, "at most 1,000 are supported"),
+        ({"network.encoder.backbone.cls_token": None}, "lacks the array 'network.encoder.backbone.cls_token'"),
+        ({"network.attn_mask_probs": np.zeros((2, 1), "f4")}, "must have 1 axes"),
+        ({"network.upscale.99999999.norm.weight": np.ones(3, "f4")}, "at most 1,000 blocks"),
     ],
 )
 def test_files_that_are_not_computed(new, tmp_path, changes, words):
@@ -167,7 +167,7 @@ def test_files_that_are_not_computed(new, tmp_path, changes, words):
 def test_models_for_masks_that_are_not_read(tmp_path):
     for title, start in (("Mask2Former", "sem_seg_head"), ("SAM", "mask_decoder"), ("SegFormer", "segformer")):
         write_npz(tmp_path / f"{title}.npz", [(f"{start}.encoder.weight", np.ones(3, "f4"))], {})
-        with pytest.raises(ValueError, match=f"it holds {title}, which is not read"):
+        with pytest.raises(ValueError, match=f"holds {title}, which is not supported"):
             keras_vit.load(tmp_path / f"{title}.npz")
 
 
@@ -175,17 +175,17 @@ def test_models_for_masks_that_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     "which, key, value, words",
     [
-        ("config", "hidden_act", "silu", "blocks of a ViT"),
+        ("config", "hidden_act", "silu", "hidden_act='silu'"),
         ("config", "hidden_act", ["gelu"], "hidden_act"),
         ("config", "model_type", "sam", "model_type"),
-        ("config", "num_register_tokens", 0, "lies beside another file"),
-        ("config", "num_hidden_layers", 9, "lies beside another file"),
-        ("config", "num_blocks", 3, "lies beside another file"),
-        ("config", "image_size", 64, "lies beside another file"),
-        ("preprocessor_config", "resample", 3, "resample=3, not done"),
-        ("preprocessor_config", "do_resize", False, "do_resize=False, not done"),
-        ("preprocessor_config", "rescale_factor", 1.0, "rescale_factor=1.0, not done"),
-        ("preprocessor_config", "size", {"shortest_edge": 64}, "size=.* not done"),
+        ("config", "num_register_tokens", 0, "for these arrays"),
+        ("config", "num_hidden_layers", 9, "for these arrays"),
+        ("config", "num_blocks", 3, "for these arrays"),
+        ("config", "image_size", 64, "for these arrays"),
+        ("preprocessor_config", "resample", 3, "resample=3 .* not supported"),
+        ("preprocessor_config", "do_resize", False, "do_resize=False .* not supported"),
+        ("preprocessor_config", "rescale_factor", 1.0, "rescale_factor=1.0 .* not supported"),
+        ("preprocessor_config", "size", {"shortest_edge": 64}, "size=.* not supported"),
         ("config", None, None, "config.json"),
     ],
 )
@@ -210,7 +210,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"numerics": "official"}, "numerics"),
         ({"grid_size": (6, 6)}, "grid_size"),
         ({"like": "vit_base_patch16_224"}, "like"),
-        ({"head": "glyphs"}, "whole EoMT|not hold a head"),
+        ({"head": "glyphs"}, "whole EoMT|must be a linear or DPT head"),
     ):
         with pytest.raises(ValueError, match=words):
             keras_vit.load(golden(CASES[0]).folder, **options)

@@ -135,15 +135,15 @@ def test_what_a_segmenter_can_do(golden, both, tmp_path):
 @pytest.mark.once
 def test_other_families_are_refused(golden, both):
     clip = keras_vit.load_image_text(golden("txt_hf_clip").folder)
-    with pytest.raises(ValueError, match="zero_shot_segmenter is for TIPS"):
+    with pytest.raises(ValueError, match="zero_shot_segmenter needs a TIPS"):
         clip.zero_shot_segmenter(NAMES)
     for options, message in (
         ({"mode": "crops"}, "mode must be one of"),
         ({"image_size": 0}, "image_size"),
         ({"image_size": 56, "stride": 60}, "stride must be at most crop_size"),
-        ({"templates": "a photo"}, "one {} for the name"),
+        ({"templates": "a photo"}, "one {} for the class name"),
     ):
         with pytest.raises(ValueError, match=message):
             both.zero_shot_segmenter(NAMES, **options)
-    with pytest.raises(ValueError, match="no name twice"):
+    with pytest.raises(ValueError, match="at least two names"):
         both.zero_shot_segmenter(["cat"])

@@ -141,7 +141,7 @@ def test_the_temperature_in_config_json_and_one_that_was_trained(config, tmp_pat
 @pytest.mark.parametrize("value", [1e39, 1e-50, -1, "warm"])
 def test_a_temperature_in_config_json_that_no_float32_holds(config, tmp_path, value):
     (tmp_path / "config.json").write_text(json.dumps(config | {"temperature_init_value": value}))
-    with pytest.raises(ValueError, match=f"{tmp_path.name}.*temperature_init_value"):
+    with pytest.raises(ValueError, match=f"temperature_init_value .*{tmp_path.name}"):
         keras_vit.load_image_text(tmp_path)
 
 
@@ -191,14 +191,14 @@ def test_halves_of_a_model(golden, tmp_path):
     text = arrays_of(tmp_path / "tips_text.npz")
     del text["temperature"]
     write_npz(tmp_path / "tips_text.npz", text.items(), overwrite=True)
-    with pytest.raises(ValueError, match="no array 'temperature'"):
+    with pytest.raises(ValueError, match="lacks the array 'temperature'"):
         keras_vit.load_image_text(tmp_path)
     (tmp_path / "tips_text.npz").unlink()
-    with pytest.raises(ValueError, match="no text tower of a known kind"):
+    with pytest.raises(ValueError, match="no text tower of a CLIP"):
         keras_vit.load_image_text(tmp_path)
     save_image_text(pair("tips"), tmp_path / "text", "tips")
     (tmp_path / "text" / "tips_vision.npz").unlink()
-    with pytest.raises(ValueError, match="a text tower and no image tower"):
+    with pytest.raises(ValueError, match="a text tower, but no image tower"):
         keras_vit.load_image_text(tmp_path / "text")
 
 
@@ -206,10 +206,10 @@ def test_halves_of_a_model(golden, tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"hidden_act": "gelu"}, "hidden_act=gelu; 'relu' was expected"),
-        ({"scale_sqrt_depth": False}, "scale_sqrt_depth=False"),
-        ({"pad_token_id": 1}, "pad_token_id=1"),
-        ({"vocab_size": 9}, "vocab_size=9"),
+        ({"hidden_act": "gelu"}, "hidden_act .* must be 'relu', but is gelu"),
+        ({"scale_sqrt_depth": False}, "scale_sqrt_depth .* but is False"),
+        ({"pad_token_id": 1}, "pad_token_id .* but is 1"),
+        ({"vocab_size": 9}, "vocab_size .* but is 9"),
     ],
 )
 def test_texts_that_are_not_computed(config, tmp_path, metadata, message):
@@ -223,10 +223,10 @@ def test_texts_that_are_not_computed(config, tmp_path, metadata, message):
 @pytest.mark.parametrize(
     ("layout", "texts", "message"),
     [
-        ("tips", {"heads": 2}, "heads=2"),
-        ("tips", {"context": 32}, "context=32"),
-        ("tips", {"pooling": "last"}, "pooling='last'"),
-        ("tips_scenic", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05"),
+        ("tips", {"heads": 2}, "heads of .* but is 2"),
+        ("tips", {"context": 32}, "context of .* but is 32"),
+        ("tips", {"pooling": "last"}, "pooling of .* but is 'last'"),
+        ("tips_scenic", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon of .* but is 1e-05"),
     ],
 )
 def test_towers_that_a_layout_has_no_place_for(tmp_path, layout, texts, message):

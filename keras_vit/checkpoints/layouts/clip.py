@@ -104,7 +104,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     warnings = list(trunk.warnings)
     if not (sidecars.open_clip or sidecars.architecture):
         if any(name.rpartition(".")[2] in _OPENAI for name in (*found.arrays, *found.unused)):
-            warnings.append(Notice("it is OpenAI's own, which has QuickGELU"))
+            warnings.append(Notice("the names are those of OpenAI's CLIP, so the quick GELU is used"))
         else:
             warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     return pytorch.plan_of(
@@ -135,8 +135,8 @@ def check_open_clip(metadata: Mapping[str, Any], place: str, fields: Mapping[str
         wrong["mlp_ratio"] = f"{hidden} / {width}"
     for key, size in wrong.items():
         raise ValueError(
-            f"The open_clip_config.json beside it belongs to another file: its {place} says "
-            f"{key}={printable(metadata[key], 60)}, but the arrays have {size}."
+            f"{place} in open_clip_config.json has {key}={printable(metadata[key], 60)}, but the arrays have {size}. "
+            "Put the open_clip_config.json of these weights beside them."
         )
 
 
@@ -145,7 +145,7 @@ def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
         raise ValueError(
-            f"it is a CLIP, but like={like!r} is another model: pass one such as 'ViT-B-32-quickgelu', or put "
+            f"like must be a CLIP such as 'ViT-B-32-quickgelu' for this file, but {like!r} was given. You can also put "
             "open_clip_config.json beside the file."
         )
     if like:
@@ -169,7 +169,7 @@ def _pooling(vision: Mapping[str, Any]) -> str:
 
 def _unsupported_value(key: str, value: Any) -> ValueError:
     """Returns the error for a value of open_clip_config.json that is not computed here."""
-    return ValueError(f"its open_clip_config.json says {key}={printable(value, 60)}, which is not known here.")
+    return ValueError(f"{key}={printable(value, 60)} in open_clip_config.json is not supported.")
 
 
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -204,7 +204,7 @@ LAYOUT = Layout(
     accounting.with_prefix_positions,
     sidecars=_sidecars,
     needs=lambda config: _NEEDS,
-    advice="Pass like=..., or put its open_clip_config.json beside it.",
+    advice="Pass like=..., or put open_clip_config.json beside the file.",
 )
 
 
@@ -268,12 +268,12 @@ def _pe_config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[V
     """Returns the config that the arrays tell, and the `Trunk` with what was assumed."""
     pools = "attn_pool.probe" in arrays
     if PE_FAMILY.positions not in arrays:
-        raise ValueError(f"it has no array {PE_FAMILY.positions!r}, which every perception encoder has.")
+        raise ValueError(f"The file lacks {PE_FAMILY.positions!r}, which a Perception Encoder has. Download it again.")
     if any(name.startswith("attn_pool.") for name in arrays) and not pools:
-        raise ValueError("it has 'attn_pool' without 'attn_pool.probe', which no known family has.")
+        raise ValueError("The file has 'attn_pool' without the array 'attn_pool.probe'. Download it again.")
     if pools and shape_of(arrays, "attn_pool.probe", 3)[:2] != (1, 1):
         shape = arrays["attn_pool.probe"].shape
-        raise ValueError(f"the shape of its 'attn_pool.probe' is {shape}; one probe (1, 1, width) was expected.")
+        raise ValueError(f"The array 'attn_pool.probe' must have the shape (1, 1, width), but has {shape}.")
     trunk = pytorch.trunk_of(arrays, sidecars, PE_FAMILY, size=None, heads=None, is_named=True)
     fields: dict[str, Any] = {**trunk.fields, **PE_COMPUTES, **PE_FAMILY.preparation, "pooling": "none"}
     fields["final_norm"] = "tokens" if "ln_post.weight" in arrays else "none"

@@ -71,7 +71,7 @@ def _with_head(
 def _without_top(backbone: Plan) -> ViTConfig:
     """Returns the config of a backbone without pooling and head, for pictures of any size."""
     if not isinstance(backbone.stored, ViTConfig):
-        raise ValueError("its backbone is not a Vision Transformer.")
+        raise ValueError(f"The backbone must be a Vision Transformer, but is a {backbone.stored.model}.")
     return backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
 
 
@@ -81,7 +81,8 @@ def _with_grid(backbone: Plan, grid: tuple[int, int] | None) -> Plan:
         return backbone
     stored = backbone.stored
     if math.prod(grid) != math.prod(stored.grid_size):
-        raise ValueError(f"grid_size={grid} was given, but its position embeddings are for {stored.grid_size} patches.")
+        patches = math.prod(stored.grid_size)
+        raise ValueError(f"grid_size must have {patches} patches for these position embeddings, but {grid} was given.")
     return dataclasses.replace(
         backbone, stored=stored.replace(image_size=stored.image_size_of(grid)), is_grid_known=True
     )
@@ -141,14 +142,12 @@ def _segmentation_config(
     blocks = into // vit.width
     if into % vit.width or blocks not in (1, _MULTISCALE) or blocks > vit.depth:
         raise ValueError(
-            f"its head reads {into} numbers a patch; {vit.width} or {_MULTISCALE * vit.width} for a backbone of "
-            f"the width {vit.width} were expected. Is it of another backbone?"
+            f"The head must read {vit.width} or {_MULTISCALE * vit.width} numbers per patch for this backbone, but it "
+            f"reads {into}. Pass the backbone that the head was trained on."
         )
     fields = names.fields if blocks == 1 else names.fields_of_four
     if fields is None:
-        raise ValueError(
-            "its head reads four blocks, but which is unknown: DINOv3's published heads read the last one."
-        )
+        raise ValueError("A head of DINOv3 that reads four blocks is not supported. Use one that reads the last block.")
     data_set = re.search("|".join(LABEL_SETS), os.path.basename(path).lower())
     labels = label_set(data_set[0]).names if data_set else ()
     return LinearSegmenterConfig(
@@ -169,9 +168,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
         arrays = {name: array for name, array in file.items() if not name.startswith(_BACKBONE)}
         known = Sidecars(like=sidecars.like)
         if not timm.recognise(inside, known):
-            raise ValueError(
-                "it is a head without its backbone: load(backbone, head=...), or both files in one folder."
-            )
+            raise ValueError("The file is a head. Use load(backbone, head=...), or put both files in one folder.")
         backbone = _with_grid(timm.plan(inside, known), sidecars.grid_size)
     stored = _segmentation_config(arrays, names, _without_top(backbone), sidecars.name)
     counter = f"{names.norm}.num_batches_tracked"
@@ -321,7 +318,7 @@ def _depth_config(
     warnings: list[Notice] = []
     if is_hub:
         if sidecars.max_depth is not None:
-            raise ValueError("its config.json has the largest depth. Leave max_depth=... out, or change the model.")
+            raise ValueError(f"max_depth is in config.json: leave max_depth={sidecars.max_depth!r} out.")
         pictures = sidecars.preprocessor or {}
         means = means_in(pictures.get("image_mean"), pictures.get("image_std"))
         fields |= _fields_of_metadata(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
@@ -331,21 +328,27 @@ def _depth_config(
     if kind == "linear":
         fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
         if into not in (2 * vit.width, 8 * vit.width):
-            raise ValueError(f"its head reads {into} channels, but {2 * vit.width} or {8 * vit.width} were expected.")
+            raise ValueError(
+                f"The head must read {2 * vit.width} or {8 * vit.width} channels for this backbone, but it reads "
+                f"{into}. Pass the backbone that the head was trained on."
+            )
         if into == 2 * vit.width:  # it reads the last block alone
             return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), warnings
     if not is_hub:
         fields["blocks"] = BLOCKS.get(vit.depth)
         if fields["blocks"] is None:
             fields["blocks"] = tuple(vit.depth * n // 4 - 1 for n in (1, 2, 3, 4))
-            text = f"no published model has {vit.depth} blocks; its head is taken to read {fields['blocks']}"
+            text = f"the blocks that the head reads are unknown for {vit.depth} blocks, {fields['blocks']} are assumed"
             warnings = [*warnings, Notice(text, "blocks", "assumed")]
     if kind == "linear":
         return LinearDepthConfig(**fields), warnings
     names = DPT_NAMES[kind]
     shapes = [shape_of(arrays, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
     if shapes[0][1] != vit.width:
-        raise ValueError(f"its head is for a backbone of width {shapes[0][1]}, but this one has {vit.width}.")
+        raise ValueError(
+            f"The head is for a backbone of width {shapes[0][1]}, but this backbone has {vit.width}. Pass the backbone "
+            "that the head was trained on."
+        )
     fields |= {
         "design": "dinov2" if is_dinov2 else "depth_anything",
         "widths": tuple(shape[0] for shape in shapes),
@@ -363,7 +366,7 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     if sidecars.backbone is None:
         backbone = _backbone(inside, sidecars, start, kind == "transformers")
     elif inside or kind not in ("linear", "dinov2"):
-        raise ValueError("it is not a head, but a whole depth model: leave head=... out.")
+        raise ValueError("head must be a file with only a head, but it is a whole depth model: pass it without head=.")
     else:
         backbone = sidecars.backbone
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}
@@ -377,7 +380,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     """Returns the plan of the backbone in a file of both, whose names come after `start`."""
     # `is_hub` is for a file of transformers.
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
-        raise ValueError(f"its backbone is a DINOv2, but like={sidecars.architecture!r} was given: leave it out.")
+        raise ValueError(f"like must be a DINOv2 for this file, but {sidecars.architecture!r} was given.")
     like = None if sidecars.architecture else sidecars.like
     known = Sidecars(like=like)
     if is_hub:
@@ -388,7 +391,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
         layout = timm.LAYOUT
         known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
     if not layout.recognise(arrays, known):
-        raise ValueError("it has no backbone of a known kind. A head alone: keras_vit.load(backbone, head=file).")
+        raise ValueError("The file has no supported backbone. If it is only a head, use load(backbone, head=file).")
     found = _with_grid(layout.plan(arrays, known), sidecars.grid_size)
     inner = found.layout
     return dataclasses.replace(
@@ -411,23 +414,21 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
         return relative, []
     if given is not None:
         if not is_number(given) or given <= 0:
-            wanted = "a number of metres" if is_dinov2 else "a number of metres or 'relative'"
-            raise ValueError(f"max_depth must be {wanted}, but {given!r} was given.")
+            also = "" if is_dinov2 else " or 'relative'"
+            raise ValueError(f"max_depth must be a number of metres above 0{also}, but {given!r} was given.")
         return {"metric": True, "max_depth": float(given)}, []
     scene = re.search("vkitti|hypersim|nyu|kitti", name)
     if scene is not None:
         metres = RANGES[scene[0]]
-        suggested = f"its name has {scene[0]!r}, so its depth is taken to reach {metres:g} m"
-        text = f"{suggested}; pass max_depth={metres:g} or another number"
+        text = (
+            f"max_depth={metres:g} metres is assumed, as the file's name has {scene[0]!r}; pass max_depth to change it"
+        )
         return {"metric": True, "max_depth": metres}, [Notice(text, "max_depth", "assumed")]
     if is_dinov2:
-        raise ValueError(
-            "its largest depth is not in the file. Pass max_depth: 10 for heads trained on NYU, 80 for KITTI."
-        )
+        raise ValueError("The file lacks its largest depth. Pass max_depth=10 for a head trained on NYU, 80 for KITTI.")
     if re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
         return relative, []
-    unknown = "its name has neither 'hypersim' nor 'vkitti'; its depth is taken to be relative"
-    text = f"{unknown}; pass max_depth='relative' or a number of metres"
+    text = "relative depth is assumed, as the file's name has no data set; pass max_depth= 'relative' or metres"
     return relative, [Notice(text, "metric", "assumed")]
 
 
@@ -455,8 +456,8 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
     if len(numbers) != 4 or not all(n.isdecimal() and int(n) for n in numbers):
         raise ValueError(
-            f"its config.json says out_indices={printable(stages, 60)}; four numbers of blocks were expected, in a "
-            "config.json beside the file."
+            f"out_indices in config.json must be four numbers of blocks, but is {printable(stages, 60)}. Put the "
+            "config.json of these weights beside them."
         )
     return {
         "metric": value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
@@ -478,8 +479,8 @@ def depth_to_write(config: Any) -> Layout:
     ):
         if not fits:
             raise ValueError(
-                f"transformers has no DepthAnything with {field}={printable(getattr(config, field), 60)}; {wanted} "
-                "was expected. Save the model as .keras."
+                f"{field} of a DepthAnything in transformers must be {wanted}, but is "
+                f"{printable(getattr(config, field), 60)}. Save the model as .keras."
             )
 
     def rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:

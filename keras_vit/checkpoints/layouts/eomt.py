@@ -128,10 +128,10 @@ def _config(
     backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
     queries, width = shape_of(arrays, names.queries, 2)
     if width != backbone.width:
-        raise ValueError(f"its queries have {width} numbers, but the tokens of its backbone {backbone.width}.")
+        raise ValueError(f"The queries must have the width of the backbone, {backbone.width}, but they have {width}.")
     blocks = re.findall(rf"^{re.escape(names.upscale)}(\d+)\.", "\n".join(arrays), re.MULTILINE)
     if not blocks:
-        raise ValueError(f"it has no arrays {names.upscale}..., which enlarge the map of patches.")
+        raise ValueError(f"The file lacks the arrays {names.upscale}... of the upscaling blocks. Download it again.")
     classes = shape_of(arrays, f"{names.classes}.weight", 2)[0] - 1
     stored: Any = EoMTConfig(
         backbone=backbone,
@@ -161,20 +161,18 @@ def _config(
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an EoMT is read."""
     if sidecars.backbone is not None:
-        raise ValueError("it is not a head, but a whole EoMT: leave head=... out.")
+        raise ValueError("head must be a file with only a head, but it is a whole EoMT: pass it without head=.")
     if sidecars.grid_size is not None:
-        raise ValueError(f"grid_size={sidecars.grid_size!r} makes no sense for an EoMT: leave it out.")
+        raise ValueError(f"An EoMT has its grid in the file: leave grid_size={sidecars.grid_size!r} out.")
     if sidecars.architecture:
-        raise ValueError(f"like={sidecars.architecture!r} makes no sense for an EoMT: leave it out.")
+        raise ValueError(f"An EoMT needs no like={sidecars.architecture!r}: leave like out.")
     anchor = next((name for name in FAMILIES if name in file), None)
     if anchor is None:
-        raise ValueError("it has queries, but no backbone of a known kind: DINOv2 or DINOv3.")
+        raise ValueError("The file is an EoMT without a DINOv2 or DINOv3 backbone, which is not supported.")
     family, metadata = FAMILIES[anchor], sidecars.config
     if family.types and metadata.get("model_type") not in family.types:
         given = printable(metadata.get("model_type"), 60)
-        raise ValueError(
-            f"a config.json with model_type={family.types[0]!r} has to lie beside it, but {given} was found."
-        )
+        raise ValueError(f"The config.json beside the file must have model_type={family.types[0]!r}, but has {given}..")
     names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
     _check_masking(file, names, family)
     # transformers stores register tokens also where there are none.
@@ -205,18 +203,18 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
     """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas)."""
     if names.masking not in file:
-        raise ValueError(f"it has no array {names.masking!r}: do its blocks still mask attention? Convert it again.")
+        raise ValueError(f"The file lacks the array {names.masking!r}, which must be 0 at the end of training.")
     probabilities = file[names.masking].read()
     last = file.get(f"{family.module}{family.norm}.weight")
     if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
         raise ValueError(
-            "its weights are differences to DINOv3's weights (delta weights). Add both, as its authors' code does, or "
-            "take the repository in transformers' layout."
+            "The file has delta weights, the differences to DINOv3's weights. Add the two together as the authors' "
+            "code does, or download the repository for transformers."
         )
     if probabilities.any():
         raise ValueError(
-            f"its {names.masking} are {printable(probabilities.tolist(), 80)}: blocks still mask attention. Only "
-            "models with 0 everywhere are supported."
+            f"The array {names.masking!r} must be 0 everywhere (attention without masks), but is "
+            f"{printable(probabilities.tolist(), 80)}. Pass the checkpoint from the end of training."
         )
 
 
@@ -250,7 +248,7 @@ def _backbone(
         side = math.isqrt(shape_of(arrays, family.positions, 3)[1])
         size = (side * patch[0], side * patch[1])
     if is_rotary and size is None:
-        raise ValueError("the size of its images is not in the file: pass image_size=..., such as 640 (see its name).")
+        raise ValueError("The image size is not in the file: pass image_size=... (see the file's name), such as 640.")
     heads = None if width % 64 else width // 64
     if family.types:
         heads = metadata.get("num_attention_heads", 16)
@@ -260,21 +258,21 @@ def _backbone(
         fields |= _preparation(sidecars.preprocessor, fields["image_size"][0])
     for name in (family.class_token, f"{family.patches}.bias"):
         if name not in arrays:
-            raise ValueError(f"it has no array {family.module + name!r}.")
+            raise ValueError(f"The file lacks the array {family.module + name!r}. Download it again.")
     position, given = "none" if is_rotary else "learned_patches", fields["position_embedding"]
     if given != position:
         raise ValueError(
-            f"its position embeddings are of the kind {given!r}, but {position!r} was expected: the array "
-            f"{family.positions!r} is missing, or is another model's."
+            f"The position embeddings must be {position!r}, but they are {given!r}. The array {family.positions!r} is "
+            "missing or has a wrong shape: download the file again."
         )
     activation = _activation(metadata)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and family.types:
         value_in(metadata, "hidden_act", ["silu"], "gelu")
     if not gated and activation not in huggingface.ACTIVATIONS.values():
-        raise ValueError(f"its config.json says hidden_act={activation!r}, which the blocks of a ViT do not have here.")
+        raise ValueError(f"hidden_act={activation!r} in config.json is not supported for a Vision Transformer.")
     if not trunk.is_grid_known:
-        raise ValueError("the number of its position embeddings is not a square.")
+        raise ValueError("The position embeddings of an EoMT must form a square, but they do not. Download it again.")
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,
@@ -323,15 +321,18 @@ def to_write(config: EoMTConfig) -> Layout:
     }
     for name, value in needs.items():
         if getattr(backbone, name) != value:
-            raise ValueError(f"transformers has no EoMT on a backbone with {name}={getattr(backbone, name)!r}.")
+            raise ValueError(
+                f"The backbone of an EoMT in transformers must have {name}={value!r}, but has "
+                f"{getattr(backbone, name)!r}. Save the model as .keras."
+            )
     if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
-        raise ValueError("transformers has no EoMT on a backbone without layer scales, or with normalised MLPs.")
+        raise ValueError("An EoMT in transformers must have layer scales and plain MLPs. Save the model as .keras.")
     # The file says one activation for blocks and head; DINOv2's gated MLPs have their own.
     activation = "silu" if gated and rotary else config.activation if gated else backbone.gelu
     if config.activation != activation:
         raise ValueError(
-            f"transformers has no EoMT whose blocks have {activation!r} and whose head has {config.activation!r}: "
-            "it has one for both. Save the model as .keras."
+            f"An EoMT in transformers has one activation, but this backbone has {activation!r} and its head "
+            f"{config.activation!r}. Save the model as .keras."
         )
     mlp = "up" if rotary else "fc"
     family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else mlp])

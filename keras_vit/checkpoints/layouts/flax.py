@@ -187,7 +187,7 @@ def _best_prefix(prefixes: set[str]) -> str:
 def _model_in(file: Mapping[str, StoredArray], prefixes: set[str]) -> tuple[str, Arrays]:
     """Returns the prefix of the model that is read, and the model's arrays by their names after it."""
     if len(prefixes) > 1 and not prefixes & {*_PREFIXES}:
-        raise ValueError(f"The file holds several models, under the prefixes {sorted(prefixes)}; keep one of them.")
+        raise ValueError(f"The file has several models, with the prefixes {sorted(prefixes)}. Keep only one of them.")
     prefix = _best_prefix(prefixes)
     inside = {name.removeprefix(prefix): array for name, array in file.items() if name.startswith(prefix)}
     # Under a prefix lies the model and nothing else; without one, other things may stand beside it.
@@ -330,12 +330,12 @@ def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
     """Returns the config of a NaFlex file (`of_two` as for `_config`)."""
     rows, columns, _ = shape_of(arrays, _POSITION, 3)
     if rows == 1 < columns:
-        raise ValueError(f"its patches go through a matrix, but {_POSITION!r} has no rows and columns of patches.")
+        raise ValueError(f"The array {_POSITION!r} of a NaFlex must be a grid, but its shape is (1, {columns}, ...).")
     values, width = shape_of(arrays, _PATCHES, 2)
     kernel = dataclasses.replace(arrays[_PATCHES], shape=(*square_patch(values), 3, width))  # that of a convolution
     found = _config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**_NAFLEX)
     if not is_naflex(found):
-        raise ValueError("its patches go through a matrix, but it is not a NaFlex: a class token, or no 'MAPHead_0'.")
+        raise ValueError("A model with linear patches must be a NaFlex, with 'MAPHead_0' and without a class token.")
     return found
 
 
@@ -353,9 +353,13 @@ def _big_vision_positions(
             return arrays, known, "sincos2d", []
         height, width, *_ = patch_shape(arrays, _PATCHES)
         grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
-        words = "its position embeddings are computed, so the file does not tell the image size"
         guess = f"{grid[0] * height} x {grid[1] * width}"
-        return arrays, grid, "sincos2d", [Notice(f"{words}; {guess} is a guess", "image_size")]
+        return (
+            arrays,
+            grid,
+            "sincos2d",
+            [Notice(f"the image size is not in the file; {guess} is a guess", "image_size")],
+        )
     _, rows, width = shape_of(arrays, _POSITION, 3)
     patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
     if known and math.prod(known) in (rows, rows - 1):
@@ -365,7 +369,7 @@ def _big_vision_positions(
         return arrays, grid, "learned_patches" if patches == rows else "learned", []
     if patches == rows:  # without a class token the two kinds are the same
         return arrays, grid, "learned", []
-    text = "the first row of its position embeddings is of a class token that it has not"
+    text = "the first row of the position embeddings is ignored, because the model has no class token"
     table = arrays[_POSITION].piece(width, (1, patches, width))
     return {**arrays, _POSITION: table}, grid, "learned", [Notice(text)]
 
@@ -375,7 +379,7 @@ def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[i
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     highest = bounded(max(map(max, units), default=0))
     if highest > len(units):
-        raise ValueError(f"It has {len(units)} units, but their numbers go up to {highest}.")
+        raise ValueError(f"The file has {len(units)} ResNet units, but their numbers go up to {highest}.")
     stages = max((stage for stage, _ in units), default=0)
     return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
 
@@ -390,7 +394,7 @@ def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConf
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
         if len(old) != 2 or ranks[mixed] == ranks[tokens]:
             raise ValueError(
-                f"the number of patches is not known: it may be any of {old}, the sizes of its matrices. Pass "
+                f"The number of patches is not in the file: it may be any of {old}, the sizes of the matrices. Pass "
                 "grid_size=(rows, columns)."
             )
     else:

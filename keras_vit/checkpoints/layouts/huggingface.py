@@ -252,7 +252,7 @@ def _config(
     has = arrays.keys().__contains__
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
     if not rotary and not has(family.positions):
-        raise ValueError(f"it has no array {family.positions!r}, the position embeddings of {family.title}.")
+        raise ValueError(f"The file lacks {family.positions!r}, the position embeddings of {family.title}.")
     known = fields_in((*_METADATA, _LAYER_SCALE), metadata)
     width = shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0]
     check_metadata(metadata, "config.json", {"hidden_size": width})
@@ -349,8 +349,8 @@ def _metadata(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     metadata = sidecars.config
     if sidecars.architecture and (metadata or family.title != "CLIP"):
         raise ValueError(
-            f"it has Hugging Face's names, and like={sidecars.architecture!r} is timm's: leave it out, and put the "
-            "repository's config.json beside the file."
+            f"like={sidecars.architecture!r} is a timm model name, but the file is one of transformers. Leave like "
+            "out, and put the repository's config.json beside the file."
         )
     # The type of a file with two towers has to fit as well, where it is that of a family.
     types = [metadata.get("model_type")] if metadata.get("model_type") in [*FAMILIES] else []
@@ -362,8 +362,8 @@ def _metadata(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     wrong = [name for name in (*types, metadata.get("model_type")) if name not in (None, *family.types)]
     if wrong:
         raise ValueError(
-            f"the config.json says that it is of the type {printable(wrong[0], 60)}, but it has the arrays of "
-            f"{family.title}; {', '.join(family.types)} were expected."
+            f"model_type in config.json must be one of {', '.join(family.types)} for the arrays of {family.title}, but "
+            f"is {printable(wrong[0], 60)}. Put the config.json of these weights beside them."
         )
     return metadata
 
@@ -374,12 +374,12 @@ def _assumed(sidecars: Sidecars, metadata: Mapping[str, Any], family: Family) ->
     if not metadata and is_clip and not sidecars.architecture:
         warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     if not metadata:
-        text = f"GELU ({family.activation}), epsilon ({family.epsilon:g}) and others are assumed as in {family.title}"
+        text = f"without config.json the settings of {family.title} are assumed ({family.activation} GELU, epsilon "
         field = "layer_norm_epsilon" if is_clip else "gelu"
-        warnings.append(Notice(f"no config.json is beside it: {text}", field, "assumed"))
+        warnings.append(Notice(f"{text}{family.epsilon:g})", field, "assumed"))
     if sidecars.preprocessor is None:
-        words = "no preprocessor_config.json says how its pictures are prepared"
-        warnings.append(Notice(f"{words}; its family's usual way is assumed", "crop_ratio", "assumed"))
+        text = f"without preprocessor_config.json the preprocessing of {family.title} is assumed"
+        warnings.append(Notice(text, "crop_ratio", "assumed"))
     return warnings
 
 
@@ -409,7 +409,7 @@ def _end(
     head = next((head for head in ("classifier", "cls_classifier") if has(f"{head}.weight")), None)
     if head is not None:
         if name == "dinov3_vit":
-            raise ValueError("it has a 'classifier', which no published DINOv3 has.")
+            raise ValueError("The file is a DINOv3 with a 'classifier', which is not supported. Leave the head out.")
         classes = shape_of(arrays, f"{head}.weight", 2)[0]
         fields |= {"classes": classes, "class_names": names_of_classes(metadata, classes)}
         fields["classifier_activation"] = "sigmoid" if metadata.get("problem_type") == _MULTI_LABEL else None
@@ -600,7 +600,7 @@ def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
         computed=functools.partial(pytorch.computed_periods, base=theta),
         sidecars=sidecars_of,
         needs=needs,
-        advice="Pass like=..., or put the repository's config.json and preprocessor_config.json beside it.",
+        advice="Pass like=..., or put the repository's config.json and preprocessor_config.json beside the file.",
     )
 
 

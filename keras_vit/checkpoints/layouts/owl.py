@@ -86,18 +86,18 @@ def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Side
     kind = "owlv2" if "objectness_head.dense0.weight" in file else "owlvit"
     model_type = sidecars.config.get("model_type", kind)
     if model_type != kind:
-        raise ValueError(f"its config.json says model_type={model_type!r:.60}, but it has the arrays of {kind!r}.")
+        raise ValueError(f"model_type in config.json must be {kind!r} for these arrays, but is {model_type!r:.60}.")
     towers, beside = _as_clip(file, sidecars, kind)
     text, _ = plan_of_text({n: a for n, a in towers.items() if n.startswith("text_")}, beside)
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}
     backbone = huggingface.LAYOUT.plan(vision, beside)
     if text.stored.context > CONTEXT:
-        raise ValueError(f"its texts have {text.stored.context} tokens; {CONTEXT} at most were expected.")
+        raise ValueError(f"Texts of an OWL must have at most {CONTEXT} tokens, but here {text.stored.context}.")
     embedding = shape_of(file, _HEAD, 2)[0]
     if embedding != text.stored.projection:
         raise ValueError(
-            f"its patches have embeddings of {embedding} numbers, but its texts of {text.stored.projection}, so that "
-            "they cannot be compared."
+            "Patch and text embeddings must have the same length, but patches have "
+            f"{embedding} values and texts {text.stored.projection}. Download the file again."
         )
     is_scenic = sidecars.container == "scenic"
     vit = backbone.config.replace(**WITHOUT_TOP, final_norm="tokens", **preparation(CLIP, "squash", 1.0))
@@ -116,7 +116,7 @@ def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Side
     extras = {f"{kind}.{name}" for name in EXTRAS}
     left = [n for n in file if n not in known | extras and file[n].name not in texts and not re.fullmatch(_UNUSED, n)]
     if left:
-        raise ValueError(f"arrays have no place in an OWL: {listed(left)}. Nothing was loaded.")
+        raise ValueError(f"The file has arrays that are not part of an OWL: {listed(left)}. Nothing was loaded.")
     arrays = {name: array for name, array in file.items() if name in known}
     warnings = [*backbone.warnings, *text.warnings]
     images = Plan(layout=LAYOUT, dialect=kind, stored=config, arrays=arrays, warnings=warnings)
@@ -236,7 +236,7 @@ def from_scenic(file: Arrays) -> tuple[dict[str, StoredArray], dict[str, Any]]:
     start = next(name for name in file if name.endswith(_SCENICS_HEAD)).removesuffix(_SCENICS_HEAD)
     inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
     if any(name.startswith("obj_mask_head/") for name in inside):
-        raise ValueError("it has a head for masks ('obj_mask_head'), which is not computed here.")
+        raise ValueError("The file has a head for masks ('obj_mask_head'), which is not supported.")
     kind = "owlv2" if any(name.startswith("objectness_head/") for name in inside) else "owlvit"
     blocks = re.compile(r"backbone/clip/(visual|text)/transformer/resblocks([._])(\d+)/")
     matches = [m for name in inside if (m := blocks.match(name))]
@@ -248,8 +248,8 @@ def from_scenic(file: Arrays) -> tuple[dict[str, StoredArray], dict[str, Any]]:
     missing = sorted(used - inside.keys())
     left = sorted(name for name in inside if name not in used and not re.match(_SCENICS_UNUSED, name))
     if missing or left:
-        words = {"are missing": missing, "have no place in it": left}
-        raise ValueError("; ".join(f"arrays {what}: {listed(names)}" for what, names in words.items() if names) + ".")
+        problem = f"lacks the arrays {listed(missing)}" if missing else f"has unknown arrays {listed(left)}"
+        raise ValueError(f"The file {problem}. Nothing was loaded: download it again.")
     arrays = {name: _changed(inside[scenics], name, how) for name, (scenics, how) in pairs.items()}
 
     def heads(tower: str) -> int:

@@ -30,10 +30,10 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 4096: 32}
 HEADS_OF_DINOV3, HEADS_OF_SIGLIP = {**HEADS, 1280: 20}, {**HEADS, 1536: 16}
 
 UNKNOWN_GELU = (
-    "nothing tells which GELU this CLIP computes: pass like='vit_base_patch16_clip_quickgelu_224' for the quick one "
-    "(OpenAI, DFN, MetaCLIP), 'vit_base_patch16_clip_224' for the exact one (LAION, DataComp), at any size"
+    "the GELU of this CLIP is not in the file: pass like='vit_base_patch16_clip_quickgelu_224' for the quick GELU "
+    "(OpenAI, DFN, MetaCLIP) or 'vit_base_patch16_clip_224' for the exact GELU (LAION, DataComp), for any size"
 )
-UNPREPARED = "no config.json says how its pictures are prepared; means, deviations and crop are assumed"
+UNPREPARED = "without config.json the preprocessing is assumed (mean, standard deviation and crop)"
 
 # Which arrays of PyTorch's files are the model's
 
@@ -83,7 +83,7 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
     ranks = {prefix: order.index(first) if first in order else len(order) for prefix, first in firsts.items()}
     chosen = sorted(prefix for prefix in prefixes if ranks[prefix] == min(ranks.values()))
     if len(chosen) > 1:
-        raise ValueError(f"The file holds several models, under the prefixes {chosen}; keep one of them.")
+        raise ValueError(f"The file has several models, with the prefixes {chosen}. Keep only one in the file.")
     prefix = chosen[0]
     module = next((module for module in modules if f".{prefix}".endswith(f".{module}")), "")
     outer = prefix.removesuffix(module)
@@ -100,7 +100,7 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
         else:
             arrays[name] = array
     if len(arrays) + len(unused) < len(file):
-        raise ValueError(f"Some arrays are in it twice, with the prefix {prefix!r} and without it; keep one of each.")
+        raise ValueError(f"The file has some arrays twice, with the prefix {prefix!r} and without. Keep one of each.")
     return Found(outer, module, arrays, unused)
 
 
@@ -117,8 +117,8 @@ def without_unused(plan: Plan, pattern: str) -> Plan:
     strange = [array.name for name, array in extra.items() if name not in unused]
     if strange:
         missing = wanted - plan.arrays.keys()
-        lacks = f" It lacks {listed(missing)}." if missing else ""
-        raise ValueError(f"No known family has these arrays, not part of the model: {listed(strange)}.{lacks}")
+        lacks = f" The file lacks: {listed(missing)}." if missing else ""
+        raise ValueError(f"The file has arrays that are not part of a known model: {listed(strange)}.{lacks}")
     return dataclasses.replace(
         plan,
         arrays={name: array for name, array in plan.arrays.items() if name in wanted},
@@ -144,8 +144,8 @@ def with_head(found: Found, widths: Collection[int], name: str) -> Found:
     start = matrices[0].removesuffix("weight") if matrices else ""
     if len(matrices) != 1 or {*theirs} - {f"{start}weight", f"{start}bias"} or f"{name}.weight" in found.arrays:
         raise ValueError(
-            f"it has a head that is not known here: {listed([found.arrays[n].name for n in theirs])}. One linear "
-            "layer is read, such as 'head.1' after dropout. Leave the head out of the file for features."
+            f"The head must be one linear layer, but the file has {listed([found.arrays[n].name for n in theirs])}. "
+            "Remove the head from the file to get features."
         )
     new = {f"{start}{end}": f"{name}.{end}" for end in ("weight", "bias")}
     return dataclasses.replace(found, arrays={new.get(key, key): array for key, array in found.arrays.items()})
@@ -416,7 +416,7 @@ def patch_shape(arrays: Mapping[str, StoredArray], name: str) -> tuple[int, ...]
     """Returns the shape of the kernel that embeds patches; ValueError if it is missing, has other axes or no values."""
     shape = shape_of(arrays, name, 4)
     if 0 in shape:
-        raise ValueError(f"The array {name!r} has the shape {shape}, and holds no numbers.")
+        raise ValueError(f"The array {name!r} must not be empty, but its shape is {shape}. Download the file again.")
     return shape
 
 
@@ -424,7 +424,7 @@ def square_patch(values: int) -> tuple[int, int]:
     """Returns height and width of a square patch of three channels with so many values; ValueError for no square."""
     side = math.isqrt(values // 3)
     if side < 1 or 3 * side * side != values:
-        raise ValueError(f"its patches have {values} values, which are not squares of three channels.")
+        raise ValueError(f"A patch must be a square of three channels, but {values} values are not.")
     return side, side
 
 
@@ -436,8 +436,7 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
     biased = tuple(f"{block}{name}" in arrays for name in names)
     kinds = {(True, True, True): "all", (True, False, True): "no_key", (False, False, False): "none"}
     if biased not in kinds:
-        given = ", ".join(map(str, biased))
-        raise ValueError(f"Queries, keys and values have biases as in no known family: {given}.")
+        raise ValueError(f"Biases must be in (query, key, value), in (query, value) or in none, but are {biased}.")
     return kinds[biased]
 
 
@@ -447,7 +446,7 @@ def _heads(
     """Returns the number of attention heads, which no array tells, and what a user should know of it."""
     like = sidecars.like
     if isinstance(given, bool) or not isinstance(given, int | None):
-        raise ValueError(f"Its config says the number of heads is {printable(given, 60)}, expected an integer.")
+        raise ValueError(f"The number of heads in config.json must be an integer, but is {printable(given, 60)}.")
     heads, warnings = given, []
     if heads is None and like is not None and like.config is not None and like.config.width == width:
         return like.config.heads, []
@@ -455,15 +454,18 @@ def _heads(
         heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
         if heads is None:
             if like is not None and like.config is not None:
-                raise ValueError(f"Its width is {width}, but the width of like={like.name!r} is {like.config.width}.")
+                raise ValueError(
+                    f"like={like.name!r} has the width {like.config.width}, but the file has the width {width}. Give "
+                    "like= a model of this size."
+                )
             raise ValueError(
-                f"Its number of attention heads is not known: no config.json is beside it, and its width {width} "
-                "is not a multiple of 64. Pass like=..."
+                f"The number of attention heads is not in the file, and the width {width} is not a multiple of 64. Put "
+                "config.json beside the file, or pass like=..."
             )
-        text = f"no config.json says how many attention heads it has; {heads} are assumed"
+        text = f"without config.json {heads} attention heads are assumed"
         warnings.append(assumption("heads", text, is_named))
     if heads < 1 or width % heads:
-        raise ValueError(f"It cannot have {heads} attention heads: its width is {width}.")
+        raise ValueError(f"The number of heads must divide the width {width}, but it is {heads}.")
     return heads, warnings
 
 
@@ -500,13 +502,13 @@ def _positions(
         grid = (max(given[0] // patch[0], 1), max(given[1] // patch[1], 1))
         size = f"{given[0]} x {given[1]} pixels"
         if given[0] % patch[0] or given[1] % patch[1]:
-            words = "are not a whole number of patches; the rest at the right and lower edge has no effect"
-            warnings.append(Notice(f"its images of {size} {words}"))
+            text = f"images of {size} are not a whole number of patches; the rest at the right and bottom is ignored"
+            warnings.append(Notice(text))
     if rows is None:
         if grid is None:
             grid = (max(round(default_size / patch[0]), 1), max(round(default_size / patch[1]), 1))
             guess = f"{grid[0] * patch[0]} x {grid[1] * patch[1]}"
-            text = f"no position embeddings tell the size of its images; {guess} is a guess"
+            text = f"the image size is not in the file; {guess} is a guess"
             warnings.append(Notice(text, "image_size"))
         return _Positions("none", grid, warnings)
     # Where two of them mean the same, the last one is the name.
@@ -517,8 +519,10 @@ def _positions(
     order = [n for n in (first, special + registers, special, 0) if n < rows]
     extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
     if given is not None:
-        words = f"its {rows} position embeddings are for others, which count"
-        warnings.append(Notice(f"its config says images of {size}, but {words}"))
+        text = (
+            f"the config has images of {size}, but the {rows} position embeddings are for another size, which is used"
+        )
+        warnings.append(Notice(text))
     is_known = extra is not None
     if extra is None:
         extra = order[0] if order else 0

@@ -78,7 +78,7 @@ def as_is(key: str, value: Any) -> Any:
 def integer_in(key: str, value: Any) -> int:
     """A `Key.read` for integers."""
     if type(value) is not int:
-        raise ValueError(f"its config.json says {key}={printable(value, 60)}; an integer was expected.")
+        raise ValueError(f"{key} in config.json must be an integer, but is {printable(value, 60)}.")
     return value
 
 
@@ -135,13 +135,13 @@ def used_at(
     used = (max(size[0] // patch[0], 1) * patch[0], max(size[1] // patch[1], 1) * patch[1])
     if not is_size or used == config.image_size:
         return config, None, []
-    prepared = f"its publisher prepares pictures of {size[0]} x {size[1]} pixels"
-    trained = f"its position embeddings are for {config.image_size[0]} x {config.image_size[1]}"
-    warnings = [Notice(f"{prepared}, {trained} and are resized; image_size=... takes another size")]
+    published = f"the published image size is {size[0]} x {size[1]} pixels"
+    trained = f"the position embeddings for {config.image_size[0]} x {config.image_size[1]} are resized"
+    warnings = [Notice(f"{published}, so {trained}; pass image_size=... for another size")]
     if used != size:
         text = (
-            f"{prepared}, no whole number of patches, and leaves the rest at the right and lower edge out; here they "
-            f"are of {used[0]} x {used[1]}, which differ a little"
+            f"{published}, which is not a whole number of patches; {used[0]} x {used[1]} is used instead, so outputs "
+            "differ a little"
         )
         warnings.append(Notice(text, "image_size", "assumed"))
     return config, used, warnings
@@ -170,8 +170,10 @@ def filter_in(key: str, value: Any) -> Fields:
 
 def unsupported_value(key: str, value: Any) -> ValueError:
     """Returns the error for an unsupported preprocessing setting in a JSON file."""
-    advice = "Remove that file, or the line, and prepare pictures yourself: they would get other numbers here."
-    return ValueError(f"the JSON file beside it says of pictures {key}={printable(value, 60)}, not done here. {advice}")
+    return ValueError(
+        f"The preprocessing {key}={printable(value, 60)} in the JSON file beside the weights is not supported. Remove "
+        "the line, and preprocess pictures yourself."
+    )
 
 
 def is_length(value: Any) -> bool:
@@ -196,7 +198,7 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
     """Returns the number at a key of a config, or the default; ValueError unless it is finite and above 0."""
     value = config.get(key, default)
     if not is_number(value) or value <= 0:
-        raise ValueError(f"the config beside it says {key}={printable(value, 60)}; a positive number was expected.")
+        raise ValueError(f"{key} in the JSON file must be a number above 0, but is {printable(value, 60)}.")
     return float(value)
 
 
@@ -208,7 +210,7 @@ def value_in(
     value = config.get(key, known[0] if default is None else default)
     if value not in known:
         expected = repr(known[0]) if len(known) == 1 else f"one of {known}"
-        raise ValueError(f"its {file} says {key}={printable(value, 60)}; {expected} was expected.")
+        raise ValueError(f"{key} in {file} must be {expected}, but is {printable(value, 60)}.")
     return value
 
 
@@ -235,8 +237,8 @@ def check_metadata(metadata: Mapping[str, Any], file: str, known: Mapping[str, A
             accepted += [list(size), size[0]] if size[0] == size[1] else [list(size)]
         if metadata.get(key) not in accepted:
             raise ValueError(
-                f"its {file} says {key}={printable(metadata[key], 60)}, but the arrays have {size}: it lies beside "
-                "another file."
+                f"{key} in {file} must be {size} for these arrays, but is {printable(metadata[key], 60)}. Put the "
+                "JSON files of these weights beside them."
             )
 
 

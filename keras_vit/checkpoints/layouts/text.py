@@ -103,7 +103,7 @@ _TEXT_CONFIG = {
     **{"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "depth"},
     "intermediate_size": "mlp_width",
 }
-_NO_CONFIG = "no config.json is beside it: heads, GELU and epsilon of the text tower are its family's defaults"
+_NO_CONFIG = "without config.json the heads, GELU and epsilon of the text tower are the defaults of its family"
 # What every text tower of TIPS computes; its arrays do not tell it, nor how long texts are.
 TIPS: Fields = {"gelu": "relu", "pooling": "mean", "position_embedding": "sincos", "pad_id": 0}
 _TIPS_CONTEXT = 64
@@ -144,10 +144,10 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     """Returns the plan by which the text tower of a file is read, and what the file calls its parts."""
     for pattern, what in _OTHERS.items():
         if any(re.search(pattern, name) for name in file):
-            raise ValueError(f"it is {what}. Known here are CLIP, SigLIP and LiT with two Transformers, and TIPS.")
+            raise ValueError(f"The file is {what}. Supported are CLIP, SigLIP and LiT with two Transformers, and TIPS.")
     found = _find(file)
     if found is None:
-        raise ValueError("it has no text tower of a known kind (CLIP, SigLIP, LiT, TIPS). load(...) is for one tower.")
+        raise ValueError("The file has no text tower of a CLIP, SigLIP, LiT or TIPS. Use load(...) for an image tower.")
     kind, names, outer = found
     inside = {name.removeprefix(outer): array for name, array in file.items() if name.startswith(outer)}
     tops = (names.projection, f"{names.projection}.weight", f"{names.projection}.bias") if names.outside else ()
@@ -215,7 +215,7 @@ def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     if second is not None:
         first = arrays.get("txt/pos_embedding")
         if first is not None and first.shape != second.shape:
-            raise ValueError(f"its texts have two tables of positions, of the shapes {first.shape} and {second.shape}.")
+            raise ValueError(f"The tables of text positions must have one shape, not {first.shape} and {second.shape}.")
         arrays["txt/pos_embedding"] = second if first is None else _sum(first, second)
     return arrays
 
@@ -293,7 +293,7 @@ def _check_context(metadata: Any, context: int) -> None:
     """Raises ValueError if a JSON file says other lengths of texts than the table of positions has."""
     if metadata != context:
         given = printable(metadata, 60)
-        raise ValueError(f"the JSON file beside it says texts of {given} tokens, but its positions are {context}.")
+        raise ValueError(f"The text length in the JSON file must be {context} for these arrays, but is {given}.")
 
 
 def _from_huggingface(config: Mapping[str, Any], metadata: Mapping[str, Any], kind: str) -> Fields:
@@ -358,9 +358,9 @@ def _from_open_clip(
     if "multimodal_cfg" in model or unknown:
         key = unknown[0] if unknown else "multimodal_cfg"
         value = printable(tokens.get(key.partition(".")[2], metadata.get(key, model.get(key))), 60)
-        raise ValueError(f"its open_clip_config.json says {key}={value} of the text tower, which is not computed here.")
+        raise ValueError(f"{key}={value} of the text tower in open_clip_config.json is not supported.")
     if tokens.get("strip_sep_token"):
-        raise ValueError("its open_clip_config.json is of a CLIPA, whose tokenizer is not known here.")
+        raise ValueError("strip_sep_token in open_clip_config.json (a CLIPA tokenizer) is not supported.")
     pooling = OPEN_CLIP_POOLINGS[value_in(metadata, "pool_type", OPEN_CLIP_POOLINGS, file="open_clip_config.json")]
     return {
         "heads": _whole(metadata, "heads", 8 if model else max(width // 64, 1)),
@@ -376,5 +376,5 @@ def _whole(config: Mapping[str, Any], key: str, default: int) -> int:
     """Returns the integer at a key of a config, or the default; ValueError for anything else, or less than 0."""
     value = config.get(key, default)
     if type(value) is not int or value < 0:
-        raise ValueError(f"the JSON file beside it says {key}={printable(value, 60)}; a whole number was expected.")
+        raise ValueError(f"{key} in the JSON file must be an integer from 0 on, but is {printable(value, 60)}.")
     return value

@@ -83,8 +83,8 @@ _MOST_STAGES = 4  # every stage halves the image, and no such model has more
 # Architectures that compute something else than others with such arrays, by the first pattern that is found.
 _REFUSED = {
     r"_rpn_": "normalises after each branch instead of before",
-    r"eva02_enormous": "normalises after each branch instead of before, and does not turn its queries and keys",
-    r"_rope_(ape_|mixed_)*\d+$": "turns its queries and keys by a rotary embedding that is not known here",
+    r"eva02_enormous": "normalises after each branch instead of before, and has no rotary embedding",
+    r"_rope_(ape_|mixed_)*\d+$": "has a rotary embedding that is not supported",
 }
 # The grids in which Perception Encoders count places, where no `ref_feat_shape` says it.
 _PE_GRIDS = {r"vit_pe_core_base": (14, 14), r"vit_pe_core_(tiny|small|large)": (24, 24), r"vit_pe_": (32, 32)}
@@ -233,7 +233,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     arrays, metadata = found.arrays, timm_metadata(sidecars, False)
     if metadata.architecture and "mixer" not in metadata.architecture:
         name = printable(metadata.architecture, 100)
-        raise ValueError(f"{name} is not an MLP-Mixer, but the file has the arrays of one.")
+        raise ValueError(f"The architecture must be an MLP-Mixer for these arrays, but is {name}.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
@@ -307,32 +307,29 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
         return
     why = first(_REFUSED, architecture)
     if why:
-        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
+        raise ValueError(f"{printable(architecture, 100)} is not supported, because it {why}.")
     has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
     is_pe = _is_perception_encoder(arrays, architecture)
     if is_pe and not has("norm_pre.weight"):
-        raise ValueError(f"its config says {printable(architecture, 100)}, but it does not have its arrays.")
+        raise ValueError(f"The arrays are not those of {printable(architecture, 100)}: 'norm_pre.weight' is missing.")
     if has("attn_pool.latent") and not has_norm and not is_pe:
-        raise ValueError("it has 'attn_pool' without 'norm', which no known family has.")
+        raise ValueError("The file has 'attn_pool' without the array 'norm.weight', which is not supported.")
     if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays):
-        raise ValueError("it is EVA-02-E, which normalises after each branch instead of before.")
+        raise ValueError("EVA-02-E is not supported, because it normalises after each branch instead of before.")
     registers = any(map(has, _CHOICES["register_tokens"]))
     if token and not (has("pos_embed") or registers or has("rope_embed.periods")):
-        raise ValueError("it has 'cls_token', but neither 'pos_embed' nor 'reg_token': vit_*_rope_* is not known here.")
+        raise ValueError("The file is a vit_*_rope_* ('cls_token' without 'pos_embed'), which is not supported.")
     biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
     if after and not (token or registers or biases):
-        raise ValueError("it has 'fc_norm', but neither 'cls_token' nor biases: vit_*_rpn_* normalises after branches.")
+        raise ValueError("The file is a vit_*_rpn_* ('fc_norm' without 'cls_token'), which is not supported.")
 
 
 def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
     """Raises ValueError for what is not a SigLIP 2 NaFlex but has the array of its patches."""
     if architecture and not re.search(r"^naflexvit_\w+_siglip$", architecture):
-        why = "is not a NaFlex, and its arrays are those of one"
-        if architecture.startswith("naflexvit_"):
-            why = "is a NaFlex with another table of positions, tokens or pooling than SigLIP 2's"
-        raise ValueError(f"{printable(architecture, 100)} {why}. It cannot be computed here.")
+        raise ValueError(f"The model must be a naflexvit_*_siglip for this file, but is {printable(architecture, 60)}.")
     if "attn_pool.latent" not in arrays or _NAFLEX.positions not in arrays:
-        raise ValueError("it is a NaFlex of timm's without attention pooling or a learned table, which SigLIP 2 has.")
+        raise ValueError("Of timm's NaFlex models only naflexvit_*_siglip is supported, but the file has another one.")
 
 
 def _has_separate_biases(arrays: Collection[str]) -> bool:
@@ -427,7 +424,7 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: Timm
     if not (architecture or gated) and fields["pre_norm"] and not is_pe:
         warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     elif not (architecture or gated or is_pe):
-        text = "no config.json names its architecture; the exact GELU is assumed, as in most models"
+        text = "without config.json the exact GELU is assumed, as in most models"
         warnings.append(Notice(text, "gelu", "assumed"))
     return Trunk(fields, warnings, trunk.is_grid_known)
 
@@ -440,7 +437,7 @@ def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
     units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
     count = 1 + max((stage for stage, _ in units), default=-1)
     if count > _MOST_STAGES:
-        raise ValueError(f"Its ResNet has {count} stages, but known models have at most {_MOST_STAGES}.")
+        raise ValueError(f"The ResNet must have at most {_MOST_STAGES} stages, but the file has {count}.")
     bounded(1 + max((unit for _, unit in units), default=0))
     root = f"{_STEM}stem.conv.weight" if count else f"{_STEM}conv.weight"
     width, channels, *_ = shape_of(arrays, root, 4)
@@ -477,12 +474,12 @@ def _end(
         pooling = "avg" if mean else "token"
         if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
             what = "the mean of the patches" if mean else "the class token"
-            text = f"no config.json says what it answers with; {what} is assumed"
+            text = f"without config.json {what} is assumed to be the output"
             warnings.append(pytorch.assumption("pooling", text, metadata.architecture))
     if pooling == "token" and has("dist_token") and not has("head.weight"):
         pooling = "token_dist"
     if pooling == "avg" and special and pools_all:
-        raise ValueError("its config.json says pool_include_prefix=true: a mean of all tokens is not known here.")
+        raise ValueError("pool_include_prefix=true in config.json is not supported for a mean of the tokens.")
     fields |= {"pooling": pooling, "final_norm": "pooled" if has("fc_norm.weight") else "tokens"}
     if not (has("fc_norm.weight") or has("norm.weight")):
         fields["final_norm"] = "none"
@@ -496,7 +493,7 @@ def _pooling(metadata: TimmMetadata, known: Collection[str]) -> str | None:
     """Returns the pooling that JSON files say, in our words, None for none; ValueError if it is not `known`."""
     kind = metadata.pooling
     if kind not in (None, *known):
-        raise ValueError(f"its config says that it pools by {printable(kind, 60)}, which is not known here.")
+        raise ValueError(f"The pooling in the JSON file must be one of {[*known]}, but is {printable(kind, 60)}.")
     return None if kind is None else POOLINGS[kind]
 
 
@@ -506,7 +503,7 @@ def _head(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, of_text: bo
     bias = arrays.get("head.bias")
     biased = bias is not None and bool(bias.read().any())
     if of_text or metadata.preprocess is not None or ("norm_pre.weight" in arrays and bias is not None and not biased):
-        text = f"its head is a projection to {out} numbers, the text's space"
+        text = f"the head is a projection to {out} numbers, for comparison with texts"
         return {"projection": out, "projection_bias": biased}, [Notice(text)]
     distilled = "head_dist.weight" in arrays
     return {"classes": out, "class_names": class_names(metadata.labels, out), "distillation_head": distilled}, []
@@ -552,7 +549,7 @@ def _layout(family: Family | None = None, bare: bool = False) -> Layout:
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
         sidecars=sidecars_of,
         needs=needs,
-        advice="Pass like=..., a variant or timm's name of the model, or put its config.json beside it.",
+        advice="Pass like=... (a variant or a timm model name), or put config.json beside the file.",
     )
 
 

@@ -132,11 +132,11 @@ def timm_metadata(sidecars: Sidecars, is_trunk: bool) -> TimmMetadata:
         )
     metadata, warnings = sidecars.config, ()
     if metadata and "architecture" not in metadata:
-        warnings = (Notice("the config.json beside it is not timm's and is left out"),)
+        warnings = (Notice("the config.json is not one of timm and is ignored"),)
         metadata = {}
     if given and metadata and plain_architecture(given) != plain_architecture(metadata["architecture"]):
         name = printable(metadata["architecture"], 60)
-        raise ValueError(f"its config.json says architecture={name}, but like={given!r} was given: leave it out.")
+        raise ValueError(f"config.json has architecture={name}, but like={given!r} was given: leave like out.")
     arguments = mapping(metadata, "model_args")
     published = mapping(metadata, "pretrained_cfg") or metadata  # older files have it all on one level
     sizes = [published.get(key) for key in ("input_size", "test_input_size")]
@@ -288,7 +288,7 @@ def _made_with(config: ViTConfig) -> tuple[str, dict[str, Any], str]:
     if config.tokens_mlp_width is not None:
         key = (config.patch_size[0], config.depth, width)
         if key not in _MIXERS:
-            raise ValueError(f"timm has no Mixer of the patch, depth and width {key}.")
+            raise ValueError(f"timm has no Mixer with (patch size, depth, width) = {key}.")
         ratios = [mlp_ratio(hidden, width) for hidden in (config.tokens_mlp_width, config.mlp_width)]
         return _MIXERS[key], {"in_chans": config.channels, "mlp_ratio": ratios}, "stem.proj"
     hidden = 2 * config.mlp_width if config.mlp == "swiglu" and not is_eva(config) else config.mlp_width

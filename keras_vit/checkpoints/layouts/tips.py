@@ -140,7 +140,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         value_in(metadata, "model_type", TYPES)
     for token in (family.class_token, family.register_tokens):
         if shape_of(arrays, token, 3)[1] != 1:
-            raise ValueError(f"{token!r} has the shape {arrays[token].shape}; a TIPS has one class token there.")
+            raise ValueError(f"The array {token!r} must have one row (TIPS), but its shape is {arrays[token].shape}.")
     size = image_size_in(metadata.get("image_size"))
     trunk = pytorch.trunk_of(
         arrays, sidecars, family, size=size, heads=metadata.get("num_attention_heads"), is_named=True
@@ -200,7 +200,7 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         interpolation=AUTHORS.interpolation,
         **_SCENIC_PREPARATION,
     )
-    warning = Notice(f"its positions are a table of {grid_rows} x {columns}, which other image sizes resize")
+    warning = Notice(f"the position embeddings are a table of {grid_rows} x {columns}, resized for other image sizes")
     return Plan(
         layout=SCENIC,
         dialect="Scenic",
