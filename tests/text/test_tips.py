@@ -141,7 +141,9 @@ def test_the_temperature_in_config_json_and_one_that_was_trained(config, tmp_pat
 @pytest.mark.parametrize("value", [1e39, 1e-50, -1, "warm"])
 def test_a_temperature_in_config_json_that_no_float32_holds(config, tmp_path, value):
     (tmp_path / "config.json").write_text(json.dumps(config | {"temperature_init_value": value}))
-    with pytest.raises(ValueError, match=f"temperature_init_value .*{tmp_path.name}"):
+    with pytest.raises(
+        ValueError, match=f"temperature_init_value .*{tmp_path.name}|{tmp_path.name}.*temperature_init_value"
+    ):
         keras_vit.load_image_text(tmp_path)
 
 

@@ -420,15 +420,13 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
     scene = re.search("vkitti|hypersim|nyu|kitti", name)
     if scene is not None:
         metres = RANGES[scene[0]]
-        text = (
-            f"max_depth={metres:g} metres is assumed, as the file's name has {scene[0]!r}; pass max_depth to change it"
-        )
+        text = f"max_depth={metres:g} metres is assumed from the file name {name!r}; pass max_depth to change it"
         return {"metric": True, "max_depth": metres}, [Notice(text, "max_depth", "assumed")]
     if is_dinov2:
         raise ValueError("The file lacks its largest depth. Pass max_depth=10 for a head trained on NYU, 80 for KITTI.")
     if re.fullmatch(r"depth_anything_v2_vit[sblg]\.\w+", name):
         return relative, []
-    text = "relative depth is assumed, as the file's name has no data set; pass max_depth= 'relative' or metres"
+    text = "relative depth is assumed, as the file name has no data set; pass max_depth, 'relative' or in metres"
     return relative, [Notice(text, "metric", "assumed")]
 
 
