@@ -37,7 +37,8 @@ def _published() -> dict[str, list[str]]:
 def imagenet_names() -> tuple[str, ...]:
     """Returns the 1,000 ImageNet-1k class names that OpenAI chose for CLIP, in the order of the classes.
 
-    Some differ from the WordNet names that `decode_predictions` shows.
+    Returns:
+        A tuple of strings; some differ from the WordNet names that `decode_predictions` shows.
 
     Examples:
         >>> text.imagenet_names()[2]
