@@ -71,7 +71,7 @@ def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
     """Returns one integer or several as a tuple of int."""
     values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
     if not values:
-        raise ValueError(f"{name} must be one or more integers, but got none.")
+        raise ValueError(f"{name} must be at least one integer, but it is empty.")
     return tuple(whole_number(name, value, least) for value in values)
 
 
@@ -147,16 +147,21 @@ def check_class_names(
     if class_names is None:
         return None, classes
     if isinstance(class_names, (str, bytes)) or not isinstance(class_names, Iterable):
-        raise TypeError(f"class_names must be a list of strings in the order of the labels, but got {class_names!r}.")
+        raise TypeError(
+            f"class_names must be a list of strings in the order of the labels, but {class_names!r} was given."
+        )
     names = tuple(class_names)
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is among them.")
+            raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is not a string.")
         check_class_name(name, f"{name!r} in class_names")
     if len(set(names)) < len(names):
-        raise ValueError("class_names must differ from each other.")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"class_names must differ from each other, but {twice!r} occurs more than once.")
     if classes not in (None, len(names)):
-        raise ValueError(f"There are {len(names)} class_names, but classes={classes}.")
+        raise ValueError(
+            f"class_names must have a name for each of the {classes} classes, but {len(names)} were given."
+        )
     return names, len(names)
 
 

@@ -108,7 +108,9 @@ class Processes:
         digests = self._exchange(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest())
         for index, digest in enumerate(digests):
             if digest != digests[0]:
-                raise ValueError(f"Process {index} has other {what} than process 0: call all of them in the same way.")
+                raise ValueError(
+                    f"The {what} of processes 0 and {index} differ. Call all processes with the same arguments."
+                )
 
     def broadcast(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Returns the arrays of process 0 in every process; all must give the same shapes and types."""
@@ -317,7 +319,9 @@ def placement(environment: Mapping[str, str]) -> Place | None:
     else:
         return None
     if not 0 <= index < count:
-        raise ValueError(f"The environment says that this is process {index} of {count}: it must be 0 to {count - 1}.")
+        raise ValueError(
+            f"The environment gives this process the number {index}, but it must be from 0 to {count - 1}."
+        )
     return Place(index, count, local_index, local_count, f"{host}:{port}") if count > 1 else None
 
 
@@ -354,8 +358,8 @@ def _connect_jax(place: Place | None) -> None:
         if "before" not in str(error):
             raise
         raise RuntimeError(
-            "JAX has computed something already, so that this process can no longer join the other processes: call "
-            "keras_vit.training.connect() at the beginning of the program, before a model is made."
+            "JAX has computed something already, so this process can no longer join the other ones. Call "
+            "keras_vit.training.connect() at the beginning of the program, before a model is built."
         ) from error
     # On CPUs gloo says on standard output that it is connected, at the first exchange: that is made now, with standard
     # error in its place, so that what the program prints, JSON for example, stays alone.
@@ -388,8 +392,8 @@ def check_strategy(strategy: Any) -> None:
     count = sum(cluster.num_tasks(job) for job in cluster.jobs) if cluster else 1  # no cluster: this machine alone
     if count > 1:
         raise RuntimeError(
-            f"A tf.distribute strategy over {count} processes was given, but several processes work together on JAX "
-            "and torch only, by torchrun or Slurm. On one machine take tf.distribute.MirroredStrategy."
+            f"A tf.distribute strategy over {count} processes was given, but only JAX and PyTorch can use several "
+            "processes. On one machine, use tf.distribute.MirroredStrategy."
         )
 
 
@@ -439,7 +443,7 @@ def local_model(model: keras.Model) -> keras.Model | Callable[[Any], Any]:
     if keras.backend.backend() != "jax" or all(weight.value.is_fully_addressable for weight in model.weights):
         return model
     if not all(variable.value.is_fully_replicated for variable in model.variables):
-        raise ValueError("The model is divided among processes: evaluate a copy of it that fits into one.")
+        raise ValueError("The model is sharded over several processes. Evaluate a copy that fits into one process.")
     import jax
 
     groups = (model.trainable_variables, model.non_trainable_variables)

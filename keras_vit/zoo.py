@@ -69,7 +69,9 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
     """
     given = keywords("load", options, LoadOptions)
     if "channels" in given and "input_tensor" in given:
-        raise ValueError("channels and input_tensor: call the model with other channels on the tensor instead.")
+        raise ValueError(
+            "channels and input_tensor exclude each other. Build the model with channels, and call it on the tensor."
+        )
     if checkpoints.is_variant(source):
         return _load_checkpoint(checkpoints.find_recommended(str(source)), given)
     path = checkpoints.resolve_source(source)
@@ -86,7 +88,7 @@ def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
     """Returns the model of a file of Keras, changed by its `with_config` where options are given."""
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
-            raise ValueError(f"{path} says all of its model itself: leave {option}={options[option]!r} out.")
+            raise ValueError(f"{path} has the whole config of its model. Leave {option}={options[option]!r} out.")
     model = checkpoints.read_keras(path)
     config = _with_names_beside(model.config, path)
     changes = config_changes(config, options, str(path))
@@ -111,7 +113,7 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
     config = _with_names_beside(plan.config, path if head is None else head)
     if isinstance(config, DenseConfig) and "numerics" in options:
-        raise ValueError(f"{path} has no use for numerics: it is a model of the kind {config.model}. Leave it out.")
+        raise ValueError(f"numerics does not apply to {path}, a model of the kind {config.model}. Leave it out.")
     changes = config_changes(config, options, str(path))
     channels = changes.pop("channels", config.channels)  # the kernel is adapted once it is there
     if isinstance(config, BiTConfig) and size is None:
@@ -159,7 +161,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         raise ValueError("weights='imagenet' is how keras.applications says it: pass pretrained=True.")
     if pretrained:
         if weights is not None:
-            raise ValueError(f"pretrained=True chooses the weights itself, but weights={weights!r} was given, too.")
+            raise ValueError(f"pretrained=True and weights={weights!r} exclude each other. Pass one of the two.")
         weights = checkpoints.find_recommended(variant)
     is_ours = weights is not None and os.fspath(weights).endswith(".weights.h5")
     config = variant_config(variant) if weights is None or is_ours else _config_of(weights, variant)
@@ -170,7 +172,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
     for option in ("class_token", "representation_size"):
         value = given.pop(option, None)
         if value not in (None, getattr(config, option, None)):
-            raise ValueError(f"{option}={value} contradicts {weights}: leave it out, the file tells.")
+            raise ValueError(f"{option}={value} contradicts the config of {weights}. Leave {option} out.")
     return load(weights, **given)
 
 
@@ -199,7 +201,9 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
             pooling = "token" if class_token else "avg"
         config = config.replace(class_token=class_token, pooling=pooling)
         if representation_size is not None and not include_top:
-            raise ValueError(f"representation_size={representation_size!r} needs include_top=True; it is for a head.")
+            raise ValueError(
+                f"representation_size={representation_size!r} is part of the head: it needs include_top=True."
+            )
     elif "image_size" not in options:
         options["image_size"] = _size_of_bit(options.get("input_tensor"))
     names = options.get("class_names")
@@ -215,7 +219,9 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     if weights is not None and config.class_names is None:
         saved = checkpoints.config_in_file(weights)
         if saved is not None and type(saved) is not type(config):
-            raise ValueError(f"{weights} holds a {saved.model}, but {variant} was asked for: keras_vit.load(path).")
+            raise ValueError(
+                f"{weights} holds a {saved.model}, but {variant} was asked for. Load it with keras_vit.load(path)."
+            )
         if saved is not None and saved.classes == config.classes:
             config = config.replace(class_names=saved.class_names)
         config = _with_names_beside(config, weights)
@@ -256,7 +262,7 @@ def _with_names_beside(config: Any, path: Source) -> Any:
     try:
         names = checkpoints.names_beside(path)
         if names is not None and len(names) != config.classes and isinstance(config, DenseConfig):
-            raise ValueError(f"{len(names)} stand in classes.txt, but there are {config.classes} classes.")
+            raise ValueError(f"classes.txt has {len(names)} names, but the model has {config.classes} classes.")
     except ValueError as error:  # the model is usable, whatever lies beside it
         warn_caller(f"The outputs of {path} have no names: {error}")
         return config

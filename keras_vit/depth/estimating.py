@@ -70,9 +70,11 @@ class Depth:
             write_npy(path, self.depth)
             return 1.0, 0.0
         if not math.isfinite(largest - least):
-            raise ValueError("A .png holds finite numbers, but some of the depth is NaN or infinite: write a .npy.")
+            raise ValueError("A .png file cannot hold depth that is NaN or infinite. Write a .npy file instead.")
         if self.metric and not (0 <= least and 256 * largest < 65535.5):  # what would round to 65536 has no level
-            raise ValueError(f"A .png holds 0 to 255.99 m, but depth is {least:.4g} to {largest:.4g} m: write a .npy.")
+            raise ValueError(
+                f"A .png file holds 0 to 255.99 m, but the depth is {least:.4g} to {largest:.4g} m. Write a .npy file."
+            )
         scale, offset = (1 / 256, 0.0) if self.metric else (max(largest - least, 1e-6) / 65535, least)
         from PIL import Image, PngImagePlugin
 
@@ -169,9 +171,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     config = model.config
     check_flag("flip", flip)
     if config.include_preprocessing:
-        raise ValueError(
-            f"{model.name} normalises pixels itself, before the padding: pass include_preprocessing=False."
-        )
+        raise ValueError(f"{model.name} would normalise pixels twice. Build it with include_preprocessing=False.")
     pixels = read_picture(picture, config.channels)
     prepare, method = PREPARATIONS[config.pictures]
     images = prepare(pixels, config.backbone, config.picture_size)
@@ -214,7 +214,9 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     pixels = read_picture(picture, 3)
     (height, width), size = result.depth.shape, pixels.shape[:2]
     if size != (height, width):
-        raise ValueError(f"The picture has {size[0]} x {size[1]} pixels, but the depth {height} x {width}.")
+        raise ValueError(
+            f"picture must have the size of the depth, {height} x {width} pixels, but it has {size[0]} x {size[1]}."
+        )
     known = np.isfinite(result.depth)
     values = result.depth[known]
     least, most = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
@@ -290,10 +292,10 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
     if metres.shape != depth.shape:
         raise ValueError(f"truth must be as large as the depth, {depth.shape}, but {metres.shape} was given.")
     if not np.isfinite(depth).all():
-        raise ValueError("result must hold finite depth, but some of it is infinite or NaN.")
+        raise ValueError("The depth of result must be finite, but some values are infinite or NaN.")
     counted = (metres > least) & (metres < most)  # NaN is neither
     if not counted.any():
-        raise ValueError(f"No pixel of truth lies between {least} and {most} m: is it in metres?")
+        raise ValueError(f"No pixel of truth lies between {least} and {most} m. truth must be in metres.")
     metres, depth = metres[counted], depth[counted]
     if not result.metric:  # scale and shift fit the inverse of the metres, least squares
         lines = np.stack([depth, np.ones_like(depth)], axis=1)

@@ -60,7 +60,10 @@ class Detection(PlainData):
             ValueError: if there are fewer ids than classes.
         """
         if category_ids is not None and self.labels.max(initial=-1) >= len(category_ids):
-            raise ValueError(f"category_ids must have one for each class, but there are {len(category_ids)}.")
+            raise ValueError(
+                f"category_ids must have an id for each class, at least {self.labels.max() + 1}, but "
+                f"{len(category_ids)} were given."
+            )
         rows = zip(self.boxes.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
         return [
             {

@@ -136,7 +136,9 @@ class MeanAP:
         crowd = to_numpy(truth.get("crowd", np.zeros(len(truths["labels"])))).astype(bool)
         areas = _numbers("truth", "areas", truth.get("areas", truths["own"]), truths["labels"].shape)
         if crowd.shape != truths["labels"].shape:
-            raise ValueError(f"truth must have one crowd for each label, but has {crowd.shape}.")
+            raise ValueError(
+                f"truth must have one value of crowd for each label, but crowd has the shape {crowd.shape}."
+            )
         for label in {*guesses["labels"].tolist(), *truths["labels"].tolist()}:
             mine = np.flatnonzero(guesses["labels"] == label)
             mine = mine[np.argsort(-scores[mine], kind="stable")[: MOST[-1]]]
@@ -156,19 +158,22 @@ class MeanAP:
         labels = to_numpy(given["labels"])
         labels = labels.astype("int64") if not labels.size else labels
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise ValueError(f"{name} must have integers (k,) as labels, but has {labels.dtype} {labels.shape}.")
+            raise ValueError(f"labels of {name} must be integers (k,), but {labels.dtype} {labels.shape} was given.")
         if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
-            raise ValueError(f"{name} must have labels of 0 to {self.classes - 1}, but has {labels.tolist()}.")
+            raise ValueError(f"labels of {name} must be from 0 to {self.classes - 1}, but {labels.tolist()} was given.")
         parts = {"labels": labels, "scores": given.get("scores", ())}
         if self.kind == "boxes":
             boxes = _numbers(name, "boxes", given["boxes"], (len(labels), 4))
             width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
             if (width < 0).any() or (height < 0).any():
-                raise ValueError(f"{name} must have boxes of left, top, right, bottom, but one ends before it begins.")
+                wrong = boxes[np.flatnonzero((width < 0) | (height < 0))[0]].tolist()
+                raise ValueError(f"boxes of {name} must be (left, top, right, bottom), but {wrong} is not.")
             return parts | {"boxes": boxes, "own": width * height}
         masks = to_numpy(given["masks"]).astype(bool)
         if masks.ndim != 3 or len(masks) != len(labels):
-            raise ValueError(f"{name} must have masks ({len(labels)}, height, width), but has {masks.shape}.")
+            raise ValueError(
+                f"masks of {name} must be ({len(labels)}, height, width), but the shape {masks.shape} was given."
+            )
         return parts | {"masks": masks, "own": masks.sum((1, 2), dtype="float64")}
 
     def result(self, distribution: str | None = None) -> MeanAPResult:
@@ -221,11 +226,11 @@ def _numbers(name: str, part: str, given: Any, shape: tuple[int, ...]) -> np.nda
     """Returns finite numbers of a shape as float64."""
     values = to_numpy(given)
     if values.size and values.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must have numbers as {part}, but has {values.dtype}.")
+        raise TypeError(f"{part} of {name} must be numbers, but {values.dtype} was given.")
     values = values.astype("float64").reshape(shape if not values.size and 0 in shape else values.shape)
     if values.shape != shape or not np.isfinite(values).all():
         raise ValueError(
-            f"{name} must have finite {part} {shape}, but has {values.shape} or a value that is not finite."
+            f"{part} of {name} must be finite and have the shape {shape}, but have {values.shape}, or NaN or infinity."
         )
     return values
 
@@ -345,7 +350,7 @@ def evaluate(
             )
             stack.enter_context(data)
         elif on_bad_image != "stop":
-            raise ValueError("on_bad_image is for data that is opened here, not for streams: leave it out.")
+            raise ValueError("on_bad_image applies to folders and lists, not to a stream. Leave it out.")
         names = data.class_names and tuple(data.class_names)
         if data.target != ("boxes" if has_boxes else "segments") or data.classes > config.classes:
             raise ValueError(
@@ -353,7 +358,7 @@ def evaluate(
                 f"the model, but it has the target {data.target!r} and {data.classes} classes."
             )
         if names and config.class_names and names != config.class_names:
-            raise ValueError(f"data has the classes {names}, but the model {config.class_names}, in this order.")
+            raise ValueError(f"data must have the classes of the model, {config.class_names}, but it has {names}.")
         metric = MeanAP(config.classes, "boxes" if has_boxes else "masks", config.class_names)
         bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
         for pictures, targets in bar.track(data):

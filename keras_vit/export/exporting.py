@@ -455,8 +455,8 @@ def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibr
     """Returns the images at a time, None for any number; ValueError for what does not fit the format or the model."""
     precision = asked.precision
     if row.precision(precision).calibration != calibrated:
-        words = "needs no calibration: leave it out" if calibrated else "needs calibration images"
-        raise ValueError(f"The precision {precision!r} of {row.name!r} {words}.")
+        words = "does not use calibration: leave it out" if calibrated else "needs images: pass calibration=..."
+        raise ValueError(f"precision={precision!r} of {row.name!r} {words}.")
     if asked.target and precision not in row.gpu:
         able = [f"{other.name!r} with precision {' or '.join(other.gpu)}" for other in FORMATS.values() if other.gpu]
         why = f"target='gpu' is for {', '.join(able)}, but {row.name!r} with precision={precision!r} was given."
@@ -466,7 +466,9 @@ def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibr
         raise ValueError(why)
     free = [side is None for side in model.inputs[0].shape[1:3]]
     if any(free) and not all(free):
-        raise ValueError(f"{model.name} takes images of any height or any width, but not both. Fix both, or none.")
+        raise ValueError(
+            f"{model.name} takes images of any height or any width, but not both. Build it with both fixed, or neither."
+        )
     config = input_config(model)
     if all(free) and (config is None or asked.target or (row.any_size and isinstance(config, ViTConfig))):
         why = row.any_size or "nothing says which sizes fit"
@@ -478,13 +480,13 @@ def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibr
     weights = 4 * model.count_params()
     if row.largest and weights >= row.largest:
         raise ValueError(
-            f"{model.name} has {weights / 1000000000.0:.1f} GB of weights; a {row.name} file can hold "
-            f"{row.largest / 1000000000.0:.1f} GB. 'saved_model', 'openvino' and 'torch' can hold more."
+            f"{model.name} has {weights / 1000000000.0:.1f} GB of weights, but a {row.name} file holds at most "
+            f"{row.largest / 1000000000.0:.1f} GB. Export to 'saved_model', 'openvino' or 'torch'."
         )
     if asked.batch_size is None:
         return 1 if asked.target else row.batch
     if asked.target and asked.batch_size == "any":
-        raise ValueError("target='gpu' needs a number of images, as a phone's GPU does: leave batch_size out.")
+        raise ValueError("target='gpu' needs a fixed batch size: leave batch_size out for one image, or pass a number.")
     return None if asked.batch_size == "any" else int(asked.batch_size)
 
 
@@ -497,7 +499,10 @@ def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
             raise FileExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
         is_folder = target.is_dir() and not target.is_symlink()
         if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
-            raise FileExistsError(f"{target} is a folder, but not a SavedModel: overwrite=True does not delete it.")
+            raise FileExistsError(
+                f"{target} is a folder, but not a SavedModel, so overwrite=True does not replace it. Delete it "
+                "yourself, or choose another path."
+            )
     check_folder(path.parent)
     folder = _existing(path)
     if not folder.is_dir():

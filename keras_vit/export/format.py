@@ -115,7 +115,7 @@ class Format(abc.ABC):
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
         """Makes the file `target`, of another precision, from one in float32, without the model."""
         # Calibration images are as the file takes them, None for precisions that need none.
-        raise NotImplementedError(f"{self.name} has only float32.")
+        raise NotImplementedError(f"{self.name} files have only the precision float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
         """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`."""
@@ -126,7 +126,7 @@ class Format(abc.ABC):
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
         """Returns the outputs of a file with each value rounded to `dtype`; NotImplementedError if not available."""
-        raise NotImplementedError(f"nothing here computes {self.name} in float16")
+        raise NotImplementedError(f"keras_vit cannot compute {self.name} files in float16")
 
     def files(self, path: Path) -> list[Path]:
         """Returns the paths of all files of an export; `path` is the last."""

@@ -119,7 +119,7 @@ def _windows(x: np.ndarray, kernel: tuple[int, ...], options: Any, fill: float =
 
 def _convolution(x: Any, kernel: Any, bias: Any, options: Any) -> np.ndarray:
     if (options.dilationHFactor, options.dilationWFactor) != (1, 1) or kernel.shape[3] != x.shape[3]:
-        raise NotImplementedError("convolutions with groups or gaps have no float16 here")
+        raise NotImplementedError("the check in float16 does not know convolutions with groups or dilation")
     return np.tensordot(_windows(x, kernel.shape[1:3], options), kernel, ((3, 4, 5), (3, 1, 2))) + bias
 
 
@@ -131,7 +131,7 @@ def _depthwise(x: Any, kernel: Any, bias: Any, options: Any) -> np.ndarray:
 
 def _transposed(shape: Any, kernel: Any, x: Any, bias: Any, options: Any) -> np.ndarray:
     if kernel.shape[1:3] != (options.strideH, options.strideW):
-        raise NotImplementedError("transposed convolutions that overlap have no float16 here")
+        raise NotImplementedError("the check in float16 does not know transposed convolutions that overlap")
     return np.einsum("nrcd,oijd->nricjo", x, kernel).reshape(shape) + bias
 
 
@@ -199,7 +199,7 @@ def _computed(operator: Operator, inputs: list[Any]) -> np.ndarray:
         inputs += [np.float32(0)] * (_BIASED.get(kind, 0) - len(inputs))
         y = _WIDE[kind](*inputs, options)
     else:
-        raise NotImplementedError(f"{kind} has no float16 here")
+        raise NotImplementedError(f"the check in float16 does not know the operator {kind}")
     activation = getattr(options, "fusedActivationFunction", 0)
     return np.clip(y, 0, 6 if activation == RELU6 else None) if activation else y
 

@@ -110,8 +110,8 @@ class Signature:
             scale, offset = map(tuple, pixel_scaling(config.pipeline))
         elif uint8 and sum(isinstance(layer, (VisionTransformer, BiT)) for layer in layers_inside(model)) != 1:
             raise ValueError(
-                f"uint8_input=True needs to know how pixels are normalised, which {model.name} does not say: put "
-                "keras.layers.Rescaling before it."
+                f"uint8_input=True needs to know how pixels are normalised, but {model.name} has no config that says "
+                "so. Put keras.layers.Rescaling before it."
             )
         return cls(
             shape=(batch, *model.inputs[0].shape[1:]),
@@ -190,7 +190,9 @@ def names_of_classes(model: keras.Model, class_names: Sequence[str] | None) -> l
     names, count = check_class_names(class_names, None)
     shapes = [tuple(output.shape) for output in model.outputs]
     if names is not None and shapes != [(None, count)]:
-        raise ValueError(f"class_names must name each of the classes of {model.name}, whose answers are {shapes}.")
+        raise ValueError(
+            f"class_names must have a name for each class of {model.name}, whose outputs have the shapes {shapes}."
+        )
     return None if names is None else list(names)
 
 
@@ -230,7 +232,7 @@ def check_model(model: Any) -> None:
         )
     shapes = [tuple(images.shape) for images in model.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
-        raise ValueError(f"model must take images (batch, height, width, channels) alone, but it takes {shapes}.")
+        raise ValueError(f"model must have one input, images (batch, height, width, channels), but it has {shapes}.")
     if any(layer.quantization_mode is not None for layer in inside):
         raise ValueError("model is quantized. Export it before model.quantize(), with precision='dynamic_int8'.")
     bad = [
@@ -249,8 +251,8 @@ def plain_model(model: keras.Model) -> keras.Model:
     if any(map(has_adapters, layers)):
         if not ours:
             raise ValueError(
-                f"{model.name} has LoRA's adapters in layers of another model. Merge them, and make it again: "
-                "keras_vit.training.merge_lora(backbone)."
+                f"{model.name} has LoRA adapters in a model inside it. Merge them with "
+                "keras_vit.training.merge_lora(backbone), and build the model around the result."
             )
         model = merge_lora(model)
     if all(layer.compute_dtype == "float32" for layer in (model.layers if ours else layers)):
@@ -447,7 +449,7 @@ def compared_images(
 ) -> Compared:
     """Returns the images to compare file and model on, with their labels, and the images to calibrate with."""
     if labels is not None and images is None:
-        raise ValueError("labels were given without the images that they belong to.")
+        raise ValueError("labels need images=..., the images that they belong to.")
     config: Any = input_config(model)
     calibrated = None
     if images is not None:
@@ -474,12 +476,12 @@ def labelled_pictures(
     """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and their labels, integers `(n,)`."""
     folder = expanded_path(folder)
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}; a folder of pictures was expected.")
+        raise FileNotFoundError(f"The folder of pictures {folder} does not exist. Check the path.")
     if has_test_split(folder):
         folder = split_folders(Path(folder), class_names)["test"]
     paths, config = image_files(folder), input_config(model)
     if not paths or config is None:
-        raise ValueError(f"There are no pictures ({', '.join(sorted(IMAGE_SUFFIXES))}) in {folder}.")
+        raise ValueError(f"{folder} has no pictures ({', '.join(sorted(IMAGE_SUFFIXES))}). Check the path.")
     images = _as_pixels(np.stack([config.pipeline.resized(path, config.channels)[0] for path in paths]))
     folders = [path.relative_to(folder).parts[:-1] for path in paths]
     classes = classes_of(model) if len(model.outputs[0].shape) == 2 else None
@@ -499,7 +501,7 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
     """Returns resized images as uint8, without what a filter overshoots; ValueError for values far above 255."""
     if images.max() > 255 + OVERSHOOT:  # of other channels than red, green and blue
         raise ValueError(
-            f"Pictures must hold values of 0..255, but they reach to {images.max():g}: pass images as an array of "
-            "normalised images, model.preprocess(images)."
+            f"Pictures must have values from 0 to 255, but their largest is {images.max():g}. Pass an array of "
+            "normalised images instead: model.preprocess(images)."
         )
     return np.rint(images.clip(0, 255)).astype("uint8")

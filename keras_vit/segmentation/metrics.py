@@ -134,9 +134,9 @@ class MeanIoU:
             predicted, labelled = predicted[counts], labelled[counts]
         for name, values in (("prediction", predicted), ("label", labelled)):
             if values.size and not (0 <= values.min() and values.max() < self.classes):
-                found = f"but it has {values.min()} to {values.max()}"
-                hint = " reduce_zero_label is for labels that begin with 1, as ADE20K's." if name == "label" else ""
-                raise ValueError(f"{name} must hold the classes 0 to {self.classes - 1}, {found}.{hint}")
+                found = f"but its classes are {values.min()} to {values.max()}"
+                hint = " Classes that begin at 1, as ADE20K's, need reduce_zero_label=True." if name == "label" else ""
+                raise ValueError(f"{name} must have classes from 0 to {self.classes - 1}, {found}.{hint}")
         for i, values in enumerate((labelled[predicted == labelled], predicted, labelled)):
             self._counts[i] += np.bincount(values.ravel().astype("int64"), minlength=self.classes)
         self._pictures += pictures
@@ -228,7 +228,7 @@ def evaluate(
         if isinstance(data, ImageStream):
             if reduce_zero_label or on_bad_image != "stop":
                 raise ValueError(
-                    "reduce_zero_label and on_bad_image are for data that is opened here, not for streams."
+                    "reduce_zero_label and on_bad_image apply to folders and lists, not to a stream. Leave them out."
                 )
         else:
             known = None if isinstance(data, MaskedImages) or names_beside(data) else config.classes
@@ -249,7 +249,7 @@ def evaluate(
             stack.enter_context(data)
         names = data.class_names and tuple(data.class_names)
         if names and config.class_names and names != config.class_names:
-            raise ValueError(f"data has the classes {names}, but the model {config.class_names}, in this order.")
+            raise ValueError(f"data must have the classes of the model, {config.class_names}, but it has {names}.")
         metric = MeanIoU(config.classes, ignore=ignore, class_names=config.class_names or names)
         bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
         for pictures, labels in bar.track(data):
@@ -257,7 +257,10 @@ def evaluate(
                 metric.add(segment(model, picture, task="semantic").map, label)
         result = metric.result(distribution)
     if not result.labelled.any():
-        raise ValueError(f"No pixel of the data has a class: all are {ignore}.")
+        raise ValueError(
+            f"All pixels of the masks have the ignored class {ignore}, so there is nothing to measure. Check the "
+            "masks, or pass another ignore=."
+        )
     return result
 
 
@@ -410,7 +413,7 @@ class PanopticQuality:
         (ids, places), crowds = np.unique(labels, return_inverse=True), set(crowd)
         absent = sorted({*segments, *crowds} - set(ids.tolist())) or sorted(crowds - set(segments))
         if absent:
-            raise ValueError(f"segments and crowd must name ids of the label, but {absent} are not there.")
+            raise ValueError(f"segments and crowd must have ids that are in label, but {absent} are not in it.")
         truths = np.array([k if k in segments or k == background else _VOID for k in ids.tolist()])[places.ravel()]
         pairs = np.stack([truths, np.where(np.isin(prediction.map, list(guesses)), prediction.map, _VOID).ravel()])
         found, counts = np.unique(pairs, axis=1, return_counts=True)

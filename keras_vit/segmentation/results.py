@@ -91,7 +91,7 @@ class Segmentation(PlainData):
 
         most = self.map.max(initial=-1)
         if most >= 65535:
-            raise ValueError(f"A .png holds ids up to 65534, but the map has {most}: write a .npy.")
+            raise ValueError(f"A .png file holds ids up to 65534, but the map has {most}. Write a .npy file instead.")
         is_small = most < 255
         image = Image.fromarray(self.map.astype("uint8" if is_small else "uint16"))  # -1 becomes the largest number
         if is_small:
@@ -120,7 +120,7 @@ def check_classes(name: str, given: Any, classes: int) -> list[int]:
     labels = list(given) if isinstance(given, Iterable) and given != "" else [given]
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, numbers.Integral) or not 0 <= label < classes:
-            raise ValueError(f"{name} must be numbers of 0 to {classes - 1}, but {labels!r} was given.")
+            raise ValueError(f"{name} must be classes from 0 to {classes - 1}, but {labels!r} was given.")
     return sorted({*map(int, labels)})
 
 
@@ -165,7 +165,9 @@ def plot(
     pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
     if pixels.shape[:2] != size:
         given = " x ".join(map(str, pixels.shape[:2]))
-        raise ValueError(f"The picture has {given} pixels, but the segments have {size[0]} x {size[1]}.")
+        raise ValueError(
+            f"picture must be the one that was segmented, {size[0]} x {size[1]} pixels, but it has {given}."
+        )
     largest = sorted(result.segments, key=lambda segment: -segment.area)
     chosen = _colours(largest, colours)
     labels = []
@@ -207,11 +209,14 @@ def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None
     if colours is None:
         return {segment.id: colour for segment, colour in zip(segments, safe_colours(), strict=False)}
     if isinstance(colours, str) and colours not in LABEL_SETS:
-        raise ValueError(f"colours must be one of {LABEL_SETS}, or a colour a class, but {colours!r} was given.")
+        raise ValueError(f"colours must be one of {LABEL_SETS}, or a list of colours, but {colours!r} was given.")
     table = label_set(colours).colours if isinstance(colours, str) else tuple(colours)
     most = max((segment.label_id for segment in segments), default=-1)
     if most >= len(table):
-        raise ValueError(f"colours must have one for each class, but there are {len(table)} and class {most}.")
+        raise ValueError(
+            f"colours must have a colour for each class, at least {most + 1}, because the picture has class {most}, "
+            f"but {len(table)} were given."
+        )
     return {segment.id: table[segment.label_id] for segment in segments}
 
 

@@ -99,8 +99,8 @@ def segment(
     check_choice("task", task, ("semantic",) if linear else TASKS)
     if (threshold is not None and task == "semantic") or (overlap != 0.8 and task != "panoptic"):
         raise ValueError(
-            "threshold and overlap are for an EoMT and its panoptic segments (threshold: instances, too), but "
-            f"task={task!r} was given."
+            "threshold applies to task='panoptic' and 'instance' of an EoMT, overlap to 'panoptic' alone, but "
+            f"task={task!r} was given. Leave them out."
         )
     threshold = SHARE("threshold", THRESHOLD if threshold is None else threshold)
     overlap = SHARE("overlap", overlap)
@@ -108,19 +108,21 @@ def segment(
     check_flag("flip", flip)
     stuff = check_classes("stuff_classes", stuff_classes, config.classes)
     if stuff and task != "panoptic":
-        raise ValueError(f"stuff_classes={stuff!r} is for task='panoptic', but task={task!r} was given.")
+        raise ValueError(f"stuff_classes={stuff!r} needs task='panoptic', but task={task!r} was given.")
     scales = list(scales)
     if not linear and (scales != [1.0] or flip):
-        raise ValueError("scales and flip are for models with a linear head: an EoMT sees pictures in one size.")
+        raise ValueError("scales and flip apply to models with a linear head. An EoMT has one scale: leave them out.")
     side = getattr(config, "short_side", 1)
     if not scales or not all(isinstance(scale, numbers.Real) and 1 <= side * scale < math.inf for scale in scales):
-        raise ValueError(f"scales must be numbers from 1 / {side} on, such as (1.0, 1.32), but {scales!r} was given.")
+        raise ValueError(
+            f"scales must be numbers of at least 1 / {side}, such as (1.0, 1.32), but {scales!r} was given."
+        )
     pixels = read_picture(picture, config.channels)
     height, width = pixels.shape[:2]
     if max(height, width) > LONGEST * min(height, width):
         raise ValueError(
-            f"picture must have one side at most {LONGEST} times as long as the other, but {height} x {width} "
-            "pixels were given: cut it."
+            f"The longer side of picture must be at most {LONGEST} times the shorter one, but it has "
+            f"{height} x {width} pixels. Crop it."
         )
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)

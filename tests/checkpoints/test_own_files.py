@@ -178,7 +178,7 @@ def test_names_beside_a_model_without_names(files, tmp_path, ending):
     assert keras_vit.class_names(path) == ["sky", "sea", "land"]
     assert keras_vit.load(path, class_names=["x", "y", "z"]).config.class_names == ("x", "y", "z")
     names.write_text("sky\nsea\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match="2 stand in classes.txt, but there are 3"):
+    with pytest.warns(UserWarning, match="classes.txt has 2 names, but the model has 3"):
         assert keras_vit.load(path).config.class_names is None
 
 

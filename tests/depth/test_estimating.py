@@ -125,7 +125,7 @@ def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
         figure = depth.plot(depth.Depth(result.depth, metric), PICTURE, tmp_path / "depth.png")
         assert len(figure.axes) == 3 and words in figure.axes[2].get_ylabel()
     assert (tmp_path / "depth.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="The picture has 29 x 45 pixels, but the depth 30 x 45"):
+    with pytest.raises(ValueError, match="30 x 45 pixels, but it has 29 x 45"):
         depth.plot(result, PICTURE[1:])
     with pytest.raises(TypeError, match="result must be a Depth, as estimate returns, but ndarray"):
         depth.plot(result.depth, PICTURE)
@@ -146,10 +146,10 @@ def test_depth_is_written(tmp_path):
         assert depth.Depth(values, False).save(tmp_path / name) == (1.0, 0.0)
         assert (tmp_path / name).is_file()
     np.testing.assert_array_equal(np.load(tmp_path / "depth.npy"), values)
-    with pytest.raises(ValueError, match="A .png holds 0 to 255.99 m, but depth is 5 to 790 m: write a .npy"):
+    with pytest.raises(ValueError, match="0 to 255.99 m, but the depth is 5 to 790 m"):
         depth.Depth(np.array([[5, 790]], "f4"), True).save(tmp_path / "far.png")
     for value, metric in ((255.999, True), (np.nan, True), (np.nan, False), (np.inf, False)):
-        with pytest.raises(ValueError, match="A .png holds .*write a .npy"):
+        with pytest.raises(ValueError, match="Write a .npy"):
             depth.Depth(np.array([[1, value]], "f4"), metric).save(tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
     with pytest.raises(ValueError, match="path must end with .npy or .png"):
@@ -211,5 +211,5 @@ def test_a_model_of_depth_is_no_classifier_and_normalises_no_pixels_twice():
     model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
     with pytest.raises(TypeError, match="LinearDepth, which has an output for every pixel"):
         keras_vit.evaluation.evaluate(model, ([PICTURE], [0]), preprocess=True, progress=False)
-    with pytest.raises(ValueError, match="normalises pixels itself"):
+    with pytest.raises(ValueError, match="include_preprocessing=False"):
         depth.estimate(model, PICTURE)

@@ -43,9 +43,9 @@ def test_relative_depth_is_fitted():
     [
         ((TRUTH, TRUTH), {}, TypeError, "must be a Depth"),
         ((metric(*range(6)), TRUTH[:1]), {}, ValueError, r"\(2, 3\), but \(1, 3\)"),
-        ((metric(*range(6)), TRUTH * 1000), {}, ValueError, "is it in metres"),
+        ((metric(*range(6)), TRUTH * 1000), {}, ValueError, "must be in metres"),
         ((metric(*range(6)), TRUTH), {"most": 0.0}, ValueError, "0 < least < most"),
-        ((metric(*range(5), np.nan), TRUTH), {}, ValueError, "finite depth"),
+        ((metric(*range(5), np.nan), TRUTH), {}, ValueError, "must be finite"),
     ],
 )
 def test_what_makes_no_sense(arguments, options, error, message):

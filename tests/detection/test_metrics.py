@@ -141,14 +141,14 @@ GOOD = {"boxes": [[0, 0, 1, 1]], "scores": [0.5], "labels": [0]}
 @pytest.mark.parametrize(
     "found, truth, message",
     [
-        (GOOD | {"labels": [2]}, GOOD, "found must have labels of 0 to 1"),
-        (GOOD | {"labels": [0.5]}, GOOD, "found must have integers"),
-        (GOOD | {"scores": [np.nan]}, GOOD, "found must have finite scores"),
-        (GOOD | {"scores": [0.1, 0.2]}, GOOD, "found must have finite scores"),
-        (GOOD | {"boxes": [[1, 0, 0, 1]]}, GOOD, "ends before it begins"),
-        (GOOD, GOOD | {"boxes": [[0, 0, np.inf, 1]]}, "truth must have finite boxes"),
-        (GOOD, GOOD | {"crowd": [True, False]}, "one crowd for each label"),
-        (GOOD, GOOD | {"areas": [1.0, 2.0]}, "truth must have finite areas"),
+        (GOOD | {"labels": [2]}, GOOD, "labels of found must be from 0 to 1"),
+        (GOOD | {"labels": [0.5]}, GOOD, "labels of found must be integers"),
+        (GOOD | {"scores": [np.nan]}, GOOD, "scores of found must be finite"),
+        (GOOD | {"scores": [0.1, 0.2]}, GOOD, "scores of found must be finite"),
+        (GOOD | {"boxes": [[1, 0, 0, 1]]}, GOOD, r"must be \(left, top, right, bottom\)"),
+        (GOOD, GOOD | {"boxes": [[0, 0, np.inf, 1]]}, "boxes of truth must be finite"),
+        (GOOD, GOOD | {"crowd": [True, False]}, "one value of crowd for each label"),
+        (GOOD, GOOD | {"areas": [1.0, 2.0]}, "areas of truth must be finite"),
     ],
 )
 def test_what_makes_no_sense(found, truth, message):

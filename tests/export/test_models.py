@@ -108,7 +108,7 @@ def test_what_cannot_be_of_other_models(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     labelled = {"images": np.zeros((1, 8, 12, 3), "uint8"), "labels": [0]}
     for make, options, words in (
-        (sequential, {"class_names": ["x"]}, "class_names must name each of the classes"),
+        (sequential, {"class_names": ["x"]}, "class_names must have a name for each class"),
         (sequential, {"class_names": ["x", "y", "y"]}, "class_names must differ"),
         (sequential, {"class_names": [1, 2, 3]}, "class_names must be strings"),
         (extractor, labelled, "does not name one class"),

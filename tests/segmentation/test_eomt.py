@@ -219,17 +219,17 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"threshold": 2}, "threshold must be"),
         ({"overlap": None}, "overlap must be"),
         ({"stuff_classes": [99]}, "stuff_classes must be"),
-        ({"stuff_classes": [1], "task": "instance"}, "is for task='panoptic'"),
+        ({"stuff_classes": [1], "task": "instance"}, "needs task='panoptic'"),
         ({"stuff_classes": None}, "stuff_classes must be"),
         ({"stuff_classes": ""}, "stuff_classes must be"),
-        ({"threshold": 0.5, "task": "semantic"}, "threshold and overlap are for .* but task='semantic'"),
-        ({"overlap": 0.5, "task": "instance"}, "threshold and overlap are for .* but task='instance'"),
+        ({"threshold": 0.5, "task": "semantic"}, "threshold applies to .* but task='semantic'"),
+        ({"overlap": 0.5, "task": "instance"}, "threshold applies to .* but task='instance'"),
         ({"task": ""}, "task must be"),
         ({"batch_size": 0}, "batch_size"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             segment(model, picture, **options)
-    with pytest.raises(ValueError, match="one side at most 50 times"):
+    with pytest.raises(ValueError, match="at most 50 times the shorter one"):
         segment(model, np.zeros((1, 51, 3), "uint8"))
     for wrong in (np.zeros((0, 4, 3), "uint8"), np.zeros((4, 4), "uint8"), np.zeros((2, 4, 4, 3), "uint8")):
         with pytest.raises(ValueError):

@@ -67,9 +67,9 @@ WRONG = {
     "logits": (np.zeros((2, 2, 3, 4), int), MAP, ValueError, "prediction must be"),
     "nothing": (np.zeros((0, 2), int), np.zeros((0, 2), int), ValueError, "with pixels"),
     "None": (None, MAP, TypeError, "prediction must be a map of classes"),
-    "a class too many": (MAP + 3, MAP, ValueError, "prediction must hold the classes 0 to 2"),
-    "no segment": (MAP - 1, MAP, ValueError, "it has -1 to -1"),
-    "a label too many": (MAP, MAP + 3, ValueError, "label must hold .* reduce_zero_label"),
+    "a class too many": (MAP + 3, MAP, ValueError, "prediction must have classes from 0 to 2"),
+    "no segment": (MAP - 1, MAP, ValueError, "its classes are -1 to -1"),
+    "a label too many": (MAP, MAP + 3, ValueError, "label must have .* reduce_zero_label"),
 }
 
 
@@ -202,6 +202,6 @@ def test_segments_that_make_no_sense(arguments, error, message):
 
 @pytest.mark.parametrize("stuff", [["sky", 2], [1, None], [True]])
 def test_stuff_is_a_set_of_classes(stuff):
-    with pytest.raises(ValueError, match="stuff must be numbers of 0 to 2"):
+    with pytest.raises(ValueError, match="stuff must be classes from 0 to 2"):
         PanopticQuality(3, stuff)
     assert PanopticQuality(3, [2, 1, 2]).stuff == (1, 2)

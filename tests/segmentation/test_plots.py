@@ -69,7 +69,7 @@ def test_the_place_of_a_name_lies_inside():
 IDS, PICTURE = [[0, 1]], np.zeros((1, 2, 3), "uint8")
 WRONG = {
     "no result": (np.zeros((1, 2)), PICTURE, {}, TypeError, "result must be a Segmentation"),
-    "another size": (result(IDS), np.zeros((2, 2, 3), "uint8"), {}, ValueError, "2 x 2 pixels"),
+    "another size": (result(IDS), np.zeros((2, 2, 3), "uint8"), {}, ValueError, "it has 2 x 2"),
     "another ending": (result(IDS), PICTURE, {"path": "masks.bmp"}, ValueError, "path must end"),
     "few colours": (result(IDS), PICTURE, {"colours": [(0, 0, 0)]}, ValueError, "class 1"),
     "no set": (result(IDS), PICTURE, {"colours": "pascal"}, ValueError, "colours must be one of"),

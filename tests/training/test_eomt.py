@@ -367,7 +367,7 @@ def test_masks_of_0_and_255_are_refused(names):
         ({"image_size": 18}, "height 18 is not a multiple of 4"),
         ({"model": trained, "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),
         ({"model": lambda: keras_vit.VisionTransformer(VIT.replace(channels=4))}, "3 channels, but channels=4"),
-        ({"stuff_classes": [2]}, "stuff must be numbers of 0 to 1"),
+        ({"stuff_classes": [2]}, "stuff must be classes from 0 to 1"),
         ({"augmentation": data.MaskAugmentation(), "stuff_classes": [1]}, "is for the head 'EoMT'"),
     ],
 )
