@@ -28,69 +28,62 @@ LABELS = {
 }
 HEAD = """# Fidelity
 
-How far this package is from the original code, in every reference case and on every backend.
+This page lists the differences between the outputs of this package and of the original code, on every backend.
 
-Measured by `python docs/make_fidelity.py`; the versions are those of `constraints.txt`, on a CPU, in float32.
-
-Every case is a small checkpoint with random weights in an official layout, and what the original code computes from
-it (`tests/golden/README.md`). Each loads with every array accounted for and is written back bit for bit
-(`tests/checkpoints/test_fidelity.py`). The references carry rounding errors of their own: an independent float64
-evaluation differs from them by up to 5e-6 in the logits and 2e-5 in the encoder's output.
+Every case is a small checkpoint with random weights, and the outputs that the original code computes from it
+(`tests/golden/README.md`). Each is also written back bit for bit. The references themselves have rounding errors: a
+float64 computation differs from them by up to 5e-6 in the logits and 2e-5 in the encoder's output. `python
+docs/make_fidelity.py` makes this page, on a CPU in float32, with the versions of `constraints.txt`.
 
 """
 FORWARD = """## Forward
 
-Largest absolute error. `encoded` is the encoder's output after its last layer normalisation, for all tokens.
-Allowed are 2e-5 for logits and 1e-4 for `encoded`. `mini_*` are the architectures, `alt_*` the dialects of names and
-types, `probe_*` are made to show a wrong epsilon; `bv_*` are big_vision's layouts and `bit_*` BiT's.
+The table has the largest absolute error. `encoded` is the encoder's output after its last layer normalisation, for all
+tokens. At most 2e-5 is allowed for logits and 1e-4 for `encoded`. Cases `mini_*` are the architectures of vit_jax, and
+`alt_*` the variants of its array names and dtypes. `probe_*` show a wrong epsilon. `bv_*` are big_vision's files,
+`bit_*` BiT's.
 
 """
-FAMILIES = """## Families of other people
+FAMILIES = """## Families of timm, Transformers and Facebook
 
-The same for models of timm, transformers and Facebook: mini models with random weights, the JSON files beside them, and
-what timm 1.0.31 and transformers 5.23.0 compute from them. `tokens` is the largest error of all tokens, before the
-first block, after the first and the last, and normalised; `answer` that of what the model answers with. Both are in
-standard deviations of the reference where these are more than 1. Allowed are 1e-4 for tokens and 2e-5 for answers. `at
-another size` is a picture of another size, whose position embeddings were resized as the publisher does.
+The references are computed by timm 1.0.31 and transformers 5.23.0. `tokens` is the largest error of all tokens: before
+the first block, after the first and the last block, and normalised. `answer` is the largest error of the output. Both
+are relative to the standard deviation of the reference if that is above 1. At most 1e-4 is allowed for tokens and 2e-5
+for answers. `at another size` is a picture of another size, with resized position embeddings.
 
 """
 WORDS_AND_MAPS = """## Texts, masks and depth
 
-In the same unit: CLIP, SigLIP 1 and 2 and LiT with their texts (`txt_*`, whose ids are equal), EoMT and a linear head
-for masks, Depth Anything V2 and a linear head for depth (`dense_*`), beside big_vision, transformers 5.23.0, open_clip
-and Facebook's DINOv2; depth of DINOv2 in metres, up to 7. Classes of pixels and segments are compared one by one in
-`tests/segmentation`: those of EoMT are equal, DINOv2's except for pixels where two classes are level within 1e-3.
+Errors are as in the table above. `txt_*` are models of images and texts (CLIP, SigLIP, LiT), whose token ids are also
+equal. `dense_*` are models for masks and depth. The references are computed by big_vision, transformers 5.23.0,
+open_clip and Facebook's DINOv2, whose depths are metres, up to 7. The classes of pixels are equal, except for DINOv2
+where two classes are tied within 1e-3.
 
 """
 PUBLISHED = """## Published weights
 
-The cases above have random weights. `python benchmarks/verify.py NAME...` (or `all`) compares published weights with
-the answers that were published with them, on a machine with network: it fetches both from the Hugging Face Hub, prints
-rows (JSON with `--json`), and exits 1 on a difference. `benchmarks/published_answers.json` has what it knows, each with
-its source: the answers that transformers' own tests expect for one picture of COCO (ViT, DeiT, DINOv2 with and
-without registers, DINOv3, DINO, I-JEPA; tolerance 1e-4, DINO's 1e-3), and the tensors in timm's `test_vit*`
-repositories (tolerance 1e-4 and 1e-3 of the value). Its code is tested against a local server with small models.
-**None of the published answers was compared here**: the machine that these pages were made on has no network.
-`python benchmarks/verify.py NAME... --ledger FILE` also compares with the publishers' own code: [ledger](ledger.md).
+The cases above have random weights. **Published weights were not compared**, because the development machine has no
+network. `python benchmarks/verify.py NAME...` (or `all`) does this on a machine with network. It compares with the
+outputs in `benchmarks/published_answers.json`, which come from transformers' own tests and timm's `test_vit*`
+repositories. With `--ledger FILE` it also compares with the publishers' own code: [ledger](ledger.md).
 
 """
 _TOKENS = ("tokens_in", "block0", "block1", "last_block", "encoded")
 _ANSWERS = ("logits", "projection", "pooled")
 BACKWARD = """## Backward
 
-Largest relative error of a gradient, over all arrays: the Euclidean norm of the difference, divided by that of the
-reference. Allowed are 1e-4. The gradients of key biases, which are zero except for rounding, are divided by
-those of the query biases.
+The table has the largest relative error of a gradient, over all arrays: the norm of the difference, divided by the norm
+of the reference. At most 1e-4 is allowed. Gradients of key biases, which are zero except for rounding, are divided by
+the norm for the query biases.
 
 """
 
 
 SECOND = """## Second derivatives
 
-Relative error of the product of a Hessian with a vector (all trainable weights, the sum of squared outputs) in float64,
-beside finite differences of the gradient; allowed are 1e-6. `fast` is what runs on CPUs, `plain` what runs on other
-devices (on JAX its own operations, which are not tried here). On PyTorch, fused attention has no second derivative:
-these run within `torch.nn.attention.sdpa_kernel`, with `SDPBackend.MATH`.
+The table has the relative error of a Hessian-vector product in float64, compared with finite differences of the
+gradient. At most 1e-6 is allowed. `fast` are the operations for CPUs, `plain` those for other devices. On PyTorch these
+run with `SDPBackend.MATH`, because fused attention has no second derivative.
 
 """
 # What is measured: the tests, and words in the names of those that are taken.

@@ -18,12 +18,12 @@ hide: [toc]
 
 # Ledger of checkpoints
 
-Each row is one file of weights that was loaded, with its hash. Where timm, transformers or open_clip is the publisher's
-own code and was installed, both computed the answer to one prepared picture.
+This page lists the files of weights that were loaded and compared with their publisher's own code (timm, transformers,
+open_clip). Each row is one file, with its hash; both codes computed the answer to one picture.
 
-- **error**: the largest difference of the answers, as a share of their largest value. A row agrees up to 1e-4.
-- **pixels**: the largest difference of the prepared pictures, in grey levels of 255.
-- **published**: answers and figures of the publisher, beside those that were measured here.
+- **error**: the largest difference of the answers, as a share of the largest answer. Up to 1e-4 counts as equal.
+- **pixels**: the largest difference of the preprocessed pictures, in grey levels of 255.
+- **published**: answers and figures that the publisher gives, and the measured ones.
 
 One command adds the rows of the catalogue's 60 smallest checkpoints. It needs network. Checkpoints that have a
 row are skipped, so the command can be stopped and repeated:
