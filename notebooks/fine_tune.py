@@ -6,9 +6,10 @@
 # %% [markdown]
 # # Fine-tune on your photos
 #
-# You need a folder with one folder of pictures per class. Here it holds scans of handwritten digits. The model is the
-# small checkpoint of the package, so that training takes a minute on two cores and no download. With your own photos,
-# use `"ViT-B/16"` instead of `"glyphs"` and leave out the arguments about size.
+# This notebook trains a model on a folder of photos, with one sub-folder per class, and uses the model. Here the photos
+# are scans of handwritten digits, and the model is `glyphs`, a small Vision Transformer that is installed with the
+# package: training takes a minute on two cores. With your own photos, use `"ViT-B/16"` instead of `"glyphs"` and leave
+# out the arguments about size.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 

@@ -7,8 +7,8 @@
 # # Look inside a ViT
 #
 # This notebook shows where each head looks, which patches decide a prediction, and what the weights contain. Every
-# function returns a NumPy array; a second call draws it. The model is the small checkpoint of the package. Any other
-# model works in the same way.
+# function returns a NumPy array; a second call draws it. The model is `glyphs`, a small Vision Transformer that is
+# installed with the package. Any other model works in the same way.
 #
 # Runs on JAX and PyTorch (and TensorFlow). `pip install "keras-vit-zoo[torch,demo]"`.
 

@@ -6,9 +6,9 @@
 # %% [markdown]
 # # Masks on your own pictures
 #
-# A plain Vision Transformer predicts a class for every pixel with one linear layer on its patches. DINOv2 and DINOv3
-# evaluate their features in this way. Here it learns notes in three pens: **which pen wrote it?** The pictures are
-# made of scans of handwritten digits. The model is the small checkpoint of the package; for a published model, change
+# This notebook trains a model that predicts a class for every pixel: a Vision Transformer with one linear layer on its
+# patches, as DINOv2 and DINOv3 evaluate their features. The pictures are pages of handwritten digits in three pens, and
+# the classes are the pens. The model is `glyphs`, which is installed with the package; for a published model, change
 # its name.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
@@ -106,10 +106,10 @@ print(metric.result())
 # %% [markdown]
 # ## Instance segmentation of the digits
 #
-# So far, two digits of one pen are one mask. An EoMT finds each digit: queries go through the last blocks together
-# with the patches, and each query predicts a mask and its class. `mask_targets` converts a map of instance ids. A
-# folder of `images/` and `instances/`, or COCO's annotations, also works (`data.open_segments`). All weights are
-# trained, with the authors' recipe in fewer steps: two minutes on two cores.
+# So far, two digits of one pen are one mask. An EoMT (encoder-only mask transformer) finds each digit by itself. It
+# adds tokens, the queries, to the last blocks, and each query predicts one mask and its class. `mask_targets` converts
+# a map of instance ids. A folder of `images/` and `instances/`, or COCO's annotations, also works
+# (`data.open_segments`). All weights are trained, with the authors' recipe in fewer steps: two minutes on two cores.
 
 
 # %%

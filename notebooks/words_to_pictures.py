@@ -6,9 +6,9 @@
 # %% [markdown]
 # # Words to pictures
 #
-# An image tower and a text tower map pictures and sentences into one space: text finds pictures, and sentences serve
-# as classes. `keras_vit.load_image_text("hf://openai/clip-vit-base-patch32")` downloads published towers. Here both
-# towers learn from scans of handwritten digits in six colours. The training data **contain no red seven**.
+# This notebook trains two small models as CLIP does, an image tower and a text tower, so that text finds pictures and
+# sentences serve as classes. Both learn from scans of handwritten digits in six colours. The training data **contain no
+# red seven**: at the end, the towers find it by the words alone. For published towers, see the last section.
 #
 # Runs on TensorFlow, JAX and PyTorch. `pip install "keras-vit-zoo[torch,demo]"`, or `tensorflow`, or `jax`.
 
