@@ -75,7 +75,7 @@ def parameters(name, value):
         return list(value.__annotations__)
     function = value.__init__ if inspect.isclass(value) else value
     ours = getattr(function, "__module__", "").startswith("keras_vit") or hasattr(value, "__dataclass_fields__")
-    if not ours or "` makes it." in text(name):  # nobody calls the constructor of what a function makes
+    if not ours or re.search("` (makes|returns) it\\.", text(name)):  # nobody calls such a constructor
         return []
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     found = inspect.signature(value).parameters.values()
