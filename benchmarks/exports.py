@@ -35,17 +35,18 @@ DETECTOR = "OWLv2 on ViT-Ti/16, two names"
 MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224, DETECTOR: 224}
 HEAD = """# Exports
 
-Exported files compared with their models: accuracy, size and speed.
+This page compares [exported files](export/README.md) with their models: accuracy, size and speed.
 
-Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on {cores} CPU cores, of which
-{share} ran each model and file, with the versions of `constraints.txt`. `glyphs` is the checkpoint in the wheel. The
-other models have random weights, including head, class token and biases. Every file was run by its runtime in a new
-process, with batches of 1 and 7.
+`glyphs` is the small model that is installed with the package; the other models have random weights. Every file was run
+by its runtime in a new process. Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on
+{cores} CPU cores, of which {share} ran each model and file, with the versions of `constraints.txt`.
 
-- `error` is the largest difference between the answers of file and model.
+- `backend` is the one of the Keras model.
+- `error` is the largest difference between the outputs of file and model.
+- `same top class` is the share of images for which file and model predict the same class.
 - `size` is relative to the float32 weights.
-- `time` is the time of the file for a batch of 1, divided by that of the Keras model on that backend in the same run.
-  Below 1 the file is faster. The Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
+- `time` is the time of the file for one image, divided by the time of the Keras model: below 1, the file is faster. The
+  Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
 - `load` is the time to load the file and to run it once.
 """
 

@@ -153,12 +153,12 @@ def on_gpu(path, folder, precision="float32"):
 HEAD = "## On a phone's GPU\n"
 TEXT = """
 Made by `SOFTWARE_VULKAN=FOLDER python benchmarks/phones.py --output docs/exports.md`: LiteRT's own GPU accelerator
-(WebGPU, ai-edge-litert {version}) over a Vulkan driver that computes on the CPU, in float32. The models are small and
-have random weights; the files were written with `target="gpu"`.
+(WebGPU, ai-edge-litert {version}) ran files of small models with random weights, written with `target="gpu"`. It used a
+software driver, which computes on the CPU in float32. Errors are relative to the largest output.
 
-- `error` is the largest difference from LiteRT's interpreter, relative to the largest output.
-- `float16` is the difference from the model if NumPy computes the file in float16, operator by operator.
-- `loud` is the same with 300 added to one channel before each normalisation.
+- `error` is the largest difference from LiteRT's interpreter on the CPU.
+- `float16` is the largest difference from the model if NumPy computes the file in float16.
+- `loud` is the same with large values: 300 is added to one channel before each normalisation.
 
 [On a phone](export/litert.md#on-a-phone) lists the limits of this measurement.
 

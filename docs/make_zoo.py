@@ -21,15 +21,15 @@ hide: [toc]
 
 # Model zoo
 
-The first table has every variant that `create_model` makes ([`list_models()`](api/models/names.md)). The second
-has every published checkpoint that `load` knows by name ([`list_weights()`](api/models/names.md)). Click on a
-heading to sort.
+This page lists all models. The first table has the variants that `create_model` makes with random weights
+([`list_models()`](api/models/names.md)). The second has the published checkpoints that `load` knows by name
+([`list_weights()`](api/models/names.md)). Click on a heading to sort.
 
 - `M`: millions of weights. `G`: billions of multiply-accumulate operations for one image (FLOPs are about twice as
-  many). Both are of the plain variant at that size, whatever head a file has. `MiB`: the weights in float32.
+  many). Both are for the variant at that size, not for the head of the file. `MiB`: the weights in float32.
 - `top-1`: the published accuracy on ImageNet-1k, in percent; its source is in
   `keras_vit.list_weights(name)[0]["top1_source"]`.
-- `~`: deduced, not stated by the publisher. A license marked so is that of the code that the files were published with.
+- `~`: deduced, because the publisher does not give it. A license with this mark is the license of the publisher's code.
 - ✓: the file was compared with its publisher's code; the link leads to the [ledger](ledger.md).
 - An empty cell: not published.
 
