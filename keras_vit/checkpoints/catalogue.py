@@ -99,7 +99,9 @@ def find_entry(name: str) -> Entry:
     if variants:
         listed = ", ".join(map(repr, variants[:_NAMES_LISTED])) + (" ..." if len(variants) > _NAMES_LISTED else "")
         raise ValueError(f"{name!r} is a model, not a checkpoint. Pass one of {listed} (see list_weights({name!r})).")
-    raise ValueError(f"There is no checkpoint or model {name!r}.{_suggestion(name)} `keras-vit list` shows all.")
+    raise ValueError(
+        f"There is no checkpoint or model {name!r}.{_suggestion(name)} See list_weights() or `keras-vit list`."
+    )
 
 
 def _of_variant(name: str) -> list[Entry]:

@@ -67,9 +67,7 @@ def resolve_source(source: Source) -> Source:
     text = os.fspath(source)
     if "://" in text and is_keras_file(text):
         shown = without_password(text)
-        raise ValueError(
-            f"{shown} is a Keras file, which can run code. If you trust the file, download it and pass its path."
-        )
+        raise ValueError(f"{shown} is a Keras file, which can run code. If you trust it, download it first.")
     if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
         return source
     return recommended(text).name if is_variant(source) else _entry_called(source).name

@@ -91,7 +91,7 @@ def test_find_entry():
         ("me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
         ("hf:/me/x", "Did you mean 'hf://me/x', a repository of the Hugging Face Hub"),
         ("facebook/dinov2-base", "Did you mean 'hf://facebook/dinov2-base'"),
-        ("nothing like it", r"`keras-vit list` shows all"),
+        ("nothing like it", r"See list_weights\(\) or `keras-vit list`"),
         (
             "ViT-B_16",
             "is the name of several checkpoints.*imagenet21k/ViT-B_16.*imagenet21k[+]imagenet2012.*sam/ViT-B_16.*gsam/",

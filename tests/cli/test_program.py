@@ -107,7 +107,7 @@ def test_an_unknown_backend_is_one_line(program):
 # group run in a fresh process, too.
 BEFORE_KERAS = {
     "picture": ("predict missing.png --weights glyphs", "missing.png"),
-    "model": ("predict photo.png --weights B17", "Did you mean 'ViT-B/16'? See list_weights() (`keras-vit list`) and"),
+    "model": ("predict photo.png --weights B17", "Did you mean 'ViT-B/16'? See list_weights() or `keras-vit list`"),
     "data": ("finetune glyphs nowhere", "DATA must be an image folder or tfds:NAME, but 'nowhere'"),
     "recipe": ("finetune glyphs photos --recipe finetune/cifar", "Did you mean 'finetune/cifar10'"),
     "layout": ("convert glyphs out.npz --layout nonsense", "layout must be one of"),
@@ -127,10 +127,10 @@ ALSO_BEFORE_KERAS = {
     "data that is a file": ("evaluate glyphs photo.png", "It is a file"),
     "source to convert": ("convert missing.npz out.keras", "There is no file or folder missing.npz"),
     "target that exists": ("convert glyphs old.keras", "--overwrite"),
-    "layout of a folder": ("convert glyphs out", "layout=..."),
+    "layout of a folder": ("convert glyphs out", "pass layout="),
     "layout of an ending": ("convert glyphs out.npz --layout timm", ".safetensors file, or a folder"),
     "unknown ending": ("convert glyphs out.foo --layout timm", ".safetensors file, or a folder"),
-    "no ending": ("convert glyphs out --layout vit_jax", "is an .npz file, but"),
+    "no ending": ("convert glyphs out --layout vit_jax", "must be an .npz file"),
     "page's ending": ("inspect glyphs -o page.txt", "must end with .html"),
     "suffix": ("export glyphs out.nonsense", "path must end in one of .tflite"),
     "export that exists": ("export glyphs old.keras --format litert", "--overwrite"),
