@@ -284,8 +284,8 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
     """Lists the published checkpoints: the official files, then repositories of the Hugging Face Hub.
 
     Args:
-        query: Selects rows: a variant (`"B/16"`), part of a name (`"siglip2"`), or the full name of an AugReg
-            checkpoint, of which more than 50,000 exist that are not listed. None selects all rows.
+        query: A variant (`"B/16"`), part of a name (`"siglip2"`), or the full name of one of AugReg's 50,000
+            checkpoints, which are not listed otherwise. None selects all rows.
         family: Selects a family, such as `"DINOv2"` or `"hybrid"`. None selects all families.
 
     Returns:

@@ -235,8 +235,8 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         """Returns embeddings of images, float32 `(images, D)`, normalised to length 1.
 
         Args:
-            images: An array or data set as for `image_encoder.predict`; or a path, a PIL image, or a list of paths,
-                images or pixel arrays (0 to 255), which are preprocessed first.
+            images: An array or data set as for `image_encoder.predict`. Paths, PIL images and lists of them or of pixel
+                arrays (0 to 255) are preprocessed first.
             batch_size: Number of images per step.
 
         Raises:
@@ -395,17 +395,17 @@ def load_image_text(
 ) -> ImageText | OpenVocabularyDetector:
     """Loads both towers of a CLIP, SigLIP, SigLIP 2, LiT, TIPS or OWL, and their tokenizer.
 
-    Supported are the files of OpenAI, open_clip, transformers, big_vision (CLIP, SigLIP, and LiT with a Transformer as
-    text tower), both `.npz` of a TIPS in one folder, and OWL-ViT and OWLv2 of transformers or Scenic.
+    Supported are the files of OpenAI, open_clip, transformers and big_vision. A LiT must have a Transformer as text
+    tower; a TIPS is a folder with both `.npz`; an OWL is a file of transformers or Scenic.
 
     Args:
         source: A name, path, folder or address, as in `load`.
         tokenizer: A `tokenizer.json`, a SentencePiece `.model`, or a folder with one. None for the file beside the
             weights, or CLIP's tokenizer in this package.
         like: As in `load`, for CLIP files without a config.
-        numerics: `"publisher"` computes as the library of the file does; `"official"` as the training code does
-            (big_vision for SigLIP, OpenAI or open_clip for CLIP, the authors' tokens for TIPS). None: `"official"` for
-            names of the catalogue, `"publisher"` for paths and addresses.
+        numerics: `"publisher"` computes as the library of the file does. `"official"` computes as the training code
+            does: big_vision for SigLIP, OpenAI or open_clip for CLIP, the authors' tokens for TIPS. None: `"official"`
+            for names of the catalogue, `"publisher"` for paths and addresses.
         image_size: As in `load`.
         dtype: Dtype policy of both towers.
 
