@@ -99,14 +99,14 @@ def finetune_detection(
     task = BoxDetection()
     if isinstance(model, OpenVocabularyDetector):
         if boxes.class_names is None:
-            raise ValueError("The classes of an OWL are words, which the data does not have: pass class_names=.")
+            raise ValueError("An OWL finds classes by their names, but the data has none: pass class_names=.")
         if text_rate is not None:
             task = WordDetection(model, boxes.class_names, FROM_0("text_rate", text_rate))
         model = model.zero_shot_detector(boxes.class_names, progress=False)
     elif text_rate is not None:
         raise ValueError(
-            f"text_rate={text_rate!r} is for an OWL of load_image_text, which has a text tower, but a "
-            f"{type(model).__name__} was given: leave it out."
+            f"text_rate={text_rate!r} trains the text tower of an OWL, as load_image_text returns it, but a "
+            f"{type(model).__name__} was given. Leave it out."
         )
     if isinstance(model, Detector):
         names, own, changed = model.config.class_names, model.config.pictures, recipe.augmentation
@@ -115,8 +115,8 @@ def finetune_detection(
         if isinstance(changed, BoxAugmentation) and changed.pictures != own:
             if "pictures" in changed.given:
                 raise ValueError(
-                    f"The augmentation has pictures={changed.pictures!r}, but the model {own!r}: leave it out, or "
-                    "model.with_config(pictures=...)."
+                    f"pictures={changed.pictures!r} of the augmentation differs from the model's {own!r}. Leave it "
+                    "out, or use model.with_config(pictures=...)."
                 )
             recipe = recipe.adapted(augmentation=changed.adapted(pictures=own))
     if not isinstance(validation, (float, type(None))):
@@ -174,7 +174,9 @@ class BoxDetection(Task):
     def trained_model(self, model: Detector) -> keras.Model:
         """Returns the model that computes the loss."""
         if current().joint and current().count > 1:
-            raise ValueError("On JAX a detector trains in one process, because boxes are matched by SciPy.")
+            raise ValueError(
+                "On JAX a detector trains in one process only, because SciPy matches boxes. Start one process."
+            )
         return TrainedDetector(model, DetectionLoss())
 
     def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:

@@ -36,9 +36,13 @@ def pad_boxes(targets: Targets, classes: int, multiple: int = 1) -> dict[str, np
                 f"{labels.shape}."
             )
         if not hot and len(labels) and not ((labels % 1 == 0).all() and 0 <= labels.min() <= labels.max() < classes):
-            raise ValueError(f"targets must have labels of 0 to {classes - 1}, but have {labels.tolist()}.")
+            raise ValueError(
+                f"labels of targets must be integers from 0 to {classes - 1}, but {labels.tolist()} was given."
+            )
         if not np.isfinite(boxes).all() or (boxes < 0).any():
-            raise ValueError(f"targets must have boxes as centre and size of 0 or more, but have {boxes.tolist()}.")
+            raise ValueError(
+                f"boxes of targets must be finite, with sizes of at least 0, but {boxes.tolist()} was given."
+            )
         padded["boxes"][i, : len(boxes)] = boxes
         padded["labels"][i, : len(boxes)] = labels if hot else np.eye(classes)[labels.astype(int)]
         padded["valid"][i, : len(boxes)] = 0

@@ -184,8 +184,8 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
     wanted = _teacher_of(teacher, student, kind)(student.input)
     if len(wanted.shape) != 2:
         raise ValueError(
-            f"The teacher returns {wanted.shape}, but it must return one row for each image. Give one with a head or "
-            'with pooling, such as load(..., pooling="avg").'
+            f"teacher must return one row for each image, but it returns {wanted.shape}. Pass one with a head or with "
+            'pooling, such as load(..., pooling="avg").'
         )
     taught_head = student.get_layer("head_dist" if student.config.distillation_head else "head")
     if kind == "features":
@@ -195,7 +195,10 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
     else:
         logits, found = student.get_layer("head").output, taught_head.output
         if wanted.shape[-1] != logits.shape[-1]:
-            raise ValueError(f"The teacher has {wanted.shape[-1]} outputs, but the data {logits.shape[-1]} classes.")
+            raise ValueError(
+                f"teacher must have an output for each of the {logits.shape[-1]} classes of the data, but it has "
+                f"{wanted.shape[-1]}."
+            )
     parts = [logits, found, wanted]
     return keras.Model(student.input, keras.layers.Concatenate(dtype="float32")(parts), name=f"{student.name}_taught")
 
@@ -207,7 +210,7 @@ def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
         advice = f"teacher.with_image_size({sizes[0][:2]}), or another image_size"
         if sizes[0][-1] != sizes[1][-1]:
             advice = "a teacher for as many channels"
-        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher of {sizes[1]}: give {advice}.")
+        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher takes {sizes[1]}. Pass {advice}.")
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
@@ -218,8 +221,8 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
         names, known = student.config.class_names, teacher.config.class_names
         if names and known and names != known:
             raise ValueError(
-                f"The classes of the data are {listing(names)}, the teacher's {listing(known)}: they have "
-                "to be the same, in the same order."
+                f"teacher must have the classes of the data in the same order, {listing(names)}, but it has "
+                f"{listing(known)}."
             )
     # x * std + mean of the student, then (x - mean) / std of the teacher
     (mean, std), (mean_of_teacher, std_of_teacher) = _normalization(student), _normalization(teacher)

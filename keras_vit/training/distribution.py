@@ -212,7 +212,9 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """
     checkpoint, path = _orbax(), Path(expanded_path(path)).absolute()
     if path.exists():
-        raise FileExistsError(f"{path} exists. Choose another folder, or remove it.")
+        raise FileExistsError(
+            f"path must be a new folder, but {path} exists. Choose another folder, or delete this one."
+        )
     checkpoint.save(path, [variable.value for variable in state_of(model)])
 
 
@@ -259,7 +261,7 @@ def _devices(devices: Sequence[str] | None) -> list[str]:
     """Returns the devices as a list, for None all of all processes."""
     _need_jax()
     if devices is not None and not len(devices):
-        raise ValueError("devices must name one or more, or be None for all, but is empty.")
+        raise ValueError("devices must have at least one device, or be None for all, but it is empty.")
     return list(keras.distribution.list_devices() if devices is None else devices)
 
 
@@ -267,8 +269,8 @@ def _need_jax() -> None:
     """Raises RuntimeError on other backends than JAX."""
     if keras.backend.backend() != "jax":
         raise RuntimeError(
-            "keras.distribution works on JAX only, and models are split there only: set KERAS_BACKEND=jax, or see "
-            f"docs/distribution.md for what {keras.backend.backend()} has in its place."
+            "keras.distribution, and with it sharding of models, works only on JAX. Set KERAS_BACKEND=jax, or see "
+            f"docs/distribution.md for what {keras.backend.backend()} has instead."
         )
 
 
@@ -290,7 +292,9 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
         if backend != "jax":
-            raise ValueError(f"distribution is from keras.distribution, which works only on JAX, not on {backend}.")
+            raise ValueError(
+                f"keras.distribution works only on JAX, but the backend is {backend}. Leave distribution out."
+            )
     elif backend == "tensorflow" and hasattr(distribution, "scope"):
         check_strategy(distribution)
     elif not by_name:
@@ -338,12 +342,12 @@ class Sharing:
             return cls(processes, processes.count)
         if not all(weight.value.is_fully_replicated for weight in model.weights):
             raise ValueError(
-                "Several processes train copies of a whole model, but this one is split over devices: use "
+                "Several processes train copies of a whole model, but this model is sharded over devices. Use "
                 "keras_vit.training.data_parallel(), or train in one process. (model.fit works.)"
             )
         if any(weight.value.is_fully_addressable for weight in model.weights):
             raise ValueError(
-                "The model was made on the devices of one process: give its name or file, or call before it is made "
+                "The model was built on the devices of one process. Pass its name or file instead, or call first "
                 "keras_vit.training.connect() and keras.distribution.set_distribution(training.data_parallel())."
             )
         return cls(processes, batch_shares(model))
@@ -380,7 +384,7 @@ class Sharing:
     def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
         """Lets an optimizer of this package average the gradients of all processes, where the backend does not."""
         if self.processes.apart and used is not optimizer:
-            raise ValueError('mixed_float16 does not work in several processes on torch: dtype="mixed_bfloat16" does.')
+            raise ValueError('mixed_float16 does not work in several processes on torch. Pass dtype="mixed_bfloat16".')
         if self.processes.apart:
             optimizer.average_gradients = self.processes.mean
 
@@ -399,8 +403,8 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
     shares = max(batch_shares(model), images.shard[1])
     if images.batch_size % shares:
         raise ValueError(
-            f"batch_size={images.batch_size} cannot be divided among {shares}: loss and batch normalisation are "
-            "computed over the whole batch, so all parts must be equally large."
+            f"batch_size={images.batch_size} must be a multiple of the {shares} devices or processes, each of which "
+            "computes an equal part."
         )
 
 

@@ -57,7 +57,7 @@ def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], po
     """
     first, last = np.asarray(starts, "float64"), np.asarray(ends, "float64")
     if first.shape != last.shape or (first >= last).any():
-        raise ValueError(f"ends must be as many as starts, and later, but {starts} and {ends} were given.")
+        raise ValueError(f"Each of ends must be later than its start, but starts={starts} and ends={ends} were given.")
     left = np.clip(1 - (step - first) / (last - first), 0, 1)
     return (left**power).astype("float32")
 
@@ -226,16 +226,18 @@ class EoMTSegmentation(Task):
         source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
-            raise ValueError(f"image_size must be a square for an EoMT, but is {size}.")
+            raise ValueError(f"image_size must be a square for an EoMT, but {size} was given.")
         names = None if images.class_names is None else tuple(images.class_names)
         if isinstance(source, EoMT):
             known = source.config
             if "queries" in recipe.given and recipe.queries != known.queries:
-                raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
+                raise ValueError(
+                    f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}. Leave it out."
+                )
             if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
                 raise ValueError(
-                    f"model has the classes {listing(known.class_names)}, and the data the same in another order: "
-                    "give class_names= as the model has them, or a classes.txt in the folder."
+                    f"The classes of the data are those of the model, {listing(known.class_names)}, in another order. "
+                    "Pass class_names= in the model's order, or put a classes.txt into the folder."
                 )
             if images.classes == known.classes and (names is None or known.class_names in (None, names)):
                 return source.with_config(image_size=size, task=task, class_names=names or known.class_names)
@@ -246,7 +248,7 @@ class EoMTSegmentation(Task):
             reinitialise_layers(changed, ("class_head",))
             return changed
         if not isinstance(source, VisionTransformer):
-            raise TypeError(f"model must be a VisionTransformer or an EoMT, but is a {type(source).__name__}.")
+            raise TypeError(f"model must be a VisionTransformer or an EoMT, but {type(source).__name__} was given.")
         model = new_eomt(source, size, images.classes, names, task, recipe.queries or QUERIES)
         warn_of_many_patches(recipe, model.config.backbone.grid_size)
         return model
@@ -254,7 +256,9 @@ class EoMTSegmentation(Task):
     def trained_model(self, model: EoMT) -> keras.Model:
         """Returns the model that computes the loss."""
         if current().joint and current().count > 1:
-            raise ValueError("On JAX an EoMT trains in one process, because masks are matched by SciPy.")
+            raise ValueError(
+                "On JAX an EoMT trains in one process only, because SciPy matches masks. Start one process."
+            )
         return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
 
     def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:

@@ -171,7 +171,7 @@ class LeJEPA(Task):
         if not isinstance(self.views, ViewAugmentation):
             raise TypeError(f"views must be a ViewAugmentation, but {views!r} was given.")
         if not self.projector:
-            raise ValueError("projector must have a width or more, but is empty.")
+            raise ValueError("projector must have at least one width, but it is empty.")
         self.loss = LeJEPALoss(weight, slices, global_views=self.views.global_views)
         self.title = f"LeJEPA (weight {weight:g}, {slices} slices, projector {list(self.projector)})"
         if self.views != ViewAugmentation():
@@ -183,7 +183,7 @@ class LeJEPA(Task):
         self.check_recipe(recipe, NO_TARGET)
         for name, default in (("classes", None), ("class_names", None), ("target", "class")):
             if reading[name] != default:
-                raise ValueError(f"{name}={reading[name]!r} is for labels, which LeJEPA does not use: leave it out.")
+                raise ValueError(f"{name}={reading[name]!r} is about labels, which LeJEPA does not use. Leave it out.")
         return open_data(data, split="train", augmentation=self.views, **reading | {"target": NO_TARGET})
 
     def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
@@ -197,7 +197,7 @@ class LeJEPA(Task):
         else:
             model = with_size_and_rates(source, recipe, dtype)
         if not isinstance(model, VisionTransformer):
-            raise TypeError(f"LeJEPA trains a VisionTransformer, but model is a {type(model).__name__}.")
+            raise TypeError(f"model must be a VisionTransformer for LeJEPA, but {type(model).__name__} was given.")
         config = model.config
         if config.dynamic:
             raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
@@ -363,11 +363,13 @@ class Probe:
         """Keeps the arguments; ValueError in several processes of JAX, or unless each image has one class."""
         if sharing.processes.joint and sharing.processes.count > 1:
             raise ValueError(
-                "validation of LeJEPA is computed by one process, or by several on torch: leave it out, and call "
+                "Several processes compute the validation of LeJEPA only on torch. Leave validation out, and call "
                 "evaluation.knn_accuracy on the model of the run."
             )
         if images.target != "class":
-            raise ValueError(f'validation must have one class for each image (target "class"), not {images.target!r}.')
+            raise ValueError(
+                f'validation must have target="class", one class for each image, but it has {images.target!r}.'
+            )
         self._images, self._processes = images, sharing.processes
         self._features = keras.Model(model.input, model.get_layer(last_feature(model)).output)
         self._input = lambda pixels: as_input(model, pixels)

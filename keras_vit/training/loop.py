@@ -53,8 +53,8 @@ def check_callbacks(callbacks: Any, averages: bool) -> None:
         name = type(callback).__name__
         if isinstance(callback, (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)):
             raise ValueError(
-                f"callbacks has a {name}, but the recipe sets the learning rate: recipe.replace(schedule=..., "
-                "warmup_steps=..., end=...)."
+                f"callbacks has a {name}, but the recipe sets the learning rate. Use recipe.replace(schedule=..., "
+                "warmup_steps=..., end=...) instead."
             )
         stores = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore, keras.callbacks.SwapEMAWeights)
         if averages and (isinstance(callback, stores) or getattr(callback, "restore_best_weights", False)):
@@ -314,11 +314,13 @@ class RunFolder:
         if not processes.first:
             return
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"output must be a folder, but {self.path} is a file.")
+            raise ValueError(f"output must be a folder, but {self.path} is a file. Choose another path.")
         if self._goes_on:
             self._check_same(record)
         elif not record.exists() and any(self.path.glob("[!.]*")):
-            raise ValueError(f"output must be a new folder or the folder of a run, but {self.path} holds other files.")
+            raise ValueError(
+                f"output must be a new folder or that of a run, but {self.path} holds other files. Choose another."
+            )
 
     def _check_same(self, record: Path) -> None:
         """Raises ValueError if the folder's run has other settings or is damaged; warns of other arithmetic."""

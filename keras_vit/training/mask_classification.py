@@ -303,7 +303,9 @@ class MaskClassificationLoss:
             output = _exact(output)
             if output["classes"].shape[-1] != self.classes + 1:
                 given = output["classes"].shape[-1] - 1
-                raise ValueError(f"outputs must have {self.classes} classes and no object, but have {given}.")
+                raise ValueError(
+                    f'outputs must have {self.classes} classes and "no object", but they have {given} classes.'
+                )
             padded = _tensors(targets, output)
             if points is None:
                 drawn = self._drawn(padded["labels"], None if seed is None else seed + i)

@@ -145,7 +145,9 @@ class ViTOptimizer(DecayingOptimizer):
     ) -> None:
         """Keeps kernels from decaying: those of `var_list`, and those in whose names a regular expression is found."""
         if self.built:
-            raise ValueError("exclude_from_weight_decay() has to be called before the optimizer is built.")
+            raise ValueError(
+                "The optimizer is built already. Call exclude_from_weight_decay() before its first update."
+            )
         names = tuple(var_names or ())
         for expression in (*names, "|".join(names)):
             try:
@@ -517,7 +519,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
         refuse(_OF_DECAYS, given, {"decay": decay})
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
-            raise ValueError(f"A stair needs ascending boundaries, one factor for each: not {boundaries=}, {factors=}.")
+            raise ValueError(
+                f"boundaries must ascend, and have one factor each, but {boundaries=} and {factors=} were given."
+            )
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
         self.warmup_steps = _steps("warmup_steps", warmup_steps, steps)
         self.cooldown_steps = _steps("cooldown_steps", cooldown_steps, steps)
@@ -547,8 +551,8 @@ def _steps(name: str, value: int | float, total: int) -> int:
         return min(max(1, round(value * total)), total - 1)
     if not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
         raise ValueError(
-            f"{name} must be from 0 to below steps={total}, or a share of them below 1, but {value!r} was given. "
-            f"{name}=0 for none."
+            f"{name} must be a number of steps below steps={total}, or a share of them below 1, but {value!r} was "
+            f"given. {name}=0 turns it off."
         )
     return int(value)
 

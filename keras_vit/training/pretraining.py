@@ -94,7 +94,7 @@ class Pretraining(FineTuning):
         if model.config.classes != images.classes:
             raise ValueError(
                 f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
-                f"Give model.with_classes({images.classes})."
+                f"Pass model.with_classes({images.classes})."
             )
         return with_head(model, recipe, images)
 
@@ -124,7 +124,7 @@ NO_TARGET = -1
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches."""
     if patches < 2:
-        raise ValueError(f"Half of the patches are corrupted: there must be at least 2, but there is {patches}.")
+        raise ValueError(f"images must have at least 2 patches, half of which are corrupted, but they have {patches}.")
     rng = np.random.default_rng(seed)
     count = round(CORRUPTED * patches)
     corrupted = np.argsort(rng.random((images, patches)), axis=1) < count
@@ -199,15 +199,17 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     # It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
     # `(batch, N, 512)`.
     if not isinstance(model, VisionTransformer):
-        raise TypeError(f"Masked patch prediction needs a VisionTransformer, but {type(model).__name__} was given.")
+        raise TypeError(f"model must be a VisionTransformer for masked patches, but {type(model).__name__} was given.")
     config = model.config
     if config.dynamic:
         raise ValueError("Masked patch prediction needs images of one size: call model.with_image_size((h, w)) first.")
     if config.channels != 3:
-        raise ValueError(f"The colours of patches are of 3 channels, but {model.name} takes {config.channels}.")
+        raise ValueError(
+            f"Masked patch prediction needs a model of 3 channels, but {model.name} has {config.channels}."
+        )
     if config.grid_size == (1, 1):
         raise ValueError(
-            f"Half of the patches are corrupted, but {config.image_size} pixels are one patch of {config.patch_size}."
+            f"model must have at least 2 patches, but {config.image_size} pixels are one of {config.patch_size}."
         )
     plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
     corrupt = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")

@@ -199,7 +199,9 @@ class Recipe(Options):
         if self.batch_size % self.accumulate:
             raise ValueError(f"batch_size={self.batch_size} must be a multiple of accumulate={self.accumulate}.")
         if self.steps is not None and self.epochs is not None:
-            raise ValueError(f"A recipe has steps or epochs, but {self.steps} and {self.epochs} were given.")
+            raise ValueError(
+                f"A recipe has either steps or epochs, but steps={self.steps} and epochs={self.epochs} were given."
+            )
 
     def replace(self, **changes: Any) -> "Recipe":
         """Returns a copy with other values in some fields; `steps` and `epochs` take each other's place.
@@ -383,7 +385,7 @@ def build_optimizer(
     multipliers = None
     if (recipe.layer_decay, recipe.backbone_warmup_steps) != (None, None):
         if model is None:
-            raise ValueError("layer_decay depends on the model: pass build_optimizer(recipe, model).")
+            raise ValueError("layer_decay depends on the model. Call build_optimizer(recipe, model).")
         multipliers = rate_multipliers(recipe, model)
     common: dict[str, Any] = {
         "learning_rate": build_schedule(recipe, steps),

@@ -164,7 +164,7 @@ def add_lora(
     if alpha is not None:
         ABOVE_0("alpha", alpha)
     if adapted_layers(model):
-        raise ValueError(f"{model.name} has adapters. merge_lora() first.")
+        raise ValueError(f"{model.name} has adapters already. Call merge_lora() first.")
     trained = check_patterns("train", train)
     chosen = _dense_layers(model, check_patterns("targets", targets), trained).values()
     if any(getattr(layer.dtype_policy, "quantization_mode", None) == "float8" for layer in chosen):
@@ -189,7 +189,9 @@ def _dense_layers(
     able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
     chosen = [name for name in _named(targets, able, able) if not _is_inside(name, train)]
     if not chosen:
-        raise ValueError(f"targets has only layers that train as they are (train), but {listing(targets)} was given.")
+        raise ValueError(
+            f"targets must have a layer that is not trained whole (train), but {listing(targets)} was given."
+        )
     return {name: able[name] for name in chosen}
 
 
@@ -264,7 +266,7 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         about = json.loads(arrays.pop(_ABOUT).tobytes())
         rank, alpha, targets = about["rank"], about["alpha"], about["targets"]
     except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is not a file of adapters written by save_adapters().") from error
+        raise ValueError(f"{os.fspath(path)!r} is not a file that save_adapters() wrote. Check the path.") from error
     layers, adapted = layers_by_path(model), adapted_layers(model)
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     for name, array in arrays.items():
@@ -317,7 +319,9 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
     names = [layer.name for layer in model.layers if layer.weights]
     blocks = [name for name in names if matches(name, "block_[0-9]*")]
     if not blocks:
-        raise ValueError(f"Layer-wise decay counts the blocks of a Vision Transformer, but {model.name} has none.")
+        raise ValueError(
+            f"layer_decay needs a Vision Transformer, whose blocks it counts, but {model.name} is not one."
+        )
     multipliers = {}
     passed = 0  # blocks so far, this one included
     for name in names:
@@ -455,7 +459,7 @@ def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoSta
     if not isinstance(model, EoMT):
         raise ValueError(
             f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "
-            f"{type(model).__name__}: give backbone_warmup_steps=None."
+            f"{type(model).__name__}. Pass backbone_warmup_steps=None."
         )
     recipe = recipe.replace(steps=steps)  # which may shorten the warm-ups
     decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}

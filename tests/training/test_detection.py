@@ -110,7 +110,7 @@ def test_detectors_go_on_with_their_classes_and_rules():
     fewer = data.open_boxes(([np.zeros((9, 9, 3), "uint8")] * 4, [{"boxes": [[0, 0, 3, 3]], "labels": [0]}] * 4),
                             class_names=["dark"])  # fmt: skip
     assert tune(model, fewer).model.config.class_names == NAMES
-    with pytest.raises(ValueError, match="pictures='scenic', but the model 'owlvit'"):
+    with pytest.raises(ValueError, match="pictures='scenic' .* the model's 'owlvit'"):
         tune(model, recipe=RECIPE.replace(augmentation=data.BoxAugmentation(pictures="scenic")))
 
 
@@ -147,11 +147,11 @@ def test_bad_input_is_refused():
     plain = RECIPE.replace(augmentation=data.Augmentation())
     with pytest.raises(ValueError, match="detection takes data of the target 'boxes'"):
         training.finetune(backbone(), (np.zeros((4, 8, 8, 3), "uint8"), [0, 1, 0, 1]), plain, task=BoxDetection())
-    with pytest.raises(TypeError, match=r"must be a data.BoxAugmentation .*Recipes detection/"):
+    with pytest.raises(TypeError, match=r"must be a data.BoxAugmentation .* detection/"):
         tune(recipe="segmentation/dinov2_linear", steps=1)
     with pytest.raises(TypeError, match="must be a VisionTransformer or a Detector"):
         tune(small_eomt(), drop_path=0.0)
-    with pytest.raises(ValueError, match="has the classes 'bright', 'dark', but the model 'a', 'b'"):
+    with pytest.raises(ValueError, match="has the classes 'bright', 'dark', but the model has 'a', 'b'"):
         detection.evaluate(detector(class_names=("a", "b")), scenes(2), progress=False)
     with pytest.raises(TypeError, match="must be a Detector or an EoMT"):
         detection.evaluate(backbone(), scenes(2))

@@ -65,7 +65,7 @@ def test_words_without_training_their_tower(owl):
 
 @pytest.mark.once
 def test_who_has_no_text_tower(owl):
-    with pytest.raises(ValueError, match="text_rate=0.04 is for an OWL"):
+    with pytest.raises(ValueError, match="text_rate=0.04 trains the text tower of an OWL"):
         tune(small_vit(pooling="none", classes=None, image_size=SIZE), 0.04)
     with pytest.raises(ValueError, match="text_rate must be a number of at least 0"):
         tune(owl, -1.0)

@@ -78,11 +78,11 @@ def test_labels_as_numbers_and_pictures_without_boxes(case):
 @pytest.mark.parametrize(
     "target, message",
     [
-        ({"boxes": [[0.5, 0.5, 1, 1]], "labels": [7]}, "labels of 0 to 6"),
-        ({"boxes": [[0.5, 0.5, 1, 1]], "labels": [0.5]}, "labels of 0 to 6"),
+        ({"boxes": [[0.5, 0.5, 1, 1]], "labels": [7]}, "integers from 0 to 6"),
+        ({"boxes": [[0.5, 0.5, 1, 1]], "labels": [0.5]}, "integers from 0 to 6"),
         ({"boxes": [[0.5, 0.5, 1, 1]], "labels": [1, 2]}, r"labels \(M,\) or \(M, 7\)"),
-        ({"boxes": [[0.5, 0.5, -1, 1]], "labels": [1]}, "centre and size of 0 or more"),
-        ({"boxes": [[0.5, np.nan, 1, 1]], "labels": [1]}, "centre and size of 0 or more"),
+        ({"boxes": [[0.5, 0.5, -1, 1]], "labels": [1]}, "sizes of at least 0"),
+        ({"boxes": [[0.5, np.nan, 1, 1]], "labels": [1]}, "sizes of at least 0"),
     ],
 )
 def test_targets_that_make_no_sense(case, target, message):

@@ -108,17 +108,19 @@ WRONG = {
     "temperature must be": lambda: DistillationLoss(temperature=0.0, base=SigmoidLoss()),
     'temperature=2.0 is for kind="soft", but kind=.hard. was given': lambda: DistillationLoss("hard", temperature=2.0),
     "teacher must be a Keras model.*'ViT-B/16' was given": lambda: training.distillation("ViT-B/16"),
-    "teacher has 5 outputs, but the data 3 classes": lambda: distil(new_model(), new_model(classes=5)),
-    r"the teacher of \(16, 16, 3\): give teacher.with_image_size\(\(8, 8\)\)": lambda: distil(
+    "the 3 classes of the data, but it has 5": lambda: distil(new_model(), new_model(classes=5)),
+    r"the teacher takes \(16, 16, 3\). Pass teacher.with_image_size\(\(8, 8\)\)": lambda: distil(
         new_model(), new_model(image_size=16)
     ),
-    r"of \(8, 8, 1\), but the teacher of \(8, 8, 3\): give a teacher for as many channels": lambda: training.finetune(
-        new_model(channels=1),
-        (IMAGES[0][..., 0], IMAGES[1]),
-        RECIPE,
-        steps=1,
-        task=training.distillation(new_model()),
-        verbose=False,
+    r"of \(8, 8, 1\), but the teacher takes \(8, 8, 3\). Pass a teacher for as many channels": lambda: (
+        training.finetune(
+            new_model(channels=1),
+            (IMAGES[0][..., 0], IMAGES[1]),
+            RECIPE,
+            steps=1,
+            task=training.distillation(new_model()),
+            verbose=False,
+        )
     ),
     r"teacher returns \(None, 5, 8\), but it must return one row for each image.*pooling=": lambda: distil(
         new_model(), new_model(classes=None, pooling="none"), "features"

@@ -206,7 +206,7 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (
             lambda: pretrained(model=BiT(small_bit_config()), drop_path=0.0),
             TypeError,
-            "VisionTransformer, but model is a BiT",
+            "VisionTransformer for LeJEPA, but BiT",
         ),
         (lambda: pretrained(model=small_vit(dynamic=True)), ValueError, "views of one size"),
         (lambda: pretrained(model=small_vit(pooling="none", classes=None)), ValueError, "one vector for each view"),
@@ -214,7 +214,7 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: pretrained(iter([])), ValueError, "the pipeline has no good image"),
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is no folder nowhere"),
         (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size must be .* a multiple .*6, 6"),
-        (lambda: training.LeJEPA(projector=()), ValueError, "projector must have a width"),
+        (lambda: training.LeJEPA(projector=()), ValueError, "projector must have at least one width"),
         (lambda: training.LeJEPA(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
         (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
     ],
@@ -284,7 +284,7 @@ def test_a_collapse_is_seen_in_the_log():
 @pytest.mark.once
 @pytest.mark.parametrize("option", [{"classes": 3}, {"class_names": ["a"]}, {"target": "number"}])
 def test_options_about_labels_are_refused(option):
-    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*is for labels"):
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*is about labels"):
         pretrained(**option)
 
 

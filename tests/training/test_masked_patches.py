@@ -111,7 +111,7 @@ def test_a_model_runs_with_other_layers_and_until_one():
 RESNET = BiTConfig(stages=(1,), width=32, classes=2)
 REFUSED = {
     "VisionTransformer": lambda: masked_patch_model(BiT(RESNET)),
-    "are one patch of": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4))),
+    "at least 2 patches": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4))),
     "at least 2": lambda: plan_corruption(1, 1, 0),
     "with_image_size": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True))),
 }

@@ -172,7 +172,7 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
 def test_what_launchers_cannot_mean():
     with pytest.raises(ValueError, match="RANK must be a whole number"):
         placement(TORCHRUN | {"RANK": "x"})
-    with pytest.raises(ValueError, match="process 8 of 8"):
+    with pytest.raises(ValueError, match="the number 8, but it must be from 0 to 7"):
         placement(TORCHRUN | {"RANK": "8"})
     with pytest.raises(ValueError, match="LOCAL_WORLD_SIZE must be a whole number of at least 1"):
         placement(TORCHRUN | {"LOCAL_WORLD_SIZE": "0"})

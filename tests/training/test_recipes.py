@@ -191,7 +191,7 @@ def test_a_short_training_has_a_short_warm_up():
 def test_optimizer_of_a_recipe_of_ones_own():
     fields = {"optimizer": "adam", "weight_decay": 0.1, "clip_norm": 1.0, "polyak": 0.999, "layer_decay": 0.75}
     mine = Recipe(steps=10, accumulate=4, momentum_dtype="bfloat16", **fields)
-    with pytest.raises(ValueError, match="pass build_optimizer"):
+    with pytest.raises(ValueError, match="Call build_optimizer"):
         build_optimizer(mine)
     with skip_initialization():
         config = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)

@@ -181,10 +181,10 @@ REFUSED = {
     "has no adapters. add_lora": lambda model, file, other: merge_lora(make()),
     "belongs to another model.*'head/": lambda model, file, other: load_adapters(make(classes=5), file),
     "of another rank": lambda model, file, other: load_adapters(new_with_adapters(3), file),
-    "is not a file of adapters": lambda model, file, other: load_adapters(make(), other),
+    "is not a file that save_adapters": lambda model, file, other: load_adapters(make(), other),
     "rank must be a whole number of at least 1, but 0": lambda model, file, other: add_lora(make(), 0),
     "alpha must be a number above 0, but 0": lambda model, file, other: add_lora(make(), 2, alpha=0),
-    "targets has only layers that train as they are": lambda model, file, other: add_lora(make(), 2, "head"),
+    "targets must have a layer that is not trained whole": lambda model, file, other: add_lora(make(), 2, "head"),
     "adapters of other layers": lambda model, file, other: load_adapters(with_more_adapters(), file),
 }
 
@@ -220,7 +220,7 @@ def test_damaged_files_of_adapters_are_refused(about, tmp_path):
         np.savez(path, keras_vit_lora=np.frombuffer(about, "uint8"))
     else:
         path.touch()
-    with pytest.raises(ValueError, match="is not a file of adapters"):
+    with pytest.raises(ValueError, match="is not a file that save_adapters"):
         load_adapters(make(), path)
 
 
